@@ -55,12 +55,7 @@ def select(name: str = "auto") -> Backend:
 
 
 def resolve(name: str = "auto") -> str:
-    """Return the name of the backend that `select` would return; touches no device.
-
-    Example:
-        >>> resolve("cpu")
-        'cpu'
-    """
+    """Return the name of the backend that `select` would return; touches no device."""
     with _one_at_a_time:
         return _choose(settings().backend if name == "auto" else name)
 
@@ -85,35 +80,19 @@ def infer_backend(frame: Frame) -> Backend:
 
     Raises:
         SchemaMismatch: neither a pandas nor a cuDF frame.
-
-    Memory: neither copies nor keeps the frame.
-
-    Example:
-        >>> import pandas as pd
-        >>> infer_backend(pd.DataFrame({"distance": [2475]})).name
-        'cpu'
     """
     library = _find_library(frame)
     if library is not None:
         return select("gpu" if library == "cudf" else "cpu")
-    raise SchemaMismatch(
-        "data",
-        "not a frame",
-        got=type(frame),
-        expected="a pandas or cuDF DataFrame",
-        remedy="data.compute(), or in a pipeline: gp.Pipeline([step]).fit(data).transform(data)"
-        if hasattr(frame, "compute")
-        else frame_remedy(frame) or "gp.from_frame(data).compute() of another library's table",
-    )
+    remedy = frame_remedy(frame) or "gp.from_frame(data).compute() of another library's table"
+    if hasattr(frame, "compute"):
+        remedy = "data.compute(), or in a pipeline: gp.Pipeline([step]).fit(data).transform(data)"
+    expected = "a pandas or cuDF DataFrame"
+    raise SchemaMismatch("data", "not a frame", got=type(frame), expected=expected, remedy=remedy)
 
 
 def frame_remedy(given: object) -> str | None:
-    """Suggest how to convert an in-memory object to a frame, for an error's remedy; None if nothing is known.
-
-    Example:
-        >>> frame_remedy({"distance": [2475]}), frame_remedy(7)
-        ('pd.DataFrame(data)', None)
-    """
+    """Suggest how to convert an in-memory object to a frame, for an error's remedy; None if nothing is known."""
     kinds = {kind.__name__ for kind in type(given).__mro__}
     if isinstance(given, Mapping):
         record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in given.values())
@@ -127,15 +106,7 @@ def frame_remedy(given: object) -> str | None:
 
 
 def is_frame(obj: object) -> bool:
-    """Return whether an object is a pandas or cuDF frame, or of a subclass (as GeoPandas' is).
-
-    Memory: none; checks the class only.
-
-    Example:
-        >>> import pandas as pd
-        >>> is_frame(pd.DataFrame()), is_frame(pd.Series([1])), is_frame(pd.DataFrame)
-        (True, False, False)
-    """
+    """Return whether an object is a pandas or cuDF frame, or of a subclass (as GeoPandas' is)."""
     return _find_library(obj) is not None
 
 

@@ -1,4 +1,4 @@
-"""Conversion of Arrow arrays to the type of their field; the same for both backends."""
+"""Conversion of Arrow arrays to the type of their field, and of lists to pandas; the same for both backends."""
 
 from __future__ import annotations
 
@@ -10,34 +10,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.arrow_types import arrow_type, is_list, map_schema
+from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list, map_schema
 from gpupipe.backend.columns import refuse_times
-from gpupipe.backend.ragged import accumulate_lengths
+from gpupipe.backend.protocol import Column, accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import Field, get_element_dtype, is_passenger, require_no_nul, to_list_dtype
 
 _log = logging.getLogger("gpupipe")
-
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
 
 
 def parquet_path(item: Field) -> str:
-    """Return the Parquet path of a column's values in files that pyarrow writes; a struct or a map has several.
-
-    Example:
-        >>> parquet_path(Field("origin", "string")), parquet_path(Field("words", "list<string>"))
-        ('origin', 'words.list.element')
-    """
+    """Return the Parquet path of a column's values in files that pyarrow writes; a struct or a map has several."""
     return item.name if get_element_dtype(item.dtype) is None else f"{item.name}.list.element"
 
 
 def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
     """Convert to one array of the field's type: strings as int32 codes with a dictionary, times in UTC microseconds.
 
-    Raises:
-        SchemaMismatch: the values cannot be had in that type without changing them.
-
-    Memory: shares when there is one chunk of the right type, else copies (on the host).
+    Shares when there is one chunk of the right type; values that the type cannot hold raise `SchemaMismatch`.
     """
     if isinstance(values, pa.ChunkedArray) and values.num_chunks == 1:
         values = values.chunk(0)
@@ -48,7 +39,7 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
     try:
         values = _plain(values)
         if item.dtype == "string":
-            return _encode_strings(values, _CODES)
+            return _encode_strings(values)
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp(values.type.unit))
         if pa.types.is_timestamp(values.type) and values.type.unit == "ns" and not is_passenger(item.dtype):
@@ -64,6 +55,10 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
             expected=f"values that fit {item.dtype}",
             remedy="a wider type for this column",
         ) from cause
+    return _combine(values)
+
+
+def _combine(values: pa.ChunkedArray | pa.Array) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -74,7 +69,7 @@ def _plain(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     return pc.run_end_decode(values) if pa.types.is_run_end_encoded(values.type) else values
 
 
-def _encode_strings(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryType) -> pa.DictionaryArray:
+def _encode_strings(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.large_string()).dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
@@ -84,23 +79,17 @@ def _encode_strings(values: pa.ChunkedArray | pa.Array, wanted: pa.DictionaryTyp
         values = united.chunk(0) if isinstance(united, pa.ChunkedArray) else united
     if values.dictionary.null_count:
         values = values.cast(pa.large_string()).dictionary_encode()
-    if values.type == wanted:
+    if values.type == _CODES:
         return values
-    # Not values.cast(wanted), which looks every string up again.
-    return pa.DictionaryArray.from_arrays(
-        values.indices.cast(wanted.index_type), values.dictionary.cast(wanted.value_type), safe=False
-    )
+    # Not values.cast(_CODES), which looks every string up again.
+    codes, dictionary = values.indices.cast(_CODES.index_type), values.dictionary.cast(_CODES.value_type)
+    return pa.DictionaryArray.from_arrays(codes, dictionary, safe=False)
 
 
 def open_stream(table: Any) -> pa.RecordBatchReader:
     """Open an object that has the Arrow C stream protocol.
 
-    Raises:
-        BadConfig: a name has the character NUL: the stream cuts it there, and Polars ends the process.
-
-    Example:
-        >>> open_stream(pa.table({"flight": [1]})).schema.names
-        ['flight']
+    A name with the character NUL is refused: the stream cuts it there, and Polars ends the process.
     """
     schema = getattr(table, "schema", None)
     if isinstance(schema, pa.Schema):
@@ -122,17 +111,7 @@ def _names_within(kind: Any) -> Iterator[str]:
 
 
 def read_stream(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
-    """Read an object that has the Arrow C stream protocol, and the fields of its columns.
-
-    Raises:
-        SchemaMismatch: no column can hold what one of its columns holds.
-
-    Memory: all rows.
-
-    Example:
-        >>> read_stream(pa.table({"flight": [1]}), "Join")[1][0].dtype
-        'int64'
-    """
+    """Read an object that has the Arrow C stream protocol, and the fields of its columns, of which each needs one."""
     read = open_stream(table).read_all()
     schema, readings = map_schema(read.schema)
     for name, (kind, reading) in readings.items():
@@ -151,14 +130,7 @@ def read_stream(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
 
 
 def with_distinct_values(values: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Remove duplicates from the dictionary; Arrow allows them.
-
-    Memory: shares everything if there are none; hashes every value of the dictionary.
-
-    Example:
-        >>> with_distinct_values(pa.DictionaryArray.from_arrays([0, 1], ["JFK", "JFK"])).indices.to_pylist()
-        [0, 0]
-    """
+    """Remove duplicates from the dictionary, which Arrow allows; shares everything if there are none."""
     encoded = values.dictionary.dictionary_encode()
     if len(encoded.dictionary) == len(values.dictionary):
         return values
@@ -166,14 +138,7 @@ def with_distinct_values(values: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def split_list(array: pa.Array) -> tuple[Any, pa.Array]:
-    """Split an array of lists into n + 1 int64 offsets, on the host, and the elements.
-
-    Memory: shares elements, and offsets of large lists none of which is missing; a slice's are copied.
-
-    Example:
-        >>> split_list(pa.array([["a"], None, ["b", "c"]]))[0]
-        array([0, 1, 1, 3])
-    """
+    """Split an array of lists into n + 1 int64 offsets, on the host, and the elements, which are shared."""
     elements = array.flatten()  # leaves out the elements of missing lists
     if array.null_count or not pa.types.is_large_list(array.type) or not len(array):
         return accumulate_lengths(pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False), np), elements
@@ -181,15 +146,12 @@ def split_list(array: pa.Array) -> tuple[Any, pa.Array]:
     return (offsets - offsets[0] if offsets[0] else offsets), elements
 
 
-def list_array(offsets: Any, elements: pa.Array, valid: Any = None) -> pa.LargeListArray:
-    """Build an array of lists from offsets, elements, and (if some are missing) n booleans.
+def get_validity(array: pa.Array) -> Any:
+    """Return n booleans, False where a value is null; None if none is."""
+    return array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
 
-    Memory: shares the elements and offsets.
 
-    Example:
-        >>> list_array(np.array([0, 1, 1]), pa.array(["a"]), np.array([True, False])).to_pylist()
-        [['a'], None]
-    """
+def _build_lists(offsets: Any, elements: pa.Array, valid: Any) -> pa.LargeListArray:
     mask = None if valid is None else pa.array(~valid)
     return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), elements, mask=mask)
 
@@ -205,10 +167,63 @@ def _conform_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.Larg
             expected=to_list_dtype(element.dtype),
             remedy=f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])",
         )
-    whole = _plain(values)
-    whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
-    offsets, elements = split_list(whole)
+    lists = _combine(_plain(values))
+    offsets, elements = split_list(lists)
     if pa.types.is_dictionary(elements.type):
         elements = with_distinct_values(elements)
-    valid = whole.is_valid().to_numpy(zero_copy_only=False) if whole.null_count else None
-    return list_array(offsets, conform(elements, element), valid)
+    return _build_lists(offsets, conform(elements, element), get_validity(lists))
+
+
+def without_float64(values: Any) -> Any:
+    """Replace empty float64 arrays among Python objects by empty lists: NumPy makes them for any element type."""
+    if str(values.dtype) != "object":
+        return values
+    untyped = (isinstance(each, np.ndarray) and not each.size and each.dtype == np.float64 for each in values)
+    return [[] if empty else each for empty, each in zip(untyped, values, strict=True)]
+
+
+def array_from_series(series: Any) -> pa.Array:
+    """Convert a pandas column to one Arrow array; shares what Arrow has in one piece."""
+    return _combine(pa.array(without_float64(series.array), from_pandas=True))
+
+
+def build_list_array(column: Column) -> pa.LargeListArray:
+    """Convert a column of lists to Arrow; strings as codes, missing elements null, but for NaN. Shares."""
+    values = column.elements
+    assert values is not None
+    if values.dictionary is not None:
+        codes = values.data.astype(np.int32, copy=False)
+        leaves = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), values.dictionary)
+    else:
+        data = values.data.view("datetime64[us]") if values.dtype == "timestamp" else values.data
+        leaves = pa.array(data, mask=None if values.valid is None else ~values.valid, from_pandas=False)
+    return _build_lists(column.data, leaves, column.valid)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """Decode the lists of a table of conformed columns (see `plain`), and make NaN null; strings stay codes."""
+    columns = []
+    for column in table.columns:
+        if pa.types.is_floating(column.type):
+            columns.append(_null_for_nan(column))
+        else:
+            chunks = [plain(chunk) for chunk in column.chunks]
+            columns.append(pa.chunked_array(chunks) if chunks else column)
+    return pa.table(columns, table.column_names)
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Decode conformed lists: strings plain, a missing element null whatever its type. Any other array is shared."""
+    if get_element_dtype(dtype_from_arrow(array.type) or "") is None:
+        return array
+    offsets, leaves = split_list(array)
+    if pa.types.is_dictionary(leaves.type):
+        leaves = leaves.cast(pa.large_string())
+    if pa.types.is_floating(leaves.type):
+        leaves = _null_for_nan(leaves)
+    return _build_lists(offsets, leaves, get_validity(array))
+
+
+def _null_for_nan(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    is_nan = pc.is_nan(values)
+    return pc.if_else(is_nan, pa.scalar(None, values.type), values) if pc.any(is_nan).as_py() else values

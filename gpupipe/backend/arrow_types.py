@@ -6,10 +6,8 @@ docs/decisions/023-column-types.md has the reasons; docs/guide-files.md the tabl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -39,27 +37,20 @@ _LEAVES = [
     *(make(unit) for make in (pa.duration, pa.timestamp) for unit in ("s", "ms", "us", "ns")),
 ]
 _BY_TEXT = {str(kind): kind for kind in _LEAVES}
-_DECIMALS = {"32": pa.decimal32, "64": pa.decimal64, "128": pa.decimal128, "256": pa.decimal256}
-_MADE: dict[str, Callable[[Any], pa.DataType]] = {"list": pa.list_, "large_list": pa.large_list}
+_DECIMALS = {"decimal32": pa.decimal32, "decimal64": pa.decimal64}
+_DECIMALS |= {"decimal128": pa.decimal128, "decimal256": pa.decimal256}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\([^)]*\)|[<>:,]|[^<>:,\[\]()"\s]+|\s+')
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Mapping of an Arrow type to a field's type.
+    """Mapping of an Arrow type to a field's type."""
 
-    Args:
-        dtype: the field's type; None for a column that is left out.
-        written_as: see `Field`.
-        change: how the type changes, in words; empty if it round-trips.
-        is_lossy: whether values may change, too.
-    """
-
-    dtype: str | None
-    written_as: str = ""
-    change: str = ""
-    is_lossy: bool = False
+    dtype: str | None  # the field's type; None for a column that is left out
+    written_as: str = ""  # see `Field`
+    change: str = ""  # how the type changes, in words; empty if it round-trips
+    is_lossy: bool = False  # whether values may change, too
 
 
 _READ = {
@@ -72,26 +63,19 @@ _READ = {
 
 @lru_cache(maxsize=4096)
 def read_as(kind: pa.DataType) -> Reading:
-    """Map an Arrow type to the type its columns are read as.
-
-    Example:
-        >>> read_as(pa.date32())
-        Reading(dtype='timestamp', written_as='date32[day]', change='', is_lossy=False)
-        >>> read_as(pa.decimal128(20, 2)).dtype, read_as(pa.float16()).change
-        ('decimal128(20, 2)', 'read as float32')
-    """
+    """Map an Arrow type to the type its columns are read as."""
     if str(kind) in _READ:
         return _READ[str(kind)]
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return _read_time(kind)
     inner = _get_value_type(kind)
     if inner is not None:
-        found, changes = read_as(inner), []
+        found, change = read_as(inner), ""
         if isinstance(kind, pa.BaseExtensionType):
-            changes = [f"read as {found.dtype}, which it is stored as"]
+            change = f"read as {found.dtype}, which it is stored as"
         elif pa.types.is_dictionary(kind) and kind.ordered:
-            changes = ["the order of its categories is lost"]
-        return replace(found, change=found.change or "".join(changes))
+            change = "the order of its categories is lost"
+        return replace(found, change=found.change or change)
     if is_list(kind):
         element = read_as(kind.value_type)
         if element.dtype in _OWN and not element.written_as and not element.is_lossy:
@@ -107,37 +91,24 @@ def read_as(kind: pa.DataType) -> Reading:
 def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
     """Return the fields of the supported columns, and for all columns the Arrow type and its mapping."""
     columns = {item.name: (item.type, read_as(item.type)) for item in schema}
-    fields = (
-        Field(name, reading.dtype, written_as=reading.written_as)
-        for name, (_, reading) in columns.items()
-        if reading.dtype is not None
-    )
-    return Schema(fields), columns
+    known = ((name, reading) for name, (_, reading) in columns.items())
+    return Schema(Field(name, one.dtype, written_as=one.written_as) for name, one in known if one.dtype), columns
 
 
 def _read_time(kind: pa.DataType) -> Reading:
     """Map a date or timestamp type."""
     if pa.types.is_date(kind):
         return Reading("timestamp", str(pa.date32()), "" if pa.types.is_date32(kind) else "read as date32[day]")
-    if kind.tz is not None and not _is_known(kind.tz):
-        found = _read_time(pa.timestamp(kind.unit, "UTC"))
-        return replace(
-            found, change=", ".join(filter(None, [f"its zone {kind.tz!r} is unknown, read as UTC", found.change]))
-        )
-    written_as = "" if kind.tz is None else str(pa.timestamp("us", kind.tz))
-    if kind.unit == "ns":
-        return Reading("timestamp", written_as, "rounded down to microseconds", is_lossy=True)
-    return Reading("timestamp", written_as, "" if kind.unit == "us" else "read as microseconds")
-
-
-def _is_known(zone: str) -> bool:
-    if re.fullmatch(r"[+-]\d\d:\d\d", zone):
-        return True
+    zone, changes = kind.tz, []
     try:
-        ZoneInfo(zone)
+        if zone is not None and not re.fullmatch(r"[+-]\d\d:\d\d", zone):
+            ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-    return True
+        zone, changes = "UTC", [f"its zone {zone!r} is unknown, read as UTC"]
+    if kind.unit != "us":
+        changes.append("rounded down to microseconds" if kind.unit == "ns" else "read as microseconds")
+    written_as = "" if zone is None else str(pa.timestamp("us", zone))
+    return Reading("timestamp", written_as, ", ".join(changes), is_lossy=kind.unit == "ns")
 
 
 def _get_value_type(kind: pa.DataType) -> pa.DataType | None:
@@ -148,23 +119,13 @@ def _get_value_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def dtype_from_arrow(kind: pa.DataType) -> str | None:
-    """Return the field type that an Arrow type is read as; None if it is not supported.
-
-    Example:
-        >>> dtype_from_arrow(pa.date32()), dtype_from_arrow(pa.list_(pa.int8()))
-        ('timestamp', 'list<int8>')
-    """
+    """Return the field type that an Arrow type is read as; None if it is not supported."""
     return read_as(kind).dtype
 
 
 @lru_cache(maxsize=4096)
 def arrow_type(dtype: str) -> pa.DataType:
-    """Return the Arrow type that represents a field's type inside the library; strings are plain.
-
-    Example:
-        >>> arrow_type("string"), arrow_type("timestamp"), arrow_type("struct<city: string>")
-        (DataType(large_string), TimestampType(timestamp[us]), StructType(struct<city: string>))
-    """
+    """Return the Arrow type that represents a field's type inside the library; strings are plain."""
     element = get_element_dtype(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
@@ -172,32 +133,17 @@ def arrow_type(dtype: str) -> pa.DataType:
 
 
 def parse_type(text: str) -> pa.DataType:
-    """Parse the Arrow type of a field's `dtype` or `written_as`.
-
-    Example:
-        >>> parse_type("date32[day]"), parse_type("int64")
-        (DataType(date32[day]), DataType(int64))
-    """
+    """Parse the Arrow type of a field's `dtype` or `written_as`."""
     return arrow_type(text) if text in DTYPES or text in LISTS else _parse_text(text)
 
 
 def get_file_type(item: Field) -> pa.DataType:
-    """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone.
-
-    Example:
-        >>> get_file_type(Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]"))
-        TimestampType(timestamp[us, tz=Europe/Oslo])
-    """
+    """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone."""
     return parse_type(item.written_as or item.dtype)
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a list type, in any of its forms.
-
-    Example:
-        >>> is_list(pa.list_(pa.int8(), 3)), is_list(pa.struct([]))
-        (True, False)
-    """
+    """Return whether an Arrow type is a list type, in any of its forms."""
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
     return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
 
@@ -206,11 +152,6 @@ def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     """Return whether a type has all struct fields of another, at any depth, and the same dates and times.
 
     Arrow's cast leaves out a field that the new type has not, and a date's time of day.
-
-    Example:
-        >>> one, two = pa.struct({"a": pa.int64()}), pa.struct({"a": pa.int8(), "b": pa.int8()})
-        >>> holds_fields(two, one), holds_fields(one, two)
-        (True, False)
     """
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         there = {item.name: item.type for item in kind.fields}
@@ -229,9 +170,8 @@ def _to_storable(kind: pa.DataType) -> pa.DataType | None:
     if inner is not None:
         return _to_storable(inner)
     if pa.types.is_struct(kind):
-        found = [_to_storable_field(kind.field(place)) for place in range(kind.num_fields)]
-        fields = [item for item in found if item is not None]
-        return pa.struct(fields) if fields and len(fields) == len(found) else None
+        fields = [_to_storable_field(item) for item in kind.fields]
+        return pa.struct(fields) if fields and all(item is not None for item in fields) else None
     if pa.types.is_map(kind):
         key, item = _to_storable(kind.key_type), _to_storable_field(kind.item_field)
         return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)
@@ -259,7 +199,7 @@ def _to_storable_field(item: pa.Field) -> pa.Field | None:
 def _text(kind: pa.DataType) -> str:
     """Format a type as Arrow does, for `_parse_text` to read; names that are not identifiers are quoted."""
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(_field_text(kind.field(place)) for place in range(kind.num_fields))}>"
+        return f"struct<{', '.join(map(_field_text, kind.fields))}>"
     if pa.types.is_map(kind):
         is_sorted = ", keys_sorted" if kind.keys_sorted else ""
         return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}{is_sorted}>"
@@ -278,20 +218,18 @@ def _field_text(item: pa.Field) -> str:
 
 def _parse_text(text: str) -> pa.DataType:
     """Parse a type that `_text` formatted."""
-    tokens = [token for token in _TOKEN.findall(text) if not token.isspace()][::-1]
-    return _parse_tokens(tokens)
+    return _parse_tokens([token for token in _TOKEN.findall(text) if not token.isspace()][::-1])
 
 
 def _parse_tokens(tokens: list[str]) -> pa.DataType:
     """Parse the type at the end of the reversed tokens, and remove its tokens."""
     name = tokens.pop()
     if tokens and tokens[-1] == "<":
-        tokens.pop()
         return _parse_nested(name, tokens)
     if tokens and tokens[-1][0] in "[(":
         inside = tokens.pop()
-        if name.startswith("decimal"):
-            return _DECIMALS[name.removeprefix("decimal")](*map(int, inside[1:-1].split(",")))
+        if name in _DECIMALS:
+            return _DECIMALS[name](*map(int, inside[1:-1].split(",")))
         if name == "fixed_size_binary":
             return pa.binary(int(inside[1:-1]))
         unit, _, zone = inside[1:-1].partition(", tz=")
@@ -300,25 +238,22 @@ def _parse_tokens(tokens: list[str]) -> pa.DataType:
 
 
 def _parse_nested(name: str, tokens: list[str]) -> pa.DataType:
-    if name == "map":
-        key = _parse_tokens(tokens)
-        tokens.pop()
-        kind = _parse_tokens(tokens)
-        is_sorted = tokens.pop() == ","
-        if is_sorted:
-            del tokens[-2:]
-        return pa.map_(key, kind, is_sorted)
     fields = []
-    while True:
+    while tokens.pop() != ">":  # it is "<" or ","
+        if name == "map":
+            label = "" if tokens[-1] != "keys_sorted" else tokens.pop()
+            fields.append(label or _parse_tokens(tokens))
+            continue
         label = tokens.pop()
         if label.startswith('"'):
             label = re.sub(r"\\(.)", r"\1", label[1:-1], flags=re.DOTALL)
         tokens.pop()
         fields.append(pa.field(label, _parse_tokens(tokens)))
-        if tokens.pop() == ">":
-            break
+    if name == "map":
+        key, item, *is_sorted = fields
+        return pa.map_(key, item, bool(is_sorted))
     if name == "struct":
         return pa.struct(fields)
     if name == "fixed_size_list":
         return pa.list_(fields[0], int(tokens.pop()[1:-1]))
-    return _MADE[name](fields[0])
+    return pa.large_list(fields[0]) if name == "large_list" else pa.list_(fields[0])

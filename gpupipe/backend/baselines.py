@@ -14,14 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from sklearn import ensemble, linear_model
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
-from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
@@ -37,49 +31,48 @@ MAX_DEPTH = 16  # scikit-learn's trees without an end would hold a table's rows 
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """Layout of the feature matrix, and the task.
+    """Layout of the feature matrix, and the task."""
 
-    Args:
-        numeric: how many numbers, which come first.
-        cardinalities: how many ids each of the other columns has, 0 and 1 included.
-        task: "regression", "binary", "multiclass" or "multilabel".
-        outputs: how many classes or targets; 1 for binary.
-        seed: the random state.
-    """
-
-    numeric: int
-    cardinalities: Sequence[int]
-    task: str
-    outputs: int
+    numeric: int  # how many numbers, which come first
+    cardinalities: Sequence[int]  # how many ids each of the other columns has, 0 and 1 included
+    task: str  # "regression", "binary", "multiclass" or "multilabel"
+    outputs: int  # how many classes or targets; 1 for binary
     seed: int = 0
-
-    @property
-    def classifies(self) -> bool:
-        """Whether the target is a class."""
-        return self.task != "regression"
 
 
 class Baseline:
-    """Baseline model: an estimator fitted on the host with sample weights, with a network's outputs.
+    """Baseline model: an estimator fitted on the host with sample weights, with a network's outputs."""
 
-    Args:
-        model: with `fit` and `predict`, or `predict_proba` for classes; its class names it.
-        columns: of its matrix.
-        estimator: the model with its preprocessing and wrapper; by default the model.
-    """
-
-    def __init__(self, model: Any, columns: MatrixLayout, estimator: Any = None) -> None:
-        self.name, self.columns = type(model).__name__, columns
-        self.estimator = model if estimator is None else estimator
+    def __init__(self, name: str, columns: MatrixLayout, *, on_gpu: bool) -> None:
+        classifies, ids, seed = columns.task != "regression", columns.cardinalities, columns.seed
+        kind = "Classifier" if classifies else "Regressor"
+        several: Any = MultiOutputClassifier if classifies else MultiOutputRegressor
+        if name == "linear":
+            model: Any = linear_model.LogisticRegression(max_iter=1000) if classifies else linear_model.Ridge()
+            one_hot = OneHotEncoder(categories=[np.arange(n) for n in ids], handle_unknown="ignore")
+            places = list(range(columns.numeric + len(ids)))
+            parts = [
+                ("numbers", StandardScaler(), places[: columns.numeric]),
+                ("ids", one_hot, places[columns.numeric :]),
+            ]
+            prepared = ColumnTransformer([part for part in parts if part[2]])
+            estimator: Any = make_pipeline(prepared, several(model) if columns.task == "multilabel" else model)
+        elif name == "forest":
+            cls = getattr(ensemble, f"RandomForest{kind}")
+            model = estimator = cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=seed)
+        elif name == "hist-gradient-boosting":
+            coded = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in ids]
+            cls = getattr(ensemble, f"HistGradientBoosting{kind}")
+            model = cls(categorical_features=coded if any(coded) else None, random_state=seed)
+            estimator = several(model) if columns.outputs > 1 and columns.task != "multiclass" else model
+        else:
+            types, device = ["q"] * columns.numeric + ["c"] * len(ids), "cuda" if on_gpu else "cpu"
+            cls = getattr(importlib.import_module("xgboost"), f"XGB{kind}")
+            model = estimator = cls(feature_types=types, enable_categorical=True, device=device, random_state=seed)
+        self.name, self.columns, self.estimator = type(model).__name__, columns, estimator
 
     def fit(self, features: Any, target: Any, weight: Any) -> None:
-        """Fit the estimator.
-
-        Raises:
-            BadData: the estimator refuses the rows, such as rows of one class.
-
-        Memory: as the library's estimator.
-        """
+        """Fit the estimator; rows that it refuses, such as rows of one class, are `BadData`."""
         steps = getattr(self.estimator, "steps", None)  # of a Pipeline, which passes on what a prefix names
         name = f"{steps[-1][0]}__sample_weight" if steps else "sample_weight"
         try:
@@ -94,7 +87,7 @@ class Baseline:
 
     def outputs(self, features: Any) -> Any:
         """Predict n log-odds or values, n x K log-probabilities, or n x T values."""
-        if not self.columns.classifies:
+        if self.columns.task == "regression":
             return np.asarray(self.estimator.predict(features))
         found = self.estimator.predict_proba(features)
         if self.columns.task == "multilabel":  # scikit-learn has n x 2 for each label, XGBoost n x T of the positive
@@ -107,21 +100,7 @@ class Baseline:
 
 
 def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool) -> list[Baseline]:
-    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed.
-
-    Args:
-        names: which.
-        columns: of the matrix.
-        on_gpu: whether XGBoost works on a GPU.
-
-    Raises:
-        BadConfig: no such model.
-        BackendMissing: XGBoost is asked for by name and is not installed.
-
-    Example:
-        >>> [model.name for model in make_baselines(["linear"], MatrixLayout(2, [], "regression", 1), on_gpu=False)]
-        ['Ridge']
-    """
+    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed."""
     for name in names:
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
@@ -134,43 +113,7 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
                 remedy="pip install xgboost",
             )
         names = names[:-1]
-    makers = {"linear": _linear, "forest": _forest, "hist-gradient-boosting": _boosting}
-    return [_xgboost(columns, on_gpu=on_gpu) if name == "xgboost" else makers[name](columns) for name in names]
-
-
-def _linear(columns: MatrixLayout) -> Baseline:
-    model = LogisticRegression(max_iter=1000) if columns.classifies else Ridge()
-    ids = range(columns.numeric, columns.numeric + len(columns.cardinalities))
-    known = [np.arange(n) for n in columns.cardinalities]
-    parts = [
-        ("numbers", StandardScaler(), list(range(columns.numeric))),
-        ("ids", OneHotEncoder(categories=known, handle_unknown="ignore"), list(ids)),
-    ]
-    answering = MultiOutputClassifier(model) if columns.task == "multilabel" else model
-    one_hot = ColumnTransformer([part for part in parts if part[2]])
-    return Baseline(model, columns, make_pipeline(one_hot, answering))
-
-
-def _forest(columns: MatrixLayout) -> Baseline:
-    cls = RandomForestClassifier if columns.classifies else RandomForestRegressor
-    return Baseline(cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=columns.seed), columns)
-
-
-def _boosting(columns: MatrixLayout) -> Baseline:
-    ids = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in columns.cardinalities]
-    cls = HistGradientBoostingClassifier if columns.classifies else HistGradientBoostingRegressor
-    model = cls(categorical_features=ids if any(ids) else None, random_state=columns.seed)
-    several: Any = MultiOutputClassifier if columns.classifies else MultiOutputRegressor
-    return Baseline(model, columns, several(model) if columns.outputs > 1 and columns.task != "multiclass" else None)
-
-
-def _xgboost(columns: MatrixLayout, *, on_gpu: bool) -> Baseline:
-    library = importlib.import_module("xgboost")
-    cls = library.XGBClassifier if columns.classifies else library.XGBRegressor
-    types, device = ["q"] * columns.numeric + ["c"] * len(columns.cardinalities), "cuda" if on_gpu else "cpu"
-    return Baseline(
-        cls(feature_types=types, enable_categorical=True, device=device, random_state=columns.seed), columns
-    )
+    return [Baseline(name, columns, on_gpu=on_gpu) for name in names]
 
 
 def _log(chances: Any) -> Any:
@@ -179,23 +122,8 @@ def _log(chances: Any) -> Any:
 
 
 def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_target: Any) -> float:
-    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`.
-
-    Args:
-        train: a pandas frame of the inputs; strings are taken as categories.
-        train_target: one boolean per row.
-        valid: as `train`.
-        valid_target: as `train_target`.
-
-    Memory: copies the strings.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"x": range(100)})
-        >>> gradient_boosting_auc(frame, frame.x >= 50, frame, frame.x >= 50)
-        1.0
-    """
+    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`."""
     texts = list(train.select_dtypes("str").columns)
     known = {name: train[name].astype("category").dtype for name in texts}
-    model = HistGradientBoostingClassifier().fit(train.astype(known), train_target)
+    model = ensemble.HistGradientBoostingClassifier().fit(train.astype(known), train_target)
     return float(roc_auc_score(valid_target, model.predict_proba(valid.astype(known))[:, 1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,13 @@ from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passen
 from gpupipe.support.text import derive
 
 _NOT_A_TIME = np.iinfo("int64").min
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# The casts that are defined from types that are only carried.
+_FROM_CARRIED = (
+    ("decimal", (*FLOATS, *INTEGERS, "string")),
+    (("duration[", "time32[", "time64["), ("float64", "int64")),
+    (("binary", "large_binary"), ("string",)),
+)
 
 
 def cast_column(
@@ -34,14 +41,6 @@ def cast_column(
     Raises:
         BadData: a value does not fit; names column and value, and has the first one's `row`.
         SchemaMismatch: no meaning connects the two types (a fraction and a timestamp).
-
-    Memory: a new column on the device, and as much while it is checked; distinct strings (to and from) go through the
-    host.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> cast_column(Column("float64", np.array([1.0, np.nan])), "int64", "x", select("cpu")).valid
-        array([ True, False])
     """
     if column.dtype == dtype:
         return column
@@ -50,9 +49,12 @@ def cast_column(
         return _cast_passenger(column, dtype, name, backend)
     element = get_element_dtype(dtype)
     if column.elements is not None and element is not None:
-        return Column(
-            dtype, column.data, column.valid, None, _cast_elements(column, element, name, backend, exact=exact)
-        )
+        try:
+            elements = cast_column(column.elements, element, name, backend, exact=exact)
+        except BadData as error:
+            error.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
+            raise
+        return Column(dtype, column.data, column.valid, None, elements)
     if column.dtype == "string":
         return _parse_strings(column, dtype, name, backend)
     if dtype == "string":
@@ -67,16 +69,23 @@ def cast_column(
 
 
 def require_castable(source: str, dtype: str, name: str) -> None:
-    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are.
-
-    Example:
-        >>> require_castable("string", "timestamp", "at")
-    """
+    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are."""
     element, wanted = get_element_dtype(source), get_element_dtype(dtype)
     if element is not None and wanted is not None:
         require_castable(element, wanted, name)
     elif not _are_connected(source, dtype):
-        expected, remedy = _suggest_cast(source, name)
+        expected, remedy = "int64, microseconds since 1970, for a timestamp", f"Cast({{{name!r}: 'int64'}}) before it"
+        if is_passenger(source):
+            expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
+            remedy = suggest_conversion(name, source)
+        elif element is not None:
+            expected = "a list type"
+            remedy = f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
+        elif source == "timestamp":
+            expected = "int64, microseconds since 1970, or text"
+            remedy = f"DateParts({name!r}, ['hour']) and the like for parts of it"
+        elif source in FLOATS:
+            remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
         raise SchemaMismatch(f"column {name!r}", f"{source} cannot become {dtype}", expected=expected, remedy=remedy)
 
 
@@ -90,89 +99,49 @@ def _are_connected(source: str, dtype: str) -> bool:
     return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
 
 
-def _suggest_cast(source: str, name: str) -> tuple[str, str]:
-    """Return which types a type can be cast to, and a remedy, for an error."""
-    if is_passenger(source):
-        possible = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
-        return possible, suggest_conversion(name, source)
-    if get_element_dtype(source) is not None:
-        return "a list type", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
-    if source == "timestamp":
-        return "int64, microseconds since 1970, or text", f"DateParts({name!r}, ['hour']) and the like for parts of it"
-    if source in FLOATS:
-        remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
-        return "int64, microseconds since 1970, for a timestamp", remedy
-    return "int64, microseconds since 1970, for a timestamp", f"Cast({{{name!r}: 'int64'}}) before it"
-
-
-_FROM_CARRIED = (
-    ("decimal", (*FLOATS, *INTEGERS, "string")),
-    (("duration[", "time32[", "time64["), ("float64", "int64")),
-    (("binary", "large_binary"), ("string",)),
-)
-"""The casts that are defined from types that are only carried."""
-
-
-def _cast_elements(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
-    assert column.elements is not None
-    try:
-        return cast_column(column.elements, dtype, name, backend, exact=exact)
-    except BadData as error:
-        error.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
-        raise
-
-
 def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """Cast a column of a type that is only carried, through the host."""
     values = backend.to_arrow(backend.frame({name: column}, len(column)))[name].combine_chunks()
-    kind, made = values.type, None
+    kind = values.type
     try:
         if is_passenger(dtype):
-            made = values.cast(arrow_type(dtype)) if kind.id == arrow_type(dtype).id else None
+            wanted = arrow_type(dtype)
+            if kind.id != wanted.id:
+                raise SchemaMismatch(
+                    f"column {name!r}",
+                    f"{column.dtype} cannot become {dtype}",
+                    expected="the same kind of type",
+                    remedy=suggest_conversion(name, column.dtype),
+                )
+            made = values.cast(wanted)
         elif pa.types.is_decimal(kind) and dtype in (*FLOATS, "string"):
             # By their text, which is rounded once; Arrow's own cast rounds each digit.
             texts = backend.from_arrow(pa.table({name: values.cast(pa.string())}), [Field(name, "string")])
             return cast_column(backend.column(texts, name), dtype, name, backend)
-        elif pa.types.is_decimal(kind) and dtype in INTEGERS:
-            made = values.cast(arrow_type(dtype))
-        elif (pa.types.is_duration(kind) or pa.types.is_time(kind)) and dtype in ("float64", "int64"):
+        elif pa.types.is_duration(kind) or pa.types.is_time(kind):
             if dtype == "int64":
                 values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
             made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
             if dtype == "float64":
                 made = pc.divide(made.cast(pa.float64(), safe=False), float(_PER_SECOND[kind.unit]))
-        elif dtype == "string" and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-            made = values.cast(pa.large_string())
+        else:  # decimals to integers, bytes to text
+            made = values.cast(arrow_type(dtype))
     except pa.ArrowInvalid as cause:
+        remedy = f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
+        if not is_passenger(dtype):
+            remedy = f"leave it {kind}, or 'float64'"
+        elif pa.types.is_decimal(kind):
+            scale = arrow_type(dtype).scale
+            wide = f"decimal128(38, {max(scale, kind.scale)})"
+            remedy = f"values of {scale} digits after the point, or a fit of {name!r} as {wide}"
         raise BadData(
             f"Cast of column {name!r}",
             f"a value does not fit {dtype} ({cause})",
             got=column.dtype,
             expected=f"values that {dtype} can hold",
-            remedy=_fitting(name, kind, dtype),
+            remedy=remedy,
         ) from cause
-    if made is None:
-        raise SchemaMismatch(
-            f"column {name!r}",
-            f"{column.dtype} cannot become {dtype}",
-            expected="the same kind of type",
-            remedy=suggest_conversion(name, column.dtype),
-        )
     return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
-
-
-def _fitting(name: str, kind: pa.DataType, dtype: str) -> str:
-    """Word the remedy for values that are only carried and do not fit."""
-    if not is_passenger(dtype):
-        return f"leave it {kind}, or 'float64'"
-    if pa.types.is_decimal(kind):
-        scale = arrow_type(dtype).scale
-        wide = f"decimal128(38, {max(scale, kind.scale)})"
-        return f"values of {scale} digits after the point, or a fit of {name!r} as {wide}"
-    return f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
-
-
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def _cast_to_float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
@@ -210,32 +179,30 @@ def _cast_to_integer(column: Column, dtype: str, name: str, backend: Backend) ->
 
 def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) -> None:
     """Raise `BadData` naming the first value that is there and bad."""
-    if column.valid is not None:
-        bad = bad & column.valid
+    bad = bad if column.valid is None else bad & column.valid
     if bool(bad.any()):
-        raise _make_error(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
+        _refuse(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
 
 
 def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     """Parse each distinct string once, on the host, and gather the values by code."""
     dictionary = column.dictionary
     assert dictionary is not None
-    used = np.flatnonzero(
-        backend.to_host(backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary)))
-    )
+    counts = backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary))
+    used = np.flatnonzero(backend.to_host(counts))
     texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
     try:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
-        first = _first_unparsed(texts, dtype)
-        raise _make_error(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype) from None
+        first = next(place for place, text in enumerate(texts) if not _can_parse(text.as_py(), dtype))
+        _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
     stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
-    misread = _misread(texts, stored, dtype)
+    misread = _find_misread(texts, stored, dtype)
     if misread.any():
         wrong = np.zeros(len(dictionary) + 1, dtype=bool)
         wrong[used] = misread
         bad = backend.to_device(wrong)[column.data]
-        raise _make_error(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
+        _refuse(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
     table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
     table[used] = stored
     if dtype in FLOATS:
@@ -245,7 +212,7 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> C
     return Column(dtype, backend.to_device(table)[column.data], ~missing if bool(missing.any()) else None)
 
 
-def _misread(texts: pa.Array, values: Any, dtype: str) -> Any:
+def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:
     """Find texts that Arrow has parsed as another number: too large ones, and hexadecimal as negative ones."""
     if dtype in INTEGERS:
         return ~_matches(texts, "^-?[0-9]+$")
@@ -262,39 +229,36 @@ def _matches(texts: pa.Array, pattern: str) -> Any:
     return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(bool)
 
 
-def _first_unparsed(texts: pa.Array, dtype: str) -> int:
-    for position, text in enumerate(texts):
-        try:
-            pa.array([text.as_py()]).cast(arrow_type(dtype))
-        except pa.ArrowInvalid:
-            return position
-    raise AssertionError("a text that is not parsed among others is not parsed alone")
+def _can_parse(text: str, dtype: str) -> bool:
+    try:
+        pa.array([text]).cast(arrow_type(dtype))
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _format_values(column: Column, name: str, backend: Backend, zone: str) -> Column:
     """Format each distinct value once, on the host, and gather the strings by code."""
     xp = backend.xp
     missing = column.missing(xp)
-    present = column.data if missing is None else column.data[~missing]
-    distinct, inverse = xp.unique(present, return_inverse=True)
+    present = slice(None) if missing is None else ~missing
+    distinct, inverse = xp.unique(column.data[present], return_inverse=True)
     values = backend.to_host(distinct)
-    dictionary = _format_distinct(values, column.dtype)
-    beyond = _matches(dictionary, "^<value out of range")
-    if beyond.any():
-        value = int(values[beyond][0])
-        raise _make_error(name, value, column.data == value, column.dtype, "string")
-    if zone:
-        dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
+    if column.dtype == "timestamp":
+        dictionary = pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
+        beyond = _matches(dictionary, "^<value out of range")
+        if beyond.any():
+            value = int(values[beyond][0])
+            _refuse(name, value, column.data == value, column.dtype, "string")
+        if zone:
+            dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
+    else:
+        # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
+        shown = values + 0.0 if column.dtype in FLOATS else values
+        dictionary = pa.array(shown.astype("str").tolist(), pa.large_string())
     codes: Array = xp.full(len(column), -1, dtype="int32")
-    codes[slice(None) if missing is None else ~missing] = inverse
+    codes[present] = inverse
     return Column("string", codes, None, dictionary)
-
-
-def _format_distinct(values: Any, dtype: str) -> pa.Array:
-    if dtype == "timestamp":
-        return pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
-    # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
-    return pa.array((values + 0.0 if dtype in FLOATS else values).astype("str").tolist(), pa.large_string())
 
 
 def _exact_up_to(dtype: str) -> int:
@@ -302,8 +266,8 @@ def _exact_up_to(dtype: str) -> int:
     return int(2 ** (np.finfo(dtype).nmant + 1))
 
 
-def _make_error(name: str, value: Any, bad: Array, source: str, dtype: str) -> BadData:
-    """Create the error about the values that do not fit, with the first one and its row."""
+def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str) -> NoReturn:
+    """Raise the error about the values that do not fit, with the first one and its row."""
     count = int(bad.sum())
     many = f"{count} values do" if count > 1 else "a value does"
     expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
@@ -317,4 +281,4 @@ def _make_error(name: str, value: Any, bad: Array, source: str, dtype: str) -> B
         expected += f", integers beyond 2**{np.finfo(dtype).nmant + 1} only if exactly"
     error = BadData(f"Cast of column {name!r}", f"{many} not fit {dtype}", got=value, expected=expected, remedy=remedy)
     error.row = int(bad.argmax())
-    return error
+    raise error from None

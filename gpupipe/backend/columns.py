@@ -15,36 +15,33 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Column, Matrix, RawColumn
-from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.tree import has_offset
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, is_passenger, suggest_conversion
+from gpupipe.schema import (
+    FLOATS,
+    INTEGERS,
+    OF_A_DATASET,
+    Field,
+    Kind,
+    get_element_dtype,
+    is_passenger,
+    suggest_conversion,
+)
 from gpupipe.support.text import derive
+from gpupipe.support.validation import is_integer, is_number, parse_duration_us
+
+_CASTABLE = ("decimal", "duration[", "time32[", "time64[")
+Distance = int | float  # microseconds between times, or the difference of numbers
 
 
 def floats(column: Column, xp: ModuleType) -> Array:
-    """Convert a numeric or boolean column to n float64, NaN where missing.
-
-    Memory: shares a float64 column, else copies on the device.
-
-    Example:
-        >>> import numpy as np
-        >>> floats(Column("int64", np.array([7, 0]), np.array([True, False])), np)
-        array([ 7., nan])
-    """
+    """Convert a numeric or boolean column to n float64, NaN where missing."""
     data = column.data.astype(xp.float64, copy=False)
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
 
 
 def as_floats(data: Array, dtype: str) -> Array:
-    """Cast numbers to floats; values beyond the range become infinite, which the reader has to refuse.
-
-    Memory: copies on the device.
-
-    Example:
-        >>> import numpy as np
-        >>> as_floats(np.array([0.5, 1e39]), "float32")
-        array([0.5, inf], dtype=float32)
-    """
+    """Cast numbers to floats; values beyond the range become infinite, which the reader has to refuse."""
     with np.errstate(over="ignore"):
         return data.astype(dtype)
 
@@ -71,58 +68,27 @@ def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn
 
 
 def check_names(names: Iterable[object]) -> None:
-    """Raise `SchemaMismatch` for the first column whose name is not a string.
-
-    Example:
-        >>> check_names(["origin", "dest"])
-    """
+    """Raise `SchemaMismatch` for the first column whose name is not a string."""
     for name in names:
         if not isinstance(name, str):
-            raise SchemaMismatch(
-                "frame",
-                "a column's name is no string",
-                got=name,
-                expected="strings",
-                remedy="frame.rename(columns=str)",
-            )
+            remedy = "frame.rename(columns=str)"
+            raise SchemaMismatch("frame", "a column's name is no string", got=name, expected="strings", remedy=remedy)
 
 
 def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> Iterator[Field]:
-    """Set `written_as` of the fields from the types they were read from.
-
-    Example:
-        >>> readings = {"day": Reading("timestamp", "date32[day]")}
-        >>> next(with_readings([Field("day", "timestamp")], readings)).written_as
-        'date32[day]'
-    """
+    """Set `written_as` of the fields from the types they were read from."""
     for item in fields:
         written_as = readings[item.name].written_as
         yield replace(item, written_as=written_as) if written_as else item
 
 
 def get_storage(column: Column) -> RawColumn | None:
-    """Return a numeric or boolean column in its storage form; None for any other.
-
-    Memory: shares.
-
-    Example:
-        >>> import numpy as np
-        >>> get_storage(Column("int64", np.array([7, 0]), np.array([True, False]))).mask
-        array([ True, False])
-    """
+    """Return a numeric or boolean column in its storage form; None for any other."""
     return RawColumn(column.data, column.valid) if column.dtype in (*FLOATS, *INTEGERS, "bool") else None
 
 
 def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
-    """Create a column in which every value is missing.
-
-    Memory: allocates it.
-
-    Example:
-        >>> import numpy as np
-        >>> missing_column("float64", 2, np).data
-        array([nan, nan])
-    """
+    """Create a column in which every value is missing."""
     element = get_element_dtype(dtype)
     if element is not None:
         none = missing_column(element, 0, xp)
@@ -138,33 +104,17 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
 
 
 def with_missing_row(column: Column, xp: ModuleType) -> Column:
-    """Append one missing value to a column, so that gathering at -1 gives a missing value.
-
-    Memory: copies the column.
-
-    Example:
-        >>> import numpy as np
-        >>> with_missing_row(Column("int64", np.array([7])), np).valid
-        array([ True, False])
-    """
-    last = missing_column(column.dtype, 1, xp)
-    if column.elements is not None:
-        valid = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
-        offsets = xp.concatenate([column.data, column.data[-1:]])
-        return Column(column.dtype, offsets, xp.concatenate([valid, last.valid]), None, column.elements)
-    data = xp.concatenate([column.data, last.data.astype(column.data.dtype)])
-    if last.valid is None:
-        return Column(column.dtype, data, None, column.dictionary)
-    valid = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
-    return Column(column.dtype, data, xp.concatenate([valid, last.valid]))
+    """Append one missing value to a column, so that gathering at -1 gives a missing value."""
+    last, valid = missing_column(column.dtype, 1, xp), None
+    if last.valid is not None:
+        known = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
+        valid = xp.concatenate([known, last.valid])
+    end = last.data.astype(column.data.dtype) if column.elements is None else column.data[-1:]
+    return Column(column.dtype, xp.concatenate([column.data, end]), valid, column.dictionary, column.elements)
 
 
 def refuse_passengers(fields: Iterable[Field], where: str) -> None:
-    """Raise `SchemaMismatch` for the first field that is only carried.
-
-    Example:
-        >>> refuse_passengers([Field("origin", "string")], "StandardScaler")
-    """
+    """Raise `SchemaMismatch` for the first field that is only carried."""
     for item in fields:
         if item.kind == Kind.PASSENGER:
             raise SchemaMismatch(
@@ -177,11 +127,7 @@ def refuse_passengers(fields: Iterable[Field], where: str) -> None:
 
 
 def require_comparable(fields: Iterable[Field], where: str) -> None:
-    """Raise `SchemaMismatch` for the first field that has no order and no hash: lists, and types only carried.
-
-    Example:
-        >>> require_comparable([Field("origin", "string")], "sort")
-    """
+    """Raise `SchemaMismatch` for the first field that has no order and no hash: lists, and types only carried."""
     for item in fields:
         refuse_passengers([item], where)
         if item.kind == Kind.LIST:
@@ -195,11 +141,7 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
 
 
 def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
-    """Raise `SchemaMismatch` for times with a time zone compared with times without one.
-
-    Example:
-        >>> require_comparable_times(Field("at", "timestamp"), Field("seen", "timestamp"), "join")
-    """
+    """Raise `SchemaMismatch` for times with a time zone compared with times without one."""
     if ours.dtype != "timestamp" or theirs.dtype != "timestamp" or bool(ours.zone) == bool(theirs.zone):
         return
     zoned, naive = (ours, theirs) if ours.zone else (theirs, ours)
@@ -215,11 +157,7 @@ def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
 
 
 def require_comparable_constant(item: Field, value: Any, where: str) -> None:
-    """Raise `SchemaMismatch` for a constant time with an offset or a zone beside a column of times without a zone.
-
-    Example:
-        >>> require_comparable_constant(Field("at", "timestamp"), "2013-10-01 06:00", "Clip")
-    """
+    """Raise `SchemaMismatch` for a constant time with an offset or a zone beside a column of times without a zone."""
     if item.dtype == "timestamp" and not item.zone and has_offset(value):
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         raise SchemaMismatch(
@@ -233,12 +171,7 @@ def require_comparable_constant(item: Field, value: Any, where: str) -> None:
 
 
 def one_key_type(left: Field, right: Field) -> str:
-    """Which columns to cast, or to make, so that the keys of a join are of one type, for an error's remedy.
-
-    Example:
-        >>> one_key_type(Field("id", "bool"), Field("id", "int64"))
-        "T.Cast({'id': 'int64'}) of the left table before the join"
-    """
+    """Which columns to cast, or to make, so that the keys of a join are of one type, for an error's remedy."""
     both = {left.dtype, right.dtype}
     numbers = {*INTEGERS, *FLOATS}
     if "timestamp" in both and both & numbers:
@@ -253,19 +186,8 @@ def one_key_type(left: Field, right: Field) -> str:
     return f"T.Cast({{{left.name!r}: {dtype!r}}}) of the {' and the '.join(sides)} table before the join"
 
 
-_CASTABLE = ("decimal", "duration[", "time32[", "time64[")
-
-
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:
-    """Convert to n int64 or uint64, and n booleans: False where missing, fractional or out of range.
-
-    Memory: allocates both; shares values that are of that type already.
-
-    Example:
-        >>> import numpy as np
-        >>> whole_numbers(Column("float64", np.array([2.0, 2.5])), np.dtype("int64"), np)
-        (array([2, 0]), array([ True, False]))
-    """
+    """Convert to n int64 or uint64, and n booleans: False where missing, fractional or out of range."""
     data = column.data
     if data.dtype.kind == "f":
         # The range's ends are powers of two, which floats of any width hold.
@@ -282,12 +204,7 @@ def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[
 
 
 def key_dtype(dtypes: AbstractSet[str]) -> str:
-    """Return the common type in which keys of these types are compared by value.
-
-    Example:
-        >>> key_dtype({"int8", "float64"}), key_dtype({"int64", "uint64"}), key_dtype({"string"})
-        ('int64', 'uint64', 'string')
-    """
+    """Return the common type in which keys of these types are compared by value."""
     if len(dtypes) == 1:
         return next(iter(dtypes))
     if dtypes <= {*FLOATS}:
@@ -296,29 +213,14 @@ def key_dtype(dtypes: AbstractSet[str]) -> str:
 
 
 def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
-    """Cast a key to the type it is compared in; missing where that type has no such value, which matches no key.
-
-    Example:
-        >>> import numpy as np
-        >>> as_key(Column("float64", np.array([2.0, 2.5])), "int64", np).valid
-        array([ True, False])
-    """
-    if column.dtype == dtype:
-        return column
-    if dtype == "float64":
-        return Column(dtype, column.data.astype(dtype))
+    """Cast a key to the type it is compared in; missing where that type has no such value, which matches no key."""
+    if dtype in (column.dtype, "float64"):
+        return column if column.dtype == dtype else Column(dtype, column.data.astype(dtype))
     return Column(dtype, *whole_numbers(column, np.dtype(dtype), xp))
 
 
 def chain_columns(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
-    """Chain columns of different names into one mapping, in order; a `Matrix` among them stays one.
-
-    Example:
-        >>> import numpy as np
-        >>> columns = chain_columns(Matrix(["x"], np.ones((1, 2))), {"y": Column("bool", np.ones(2, dtype=bool))})
-        >>> list(columns), [type(part).__name__ for part in split_parts(columns)]
-        (['x', 'y'], ['Matrix', 'dict'])
-    """
+    """Chain columns of different names into one mapping, in order; a `Matrix` among them stays one."""
     known: list[Any] = []
     for part in parts:
         if known and not isinstance(part, Matrix) and not isinstance(known[-1], Matrix):
@@ -334,3 +236,67 @@ def chain_columns(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
 def split_parts(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
     """Return the mappings that `chain_columns` chained."""
     return [*reversed(columns.maps)] if isinstance(columns, ChainMap) else [columns]
+
+
+def order_dtype(left: Field, right: Field, where: str) -> str:
+    """Choose the type in which both sides of an as-of join are ordered by value."""
+    for item, side in ((left, "left"), (right, "right")):
+        if item.dtype not in (*INTEGERS, *FLOATS, "timestamp"):
+            remedy = suggest_conversion(item.name, item.dtype) if is_passenger(item.dtype) else "another column"
+            if item.dtype in ("string", "bool"):
+                cast = {item.name: "timestamp" if item.dtype == "string" else "int8"}
+                remedy = f"T.Cast({cast}) before it, {OF_A_DATASET}"
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                f"values on the {side} have no distance from each other",
+                got=item.dtype,
+                expected="numbers, dates or times",
+                remedy=remedy,
+            )
+    require_comparable_times(left, right, f"{where}, left and right")
+    both = {left.dtype, right.dtype}
+    if both == {"timestamp"}:
+        return "timestamp"
+    if "timestamp" not in both:
+        if both <= {*INTEGERS}:
+            found = np.promote_types(left.dtype, right.dtype).name
+            if found in INTEGERS:
+                return "uint64" if found == "uint64" else "int64"
+        elif not both & {"int64", "uint64"}:
+            return "float64"
+    raise SchemaMismatch(
+        where,
+        f"{left.name!r} is {left.dtype} on the left and {right.name!r} {right.dtype} on the right",
+        expected="times on both sides, or numbers of which one type holds both",
+        remedy=f"T.Cast({{{right.name!r}: {left.dtype!r}}}) on the right before it",
+    )
+
+
+def check_distance(value: Any, where: str) -> None:
+    """Raise `BadConfig` unless a value is a number >= 0, a duration, or None."""
+    if value is None or (is_number(value) and value >= 0) or parse_duration_us(value, least=0) is not None:
+        return
+    raise _make_error(value, where, "a number from 0 on, or a length of time", "'2h' for times, 10 for numbers")
+
+
+def convert_distance(value: Any, dtype: str, where: str) -> Distance | None:
+    """Convert a distance to the units of a type that orders rows."""
+    check_distance(value, where)
+    if value is None:
+        return None
+    found: Distance | None = None
+    if dtype == "timestamp":
+        expected, example, found = "a length of time", "'2h'", parse_duration_us(value, least=0)
+    elif dtype == "float64":
+        expected, example, found = "a number", "10", float(value) if is_number(value) else None
+    else:
+        expected, example, found = "an integer", "10", int(value) if is_integer(value) else None
+    if found is None:
+        order = "times" if dtype == "timestamp" else dtype
+        raise _make_error(value, where, f"{expected}, for the order is one of {order}", example)
+    return found
+
+
+def _make_error(value: Any, where: str, expected: str, example: str) -> BadConfig:
+    name = where.rpartition("(")[2].removesuffix("=)")
+    return BadConfig(where, "makes no sense", got=value, expected=expected, remedy=f"{name}={example}")

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from gpupipe.backend import arrow, arrow_types, lists
+from gpupipe.backend import arrow, arrow_types
+from gpupipe.backend.arrow import array_from_series
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, get_storage, refuse_times, refuse_type, split_parts, with_readings
 from gpupipe.backend.device.host_memory import keep_freed_memory
@@ -30,19 +31,15 @@ _WORTHWHILE, _COPIED_BYTES = 16, 8 << 20  # fewer columns are as fast one by one
 _TEXT = pd.StringDtype(na_value=np.nan)
 _PLAIN = {np.dtype(name): name for name in (*FLOATS, *INTEGERS, "bool")}  # need no encoding
 _READ = {name: Reading(name) for name in _PLAIN.values()}
+_MASKED = {name: name.replace("int", "Int").replace("uI", "UI") for name in INTEGERS} | {"bool": "boolean"}
 _FEW = 8  # one column in so many is put into its place by itself
 _CHUNK = 64  # columns checked for missing values at a time
+_ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
+_NOT_CARRIED = Reading(None, change="nothing here carries such values")
 
 
 class CpuBackend:
-    """CPU backend: frames are `pandas.DataFrame`, arrays are `numpy.ndarray`.
-
-    Example:
-        >>> backend = CpuBackend()
-        >>> frame = backend.encode(pd.DataFrame({"origin": ["JFK", None, "LGA"]}))
-        >>> backend.column(frame, "origin").data.tolist()
-        [0, -1, 1]
-    """
+    """CPU backend: frames are `pandas.DataFrame`, arrays are `numpy.ndarray`."""
 
     name = "cpu"
     device = "cpu"
@@ -110,16 +107,16 @@ class CpuBackend:
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
+        zones = {} if schema is None else {item.name: item.zone for item in schema}
         others = _find_encodable(frame)
         if others is not None:
             made = frame.copy()
             for place in others:
-                zone = _get_zone(frame.columns[place], schema)
+                zone = zones.get(frame.columns[place])
                 made.isetitem(place, _decode_column(frame.iloc[:, place], own=True, zone=zone))
             return made
         columns = {
-            name: _decode_column(frame[name], own=joins or name in own, zone=_get_zone(name, schema))
-            for name in frame.columns
+            name: _decode_column(frame[name], own=joins or name in own, zone=zones.get(name)) for name in frame.columns
         }
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
@@ -140,19 +137,17 @@ class CpuBackend:
         dtype = _dtype_name(series.dtype)
         element = get_element_dtype(dtype)
         if element is not None:
-            array = lists.whole(series)
+            array = array_from_series(series)
             offsets, leaves = arrow.split_list(array)
             fields = [Field(name, element, nullable=leaves.null_count > 0)]
             values = self.column(self.from_arrow(pa.table({name: leaves}), fields), name)
-            valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
-            return Column(dtype, offsets, valid, None, values)
+            return Column(dtype, offsets, arrow.get_validity(array), None, values)
         if is_passenger(dtype):
-            array = lists.whole(series)
+            array = array_from_series(series)
             places = np.arange(len(array))
             return Column(dtype, np.where(series.isna(), -1, places) if array.null_count else places, None, array)
         if dtype == "string":
-            dictionary = strings(series.cat.categories)
-            return Column(dtype, series.array.codes, None, dictionary)
+            return Column(dtype, series.array.codes, None, strings(series.cat.categories))
         if dtype == "timestamp":
             data = series.to_numpy().view(np.int64)
             valid = data != _NAT
@@ -227,17 +222,16 @@ class CpuBackend:
         if len(frames) == 1:
             return frames[0].reset_index(drop=True)
         names = list(frames[0].columns)
-        strings = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
-        united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in strings}
-        rest = pd.concat([f.drop(columns=strings) for f in frames], ignore_index=True)
+        texts = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
+        united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in texts}
+        rest = pd.concat([f.drop(columns=texts) for f in frames], ignore_index=True)
         return _assign(rest, united)[names]
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         keys = list(on)
         # Integers and booleans get a mask, or pandas would make floats and objects of them where there is no match.
-        masked = {
-            name: dtype for name in right.columns if (dtype := _get_nullable_dtype(right[name].dtype)) is not None
-        }
+        dtypes = {name: dtype for name, dtype in right.dtypes.items() if isinstance(dtype, np.dtype)}
+        masked = {name: _MASKED[dtype.name] for name, dtype in dtypes.items() if dtype.name in _MASKED}
         whole = self.decode(right).astype(masked).dropna(subset=keys)
         whole = _assign(whole, {_MATCH: np.ones(len(whole))})
         numbered = _assign(self.decode(left), {_ROW: left.index})
@@ -263,7 +257,7 @@ class CpuBackend:
         return False
 
     def trim(self) -> None:
-        """Do nothing: there is no device memory to give back."""
+        """Do nothing: there is no device memory."""
 
     def make_room(self, num_bytes: int) -> None:
         """Do nothing: host memory has no limit to set."""
@@ -274,8 +268,7 @@ class CpuBackend:
         model = import_module("sklearn.cluster").KMeans(
             len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False
         )
-        centers = model.fit(block).cluster_centers_
-        return centers.astype(np.float64)
+        return model.fit(block).cluster_centers_.astype(np.float64)
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
         estimator = import_module("sklearn.decomposition").PCA
@@ -301,27 +294,13 @@ def _series_data(array: pa.Array, item: Field) -> Any:
         codes = array.indices.fill_null(-1) if array.null_count else array.indices
         return pd.Categorical.from_codes(codes.to_numpy(), categories=categories, validate=False)
     if item.dtype == "timestamp":
-        missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         data = array.cast(pa.int64()).fill_null(_NAT).to_numpy()
-        return (
-            pd.Series(data.view("datetime64[us]"), copy=False)
-            if missing is None
-            else pd.Series(data.view("datetime64[us]"))
-        )
-    if item.dtype in FLOATS:
-        return array.to_numpy(zero_copy_only=False)
-    if not item.nullable and array.null_count == 0:
+        return pd.Series(data.view("datetime64[us]"), copy=array.null_count > 0)
+    if item.dtype in FLOATS or not (item.nullable or array.null_count):
         return array.to_numpy(zero_copy_only=False)
     missing = array.is_null().to_numpy(zero_copy_only=False)
     data = array.fill_null(False if item.dtype == "bool" else 0).to_numpy(zero_copy_only=False)
     return _mask_array(data, missing)
-
-
-def _get_nullable_dtype(dtype: Any) -> str | None:
-    """Return pandas' nullable dtype for NumPy integers and booleans; None for all others."""
-    if not isinstance(dtype, np.dtype) or dtype.kind not in "biu":
-        return None
-    return "boolean" if dtype.kind == "b" else dtype.name.replace("int", "Int").replace("uI", "UI")
 
 
 def _mask_array(data: Array, missing: Array) -> Any:
@@ -332,9 +311,8 @@ def _mask_array(data: Array, missing: Array) -> Any:
 def _pandas_data(column: Column) -> Any:
     """Convert a column's arrays to what a pandas frame holds."""
     if column.elements is not None:
-        return pd.arrays.ArrowExtensionArray(lists.build_list_array(column))
-    if is_passenger(column.dtype):
-        assert column.dictionary is not None
+        return pd.arrays.ArrowExtensionArray(arrow.build_list_array(column))
+    if column.dictionary is not None and is_passenger(column.dtype):
         places = pa.array(column.data, mask=column.data < 0)
         return pd.arrays.ArrowExtensionArray(column.dictionary.take(places))
     if column.dictionary is not None:
@@ -346,16 +324,12 @@ def _pandas_data(column: Column) -> Any:
     return column.data if column.valid is None else _mask_array(column.data, ~column.valid)
 
 
-def _get_zone(name: str, schema: Schema | None) -> str:
-    return schema[name].zone if schema is not None and name in schema else ""
-
-
-def _decode_column(series: Any, *, own: bool, zone: str) -> Any:
+def _decode_column(series: Any, *, own: bool, zone: str | None) -> Any:
     """Decode one coded column; strings by a gather, where `astype` would hash them."""
     if zone:
         return series.array.tz_localize("UTC").tz_convert(zone)
     if isinstance(series.dtype, pd.ArrowDtype):
-        return pd.arrays.ArrowExtensionArray(lists.plain(lists.whole(series)))
+        return pd.arrays.ArrowExtensionArray(arrow.plain(array_from_series(series)))
     if isinstance(series.dtype, pd.CategoricalDtype):
         return series.cat.categories.array.take(series.cat.codes.to_numpy(), allow_fill=True)
     # An array may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
@@ -365,12 +339,11 @@ def _decode_column(series: Any, *, own: bool, zone: str) -> Any:
 def _arrow_array(series: Any) -> pa.Array:
     """Convert one coded or plain column to Arrow, strings plain, NaN as null."""
     if isinstance(series.dtype, pd.ArrowDtype):
-        return lists.plain(lists.whole(series))
+        return arrow.plain(array_from_series(series))
     if isinstance(series.dtype, pd.CategoricalDtype):
         codes = series.cat.codes.to_numpy()
         indices = pa.array(codes, mask=codes < 0)
-        dictionary = strings(series.cat.categories)
-        return pa.DictionaryArray.from_arrays(indices, dictionary).cast(pa.large_string())
+        return pa.DictionaryArray.from_arrays(indices, strings(series.cat.categories)).cast(pa.large_string())
     return pa.Array.from_pandas(series)
 
 
@@ -429,17 +402,16 @@ def _classify_column(series: Any) -> Reading:
     if dtype == np.dtype(object):
         return _classify_objects(series)
     if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype):
-        return Reading(None, change="nothing here carries such values")
+        return _NOT_CARRIED
     try:
         return read_as(_to_arrow_array(series.iloc[:0]).type)
     except (pa.ArrowException, TypeError):
-        return Reading(None, change="nothing here carries such values")
+        return _NOT_CARRIED
 
 
 def _classify_objects(series: Any) -> Reading:
     """Map a column of Python objects to the type it is read as; scans all of them."""
-    kind = pd.api.types.infer_dtype(series, skipna=True)
-    if kind == "string" or not len(series):
+    if not len(series) or pd.api.types.infer_dtype(series, skipna=True) == "string":
         return Reading("string")
     try:
         return read_as(_to_arrow_array(series).type)
@@ -462,15 +434,8 @@ def _made_one_type(name: str, series: Any) -> str | None:
     return None
 
 
-_ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
-
-
 def _to_arrow_array(series: Any) -> pa.Array:
-    """Convert a column of a user's frame to Arrow.
-
-    Raises:
-        pyarrow.ArrowException, TypeError, OverflowError: there is none that has all its values.
-    """
+    """Convert a column of a user's frame to Arrow."""
     if isinstance(series.dtype, pd.CategoricalDtype):
         values = _to_arrow_array(pd.Series(series.cat.categories))
         codes = series.cat.codes.to_numpy()
@@ -480,7 +445,7 @@ def _to_arrow_array(series: Any) -> pa.Array:
     if isinstance(series.dtype, np.dtype) and not series.dtype.isnative:
         series = series.astype(series.dtype.newbyteorder("="))
     if series.dtype != np.dtype(object):
-        return lists.whole(series)
+        return array_from_series(series)
     if series.isna().all():
         return pa.nulls(len(series))
     kind = pd.api.types.infer_dtype(series, skipna=True)
@@ -488,12 +453,12 @@ def _to_arrow_array(series: Any) -> pa.Array:
         typed = series.infer_objects()
         if typed.dtype == np.dtype(object):
             raise TypeError(kind)
-        return lists.whole(typed)
+        return array_from_series(typed)
     present = {type(value) for value in series[series.notna()]}
     if (kind == "date" and len(present) > 1) or (kind not in _ALIKE and not present <= {list, tuple, np.ndarray, dict}):
         raise TypeError(kind)  # where pyarrow would cut some to the type of the first
     try:
-        found = pa.array(lists.without_float64(series.array), from_pandas=True)
+        found = pa.array(arrow.without_float64(series.array), from_pandas=True)
         # Arrow takes the fewest digits that these values need; other rows of the column may need more.
         return found.cast(pa.decimal128(38, found.type.scale)) if pa.types.is_decimal128(found.type) else found
     except OverflowError:

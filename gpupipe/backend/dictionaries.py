@@ -7,37 +7,30 @@ by their UTF-8 bytes, which is the order of their code points.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.hashing import hash_strings
-from gpupipe.backend.key_index import KeyIndex, count_keys
+from gpupipe.backend.hashing import KeyIndex, count_keys, hash_strings, splitmix64
+from gpupipe.errors import BadFile
 from gpupipe.schema import FLOATS
+from gpupipe.scratch import ScratchFolder
 
 Dictionary: TypeAlias = pa.Array
+_BUCKETS = 64
 
 
 def strings(values: Any) -> Dictionary:
-    """Build a dictionary of strings from a list, or from the categories of a pandas column.
-
-    Example:
-        >>> strings(["JFK", "LGA"]).type
-        DataType(large_string)
-    """
+    """Build a dictionary of strings from a list, or from the categories of a pandas column."""
     array = pa.array(values, pa.large_string())
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array  # pandas gives no chunk for no value
 
 
 def value_type(dtype: str) -> pa.DataType:
-    """Return the Arrow type of a column's distinct values: the widest of their kind.
-
-    Example:
-        >>> value_type("int8"), value_type("bool"), value_type("string")
-        (DataType(int64), DataType(int64), DataType(large_string))
-    """
+    """Return the Arrow type of a column's distinct values: the widest of their kind."""
     if dtype == "string":
         return pa.large_string()
     if dtype in FLOATS:
@@ -46,27 +39,14 @@ def value_type(dtype: str) -> pa.DataType:
 
 
 def make_dictionary(values: Any, dtype: str) -> Dictionary:
-    """Build a dictionary from a column's distinct values (a list, or a NumPy or Arrow array).
-
-    Example:
-        >>> make_dictionary([True], "bool").to_pylist()
-        [1]
-    """
+    """Build a dictionary from a column's distinct values (a list, or a NumPy or Arrow array)."""
     if isinstance(values, pa.Array):
         return values.cast(value_type(dtype))
     return pa.array(np.asarray(values).astype(value_type(dtype).to_pandas_dtype(), copy=False), value_type(dtype))
 
 
 def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
-    """Parse the values a user lists for a column, in their order, and whether missing is one of them.
-
-    Raises:
-        TypeError, ValueError, OverflowError: one is of another type; text is never read as a number.
-
-    Example:
-        >>> parse_values(["LGA", None, "JFK"], "string")[0].to_pylist(), parse_values([True], "bool")[1]
-        (['LGA', 'JFK'], False)
-    """
+    """Parse the values a user lists for a column, in their order, and whether missing is one of them."""
     if isinstance(values, str) or not hasattr(values, "__getitem__"):
         raise TypeError("no list; a set has no order, and what is gone through once is empty the next time")
     # Arrow guesses the type, but for integers that only uint64 can hold.
@@ -86,103 +66,104 @@ def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
 
 
 def unite_dictionaries(dictionaries: Sequence[Dictionary]) -> Dictionary:
-    """Compute the union of dictionaries of one type, in order of first appearance.
-
-    Example:
-        >>> unite_dictionaries([pa.array(["JFK", "LGA"]), pa.array(["EWR", "JFK"])]).to_pylist()
-        ['JFK', 'LGA', 'EWR']
-    """
-    return pc.unique(_one(dictionaries))
+    """Compute the union of dictionaries of one type, in order of first appearance."""
+    return pc.unique(dictionaries[0] if len(dictionaries) == 1 else pa.concat_arrays(dictionaries))
 
 
 def sort_values(values: Dictionary) -> Dictionary:
-    """Sort values in ascending order, each once.
-
-    Example:
-        >>> sort_values(pa.array(["LGA", "JFK"])).to_pylist()
-        ['JFK', 'LGA']
-    """
+    """Sort values in ascending order, each once."""
     distinct = pc.unique(values)
     return distinct.take(pc.array_sort_indices(distinct))
 
 
 def merge_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, Any]:
-    """Merge value counts: the distinct values with the sums of their counts (int64), in an unspecified order.
-
-    Example:
-        >>> values, counts = merge_counts([(pa.array(["JFK", "LGA"]), [2, 1]), (pa.array(["LGA"]), [5])])
-        >>> dict(zip(values.to_pylist(), counts.tolist(), strict=True))
-        {'JFK': 2, 'LGA': 6}
-    """
+    """Merge value counts: the distinct values with the sums of their counts (int64), in an unspecified order."""
     if len(parts) == 1:
         return parts[0][0], np.asarray(parts[0][1], dtype=np.int64)
     if pa.types.is_integer(parts[0][0].type):
         keys, sums = count_keys((values.to_numpy(), counts) for values, counts in parts)
         return pa.array(keys), sums
-    values, counts = _one([values for values, _ in parts]), np.concatenate([counts for _, counts in parts])
-    encoded = values.dictionary_encode()
+    encoded = pa.concat_arrays([values for values, _ in parts]).dictionary_encode()
     sums = np.zeros(len(encoded.dictionary), dtype=np.int64)
-    np.add.at(sums, encoded.indices.to_numpy(), counts)
+    np.add.at(sums, encoded.indices.to_numpy(), np.concatenate([counts for _, counts in parts]))
     return encoded.dictionary, sums
 
 
 def filter_frequent(values: Dictionary, counts: Any, min_count: int) -> tuple[Dictionary, Any]:
-    """Filter values that occur at least `min_count` times, with their counts.
-
-    Example:
-        >>> filter_frequent(pa.array(["JFK", "LGA"]), np.array([2, 6]), 3)[0].to_pylist()
-        ['LGA']
-    """
+    """Filter values that occur at least `min_count` times, with their counts."""
     kept = counts >= min_count
     return (values, counts) if kept.all() else (values.filter(pa.array(kept)), counts[kept])
 
 
 def find_positions(values: Dictionary, vocabulary: Dictionary) -> Any:
-    """Find the position of each value in `vocabulary` (int64 NumPy array), -1 if it is absent.
-
-    Example:
-        >>> find_positions(pa.array(["LGA", "ZZZ"]), pa.array(["JFK", "LGA"])).tolist()
-        [1, -1]
-    """
+    """Find the position of each value in `vocabulary` (int64 NumPy array), -1 if it is absent."""
     found = pc.index_in(values, value_set=vocabulary.cast(values.type))
     return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
-    """Index strings by their hashes, for `find_positions_by_hash`; None if two strings have the same hash.
-
-    Memory: 8 bytes per string, twice as much while they are compared, and the index.
-    """
+    """Index strings by their hashes, for `find_positions_by_hash`; None if two strings have the same hash."""
     hashes = hash_strings(vocabulary)
     return KeyIndex(hashes) if len(np.unique(hashes)) == len(hashes) else None
 
 
 def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:
-    """Find the position of each string as `find_positions` does, in time that grows with `values` alone.
-
-    Example:
-        >>> vocabulary = strings(["JFK", "LGA"])
-        >>> find_positions_by_hash(strings(["LGA", "ZZZ"]), vocabulary, index_hashes(vocabulary)).tolist()
-        [1, -1]
-    """
+    """Find the position of each string as `find_positions` does, in time that grows with `values` alone."""
     found = index.find(hash_strings(values)).astype(np.int64)
-    # Another string may have the same hash.
-    near = vocabulary.take(pa.array(np.maximum(found, 0)))
+    near = vocabulary.take(pa.array(np.maximum(found, 0)))  # another string may have the same hash
     same = pc.equal(near, values.cast(vocabulary.type)).to_numpy(zero_copy_only=False)
     return np.where(same, found, -1)
 
 
 def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
-    """Sort values and counts by count descending, then value ascending.
-
-    Example:
-        >>> sort_by_count(pa.array(["LGA", "JFK", "EWR"]), np.array([3, 7, 3]))[0].to_pylist()
-        ['JFK', 'EWR', 'LGA']
-    """
+    """Sort values and counts by count descending, then value ascending."""
     table = pa.table({"value": values, "count": counts})
     order = pc.sort_indices(table, sort_keys=[("count", "descending"), ("value", "ascending")])
     return values.take(order), np.asarray(counts)[order.to_numpy()]
 
 
-def _one(arrays: Sequence[Dictionary]) -> Dictionary:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+@dataclass(frozen=True)
+class SpilledCounts:
+    """Spilled value counts: files of values and counts, each in buckets by the values' hashes."""
+
+    runs: tuple[ScratchFolder, ...] = field(default=(), repr=False)  # of which each goes with the last object it is in
+
+    def with_run(self, values: Dictionary, counts: Any) -> Self:
+        """Write distinct values (Arrow) and their counts (int64) to a new file."""
+        text = pa.types.is_large_string(values.type)
+        bits = hash_strings(values) if text else values.to_numpy().view("uint64")
+        buckets = (splitmix64(0, bits) >> np.uint64(58)).astype(np.int64)  # 64 of them
+        order = np.argsort(buckets, kind="stable")
+        ends = np.cumsum(np.bincount(buckets, minlength=_BUCKETS))
+        batch = pa.record_batch({"value": values.take(pa.array(order)), "count": pa.array(np.asarray(counts)[order])})
+        folder = ScratchFolder()
+        try:
+            with pa.ipc.new_file(_get_file(folder), batch.schema) as file:
+                for start, end in zip([0, *ends[:-1]], ends, strict=True):
+                    file.write_batch(batch.slice(start, end - start))
+        except OSError as cause:
+            raise BadFile(
+                str(folder.path),
+                f"distinct values cannot be set down there ({cause})",
+                expected=f"room for {batch.nbytes:,} bytes more",
+                remedy="TMPDIR= or gp.configure(scratch=...) with a larger disk, or min_frequency= and fewer columns",
+            ) from cause
+        return type(self)((*self.runs, folder))
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)((*self.runs, *other.runs))
+
+    def merge(self, min_count: int) -> tuple[Dictionary, Any]:
+        """Merge the files: the distinct values that occur at least `min_count` times and their counts, unordered."""
+        files = [pa.ipc.open_file(pa.memory_map(_get_file(folder))) for folder in self.runs]
+        found = []
+        for bucket in range(_BUCKETS):
+            batches = [file.get_batch(bucket) for file in files]
+            parts = [(batch["value"], batch["count"].to_numpy()) for batch in batches]
+            found.append(filter_frequent(*merge_counts(parts), min_count))
+        values, counts = zip(*found, strict=True)
+        return pa.concat_arrays(values), np.concatenate(counts)
+
+
+def _get_file(folder: ScratchFolder) -> str:
+    return str(folder.path / "counts.arrow")

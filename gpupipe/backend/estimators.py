@@ -7,39 +7,33 @@ import importlib
 import inspect
 import json
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
 from gpupipe.backend.protocol import Array, Backend
 from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
-_SCALERS = {
-    "StandardScaler": ("mean_", "var_", "scale_", "n_samples_seen_"),
-    "MinMaxScaler": ("min_", "scale_", "data_min_", "data_max_", "data_range_", "n_samples_seen_"),
-    "MaxAbsScaler": ("max_abs_", "scale_", "n_samples_seen_"),
-    "RobustScaler": ("center_", "scale_"),
-    "QuantileTransformer": ("quantiles_", "references_", "n_quantiles_"),
-    "PolynomialFeatures": ("n_output_features_", "_min_degree", "_max_degree", "_n_out_full"),
-}
 _VARIANCES = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
-_DECOMPOSITIONS = {"PCA": (*_VARIANCES, "mean_", "noise_variance_", "n_components_"), "TruncatedSVD": _VARIANCES}
-_CLUSTERINGS = {"KMeans": ("cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads")}
 
+# Classes that can be saved: scikit-learn's module, and the attributes that make a fitted one. A cuML estimator of the
+# same name is saved as scikit-learn's, which gives the same numbers on a machine without a GPU.
 SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
-    name: (module, ("n_features_in_", *attributes))
-    for module, classes in (
-        ("sklearn.preprocessing", _SCALERS),
-        ("sklearn.decomposition", _DECOMPOSITIONS),
-        ("sklearn.cluster", _CLUSTERINGS),
+    name: (f"sklearn.{module}", ("n_features_in_", *attributes))
+    for module, name, *attributes in (
+        ("preprocessing", "StandardScaler", "mean_", "var_", "scale_", "n_samples_seen_"),
+        ("preprocessing", "MinMaxScaler", "min_", "scale_", "data_min_", "data_max_", "data_range_", "n_samples_seen_"),
+        ("preprocessing", "MaxAbsScaler", "max_abs_", "scale_", "n_samples_seen_"),
+        ("preprocessing", "RobustScaler", "center_", "scale_"),
+        ("preprocessing", "QuantileTransformer", "quantiles_", "references_", "n_quantiles_"),
+        ("preprocessing", "PolynomialFeatures", "n_output_features_", "_min_degree", "_max_degree", "_n_out_full"),
+        ("decomposition", "PCA", *_VARIANCES, "mean_", "noise_variance_", "n_components_"),
+        ("decomposition", "TruncatedSVD", *_VARIANCES),
+        ("cluster", "KMeans", "cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads"),
     )
-    for name, attributes in classes.items()
 }
-"""Classes that can be saved: scikit-learn's module, and the attributes that make a fitted one. A cuML estimator of the
-same name is saved as scikit-learn's, which gives the same numbers on a machine without a GPU."""
-
-Result = TypeVar("Result")
 
 
 class FittedEstimator:
@@ -47,17 +41,10 @@ class FittedEstimator:
 
     A cuML estimator goes to other processes as bytes, which are opened when it is first used there. So the process that
     drives a cluster receives it from a GPU worker, saves it and sends it to other workers without touching a GPU.
-
-    Args:
-        estimator: fitted.
-        where: of error messages.
-
-    Memory: pickling a cuML estimator copies what it learned to the host.
     """
 
     def __init__(self, estimator: Any, where: str) -> None:
-        self._estimator, self._where = estimator, where
-        self._pickled = b""
+        self._estimator, self._where, self._pickled = estimator, where, b""
         self._state: dict[str, Any] | ArtifactError | None = None
 
     @property
@@ -70,15 +57,11 @@ class FittedEstimator:
     def apply(self, block: Array, backend: Backend) -> Array:
         """Transform or predict `block`; see `apply_estimator`."""
         if self._pickled:
-            _check_gpu(backend, self._where)
+            _require_gpu(backend, self._where)
         return apply_estimator(self.estimator, block, backend, self._where)
 
     def state(self) -> dict[str, Any]:
-        """Return the estimator's state; see `export_state`.
-
-        Raises:
-            ArtifactError: as `export_state`.
-        """
+        """Return the estimator's state; see `export_state`."""
         if self._state is None:
             return export_state(self._estimator, self._where)
         if isinstance(self._state, ArtifactError):
@@ -100,21 +83,12 @@ class FittedEstimator:
 
 def is_estimator(value: object) -> bool:
     """Return whether an object has `fit` and `transform` or `predict`; a class is not an estimator."""
-    able = callable(getattr(value, "fit", None)) and any(
-        callable(getattr(value, name, None)) for name in ("transform", "predict")
-    )
-    return able and not inspect.isclass(value)
+    fit, transform, predict = (callable(getattr(value, name, None)) for name in ("fit", "transform", "predict"))
+    return fit and (transform or predict) and not inspect.isclass(value)
 
 
 def needs_target(estimator: Any) -> bool:
-    """Return whether an estimator requires a target: by scikit-learn's tags, else by the signature of its `fit`.
-
-    Example:
-        >>> from sklearn.cluster import KMeans
-        >>> from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-        >>> needs_target(KMeans()), needs_target(LinearDiscriminantAnalysis())
-        (False, True)
-    """
+    """Return whether an estimator requires a target: by scikit-learn's tags, else by the signature of its `fit`."""
     if hasattr(estimator, "__sklearn_tags__"):
         return bool(estimator.__sklearn_tags__().target_tags.required)
     target = inspect.signature(estimator.fit).parameters.get("y")
@@ -122,41 +96,54 @@ def needs_target(estimator: Any) -> bool:
 
 
 def transformer_tags(*, needs_target: bool) -> Any:
-    """Create scikit-learn's tags of a transformer, for use in its pipelines.
-
-    Example:
-        >>> transformer_tags(needs_target=True).target_tags.required
-        True
-    """
+    """Create scikit-learn's tags of a transformer, for use in its pipelines."""
     tags = importlib.import_module("sklearn.utils")
     return tags.Tags("transformer", tags.TargetTags(required=needs_target), transformer_tags=tags.TransformerTags())
 
 
 def fit_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
-    """Fit a copy of `estimator` on `block` (n x F float64, private to the call).
-
-    Raises:
-        BadData: it refuses the data.
-        BackendMissing: a cuML estimator on the CPU backend.
-
-    Memory: a copy to the host for a scikit-learn estimator on the GPU backend, else none.
-    """
-    return _run(lambda: copy.deepcopy(estimator).fit(_move_block(estimator, block, backend, where)), where)
+    """Fit a copy of `estimator` on `block` (n x F float64, private to the call)."""
+    with _prepare(estimator, block, backend, where) as given:
+        return copy.deepcopy(estimator).fit(given)
 
 
 def apply_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
-    """Transform or predict `block` (n x F float64, private to the call): n x K on the backend's device.
-
-    Raises:
-        BadData: it refuses the data.
-
-    Memory: as `fit_estimator`, and the result.
-    """
-    call = getattr(estimator, "transform", None) or estimator.predict
-    result = _run(lambda: call(_move_block(estimator, block, backend, where)), where)
+    """Transform or predict `block` (n x F float64, private to the call): n x K on the backend's device."""
+    with _prepare(estimator, block, backend, where) as given:
+        result = (getattr(estimator, "transform", None) or estimator.predict)(given)
     result = result.toarray() if hasattr(result, "toarray") else result
     array = backend.xp.asarray(result) if _is_cuml(estimator) else backend.to_device(np.asarray(result))
     return array.reshape(len(block), -1)
+
+
+@contextmanager
+def _prepare(estimator: Any, block: Array, backend: Backend, where: str) -> Iterator[Array]:
+    """Move the block to where the estimator's library works, and explain why the estimator refuses it."""
+    try:
+        if not _is_cuml(estimator):
+            yield backend.to_host(block)
+        else:
+            _require_gpu(backend, where)
+            yield block
+    except GpupipeError:
+        raise
+    except (TypeError, ValueError) as cause:
+        raise BadData(
+            where,
+            f"the estimator refuses the data ({cause})",
+            expected="numbers it can work with, without labels",
+            remedy="a SimpleImputer before it, or another estimator",
+        ) from cause
+
+
+def _require_gpu(backend: Backend, where: str) -> None:
+    if backend.name != "gpu":
+        remedy = "the scikit-learn estimator of that name"
+        raise BackendMissing(where, "a cuML estimator on the CPU backend", expected="backend='gpu'", remedy=remedy)
+
+
+def _is_cuml(estimator: Any) -> bool:
+    return type(estimator).__module__.partition(".")[0] == "cuml"
 
 
 def get_output_names(estimator: Any, names: Sequence[str], num_outputs: int) -> list[str]:
@@ -171,11 +158,7 @@ def get_output_names(estimator: Any, names: Sequence[str], num_outputs: int) -> 
 
 
 def export_state(estimator: Any, where: str) -> dict[str, Any]:
-    """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays.
-
-    Raises:
-        ArtifactError: its class is not in `SAVEABLE`, or a parameter is an object.
-    """
+    """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays."""
     name, library = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
     if name not in SAVEABLE or library not in ("sklearn", "cuml"):
         raise ArtifactError(
@@ -185,9 +168,10 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
             expected=f"one of {', '.join(SAVEABLE)}",
             remedy="a step of gpupipe.preprocessing, or fit it again where it is used",
         )
-    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in _parameters(name)}
+    _, known = _find_class(name)
+    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in known}
     try:
-        state: dict[str, Any] = {"estimator_class": name, "estimator_params": json.dumps(params, default=_plain)}
+        text = json.dumps(params, default=_convert_number)
     except TypeError as cause:
         raise ArtifactError(
             where,
@@ -196,6 +180,7 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
             expected="numbers, strings and lists",
             remedy="random_state=0",
         ) from cause
+    state: dict[str, Any] = {"estimator_class": name, "estimator_params": text}
     for attribute in SAVEABLE[name][1]:
         if hasattr(estimator, attribute):
             value = getattr(estimator, attribute)
@@ -204,75 +189,31 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
 
 
 def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
-    """Rebuild the scikit-learn estimator that `export_state` exported.
-
-    Raises:
-        ArtifactError: the class is not in `SAVEABLE`.
-    """
+    """Rebuild the scikit-learn estimator that `export_state` exported."""
     name = state["estimator_class"]
     if name not in SAVEABLE:
         raise ArtifactError(
             where, "unknown estimator", got=name, expected=f"one of {', '.join(SAVEABLE)}", remedy="save it again"
         )
-    known = _parameters(name)
+    cls, known = _find_class(name)
     params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in known}
     # JSON has no tuples, and these classes take no lists: a sequence was a range.
     params = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
-    estimator = _class(name)(**params)
+    estimator = cls(**params)
     for attribute in SAVEABLE[name][1]:
         if f"estimator.{attribute}" in state:
             setattr(estimator, attribute, state[f"estimator.{attribute}"])
     return estimator
 
 
-def _move_block(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
-    """Move the block to where the estimator's library works: the device for cuML, else the host."""
-    if not _is_cuml(estimator):
-        return backend.to_host(block)
-    _check_gpu(backend, where)
-    return block
-
-
-def _check_gpu(backend: Backend, where: str) -> None:
-    """Raise `BackendMissing` for a cuML estimator on the CPU backend."""
-    if backend.name != "gpu":
-        raise BackendMissing(
-            where,
-            "a cuML estimator on the CPU backend",
-            expected="backend='gpu'",
-            remedy="the scikit-learn estimator of that name",
-        )
-
-
-def _is_cuml(estimator: Any) -> bool:
-    return type(estimator).__module__.partition(".")[0] == "cuml"
-
-
-def _run(call: Callable[[], Result], where: str) -> Result:
-    try:
-        return call()
-    except GpupipeError:
-        raise
-    except (TypeError, ValueError) as cause:
-        raise BadData(
-            where,
-            f"the estimator refuses the data ({cause})",
-            expected="numbers it can work with, without labels",
-            remedy="a SimpleImputer before it, or another estimator",
-        ) from cause
-
-
-def _plain(value: Any) -> Any:
+def _convert_number(value: Any) -> Any:
     """Convert a NumPy number for JSON."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(type(value).__name__)
 
 
-def _class(name: str) -> Any:
-    return getattr(importlib.import_module(SAVEABLE[name][0]), name)
-
-
-def _parameters(name: str) -> set[str]:
-    """Return the parameters of the scikit-learn class; cuML's may have more, and another version fewer."""
-    return set(inspect.signature(_class(name)).parameters)
+def _find_class(name: str) -> tuple[Any, Mapping[str, Any]]:
+    """Return the scikit-learn class and its parameters; cuML's may have more, and another version fewer."""
+    cls = getattr(importlib.import_module(SAVEABLE[name][0]), name)
+    return cls, inspect.signature(cls).parameters

@@ -5,29 +5,20 @@ Both forms agree to the last digits of a sum; what is stored has the same bits. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpupipe.backend.fused.program import Scale
 from gpupipe.backend.protocol import Array
 
-_LOOPS = "gpupipe.backend.numba_kernels"
-
 
 def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
-    """Compute the number of missing values, the min and the max of n float64 (+inf and -inf if all are missing).
-
-    Memory: none on a CPU, else three temporaries of n.
-
-    Example:
-        >>> find_bounds(np.array([2.0, np.nan, 5.0]), np)
-        (1, 2.0, 5.0)
-    """
+    """Compute the number of missing values, the min and the max of n float64 (+inf and -inf if all are missing)."""
     if xp is np:
         missing, low, high, *_ = compute_moments(block, xp, 0.0)
         return missing, low, high
@@ -37,14 +28,7 @@ def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
 
 
 def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
-    """Compute missing values, min and max as `find_bounds`, and sum and sum of squares of the values less `centre`.
-
-    Memory: none on a CPU, else four temporaries of n.
-
-    Example:
-        >>> compute_moments(np.array([2.0, np.nan, 5.0]), np, 3.0)
-        (1, 2.0, 5.0, 1.0, 5.0)
-    """
+    """Compute missing values, min and max as `find_bounds`, and sum and sum of squares of the values less `centre`."""
     if xp is np:
         missing, *found = compute_moments_each(block[None], np.array([centre]))[0].tolist()
         return int(missing), *found
@@ -54,29 +38,14 @@ def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, .
 
 
 def compute_moments_each(blocks: Array, centres: Array) -> Array:
-    """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5 float64.
-
-    Memory: a copy of rows whose numbers do not lie side by side.
-
-    Example:
-        >>> compute_moments_each(np.array([[2.0, np.nan, 5.0]]), np.array([3.0])).tolist()
-        [[1.0, 2.0, 5.0, 1.0, 5.0]]
-    """
+    """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5."""
     given = _as_contiguous(blocks)
     table: Array = _loops().compute_moments(given, given.view(np.int64), centres)
     return table
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
-    """Scale n float64 into float32, and return whether one of them is infinite.
-
-    Memory: none on a CPU, else two temporaries of n.
-
-    Example:
-        >>> out = np.empty(2, dtype="float32")
-        >>> bool(scale_into(out, np.array([2.0, np.nan]), Scale(offset=1.0, divisor=4.0), np)), out
-        (False, array([0.25,  nan], dtype=float32))
-    """
+    """Scale n float64 into float32, and return whether one of them is infinite."""
     if xp is np:
         offsets, divisors = np.array([[by.offset], [by.divisor]], dtype=np.float64)
         return scale_each(out[None], block[None], offsets, divisors, by)
@@ -90,29 +59,14 @@ def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
 
 
 def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: Scale) -> bool:
-    """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`.
-
-    Memory: a copy of rows whose numbers do not lie side by side.
-    """
+    """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`."""
     # A range may be of whole numbers, for which the loop would be compiled once more.
     held = map(float, (by.multiplier, by.shift, by.low, by.high))
-    written = _as_writable(out)
-    infinite = _loops().scale(written, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
-    if written is not out:
-        out[:] = written
-    return bool(infinite)
+    return _write(_loops().scale, out, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
 
 
 def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
-    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite.
-
-    Memory: none on a CPU, else two booleans for each.
-
-    Example:
-        >>> out = np.empty(2)
-        >>> bool(fill_into(out, np.array([2.0, np.nan]), 7.0, np)), out
-        (False, array([2., 7.]))
-    """
+    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite."""
     if xp is np:
         return fill_each(out[None], values[None], np.array([instead]))
     out[:] = values
@@ -121,15 +75,8 @@ def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
 
 
 def fill_each(out: Array, values: Array, instead: Array) -> bool:
-    """Fill each row of k x n floats on a CPU, as `fill_into`, given k fill values.
-
-    Memory: a copy of rows whose numbers do not lie side by side.
-    """
-    written = _as_writable(out)
-    infinite = _loops().fill(written, _as_contiguous(values), instead.astype(values.dtype))
-    if written is not out:
-        out[:] = written
-    return bool(infinite)
+    """Fill each row of k x n floats on a CPU, as `fill_into`, given k fill values."""
+    return _write(_loops().fill, out, _as_contiguous(values), instead.astype(values.dtype))
 
 
 class GroupSums:
@@ -137,17 +84,6 @@ class GroupSums:
 
     CuPy's weighted `bincount` adds by atomics, in the order in which threads happen to come. Instead rows are sorted by
     group, and sums of neighbours are added to each other until one sum is left of each group.
-
-    Args:
-        ids: the number of each of n rows' group.
-        num_groups: how many groups there are.
-        xp: the arrays' module.
-
-    Memory: none on a CPU, else two arrays of n integers.
-
-    Example:
-        >>> GroupSums(np.array([0, 2, 0]), 3, np).compute(np.array([1.0, 5.0, 2.0]))
-        array([3., 0., 5.])
     """
 
     def __init__(self, ids: Array, num_groups: int, xp: ModuleType) -> None:
@@ -158,10 +94,7 @@ class GroupSums:
             self._sizes = xp.bincount(ids, minlength=num_groups)
 
     def compute(self, values: Array) -> Array:
-        """Sum the values of each group, as float64.
-
-        Memory: none on a CPU, else two arrays of n float64.
-        """
+        """Sum the values of each group, as float64."""
         xp, ids = self._xp, self._ids
         if xp is np:
             return np.bincount(ids, weights=values, minlength=self._num_groups).astype("float64")  # of no rows int64
@@ -175,47 +108,34 @@ class GroupSums:
         return found
 
 
-@dataclass(frozen=True)
-class GroupedFloats:
-    """Statistics of the values of each of G groups on a CPU, in two passes; missing values are left out.
+class GroupedFloats(NamedTuple):
+    """Statistics of the values of each of G groups; missing values are left out."""
 
-    Args:
-        count: values, int64.
-        total: their sum, float64.
-        squares: the squared deviations from their mean, float64.
-        low: the least, float64; +inf where there is none.
-        high: the greatest, float64; -inf where there is none.
-    """
-
-    count: Array
+    count: Array  # of values, int64; all others are float64
     total: Array
-    squares: Array
-    low: Array
-    high: Array
+    squares: Array  # the squared deviations from their mean
+    low: Array  # +inf where there is none
+    high: Array  # -inf where there is none
 
-    @classmethod
-    def aggregate(cls, values: Array, groups: Array, num_groups: int) -> Self:
-        """Aggregate n float64, NaN where missing, given the number (int64) of each row's group.
 
-        Memory: five numbers for each group.
-
-        Example:
-            >>> found = GroupedFloats.aggregate(np.array([1.0, 5.0, np.nan, 3.0]), np.array([0, 1, 1, 0]), 2)
-            >>> found.total, found.squares
-            (array([4., 5.]), array([2., 0.]))
-        """
-        return cls(*_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
+def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFloats:
+    """Aggregate n float64 on a CPU in two passes, NaN where missing, given the number (int64) of each row's group."""
+    return GroupedFloats(*_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
 @cache
 def _loops() -> ModuleType:
     """Import the compiled loops on first use: Numba takes half a second to import."""
-    return import_module(_LOOPS)
+    return import_module("gpupipe.backend.numba_kernels")
 
 
-def _as_writable(out: Array) -> Array:
-    """Return the array if it is C-contiguous, else a new one of its shape that is."""
-    return out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
+def _write(loop: Callable[..., Any], out: Array, *given: Any) -> bool:
+    """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
+    written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
+    infinite = loop(written, *given)
+    if written is not out:
+        out[:] = written
+    return bool(infinite)
 
 
 def _as_contiguous(block: Array) -> Array:

@@ -30,35 +30,14 @@ from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import arrow, arrow_types
+from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, Transfers, arrow, arrow_types
 from gpupipe.backend.arrow_types import Reading, read_as
 from gpupipe.backend.columns import check_names, get_storage, refuse_type, with_missing_row, with_readings
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
 from gpupipe.backend.fused.switch import FusedRows
-from gpupipe.backend.protocol import (
-    LEAST_PAGE_ROWS,
-    Array,
-    Column,
-    Frame,
-    Matrix,
-    ParquetLayout,
-    PCAResult,
-    RawColumn,
-    Transfers,
-)
-from gpupipe.backend.ragged import accumulate_lengths
+from gpupipe.backend.protocol import LEAST_PAGE_ROWS, ParquetLayout, accumulate_lengths
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import (
-    DTYPES,
-    FLOATS,
-    INTEGERS,
-    LISTS,
-    Field,
-    Schema,
-    get_element_dtype,
-    is_passenger,
-    to_list_dtype,
-)
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
 _CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
@@ -67,46 +46,65 @@ _log = logging.getLogger("gpupipe")
 
 
 class GpuBackend:
-    """GPU backend: frames are `cudf.DataFrame`, arrays are `cupy.ndarray`, on the device current at construction.
-
-    Memory: RMM's default resource, which keeps nothing, is replaced by a stream-ordered pool with a limit. One that the
-        user has set is kept, without a limit; what it holds for reuse can be given back if it exposes its pool.
-    """
+    """GPU backend: frames are `cudf.DataFrame`, arrays are `cupy.ndarray`, on the device current at construction."""
 
     name = "gpu"
     xp = cupy
 
     def __init__(self) -> None:
+        # RMM's default resource, which keeps nothing, is replaced by a stream-ordered pool with a limit. One that the
+        # user has set is kept, without a limit; what it holds for reuse can be given back if it exposes its pool.
         self._index = cupy.cuda.runtime.getDevice()
         self.device = f"cuda:{self._index}"
         self.transfers = Transfers()
         self._rows = FusedRows(cupy, self._index)
         self._dictionaries: dict[int, pa.Array] = {}
         resource = rmm.mr.get_current_device_resource()
-        self._is_limited = type(resource) is rmm.mr.CudaMemoryResource
+        self._is_limited, name = type(resource) is rmm.mr.CudaMemoryResource, type(resource).__name__
+        self._pool: int | None = None
         if self._is_limited:
             self._pool = cupy.cuda.runtime.deviceGetDefaultMemPool(self._index)
             self._upstream = rmm.mr.CudaAsyncViewMemoryResource(runtime.cudaMemPool_t(self._pool))
             self.make_room(0)
+            return
+        while hasattr(resource, "get_upstream"):
+            resource = resource.get_upstream()
+        if hasattr(resource, "pool_handle"):
+            self._pool = int(resource.pool_handle())
+            _log.info("device memory: %s is set already and kept; its pool is trimmed", name)
         else:
-            self._pool, name = _find_pool(resource), type(resource).__name__
-            if self._pool is None:
-                _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
-            else:
-                _log.info("device memory: %s is set already and kept; its pool is trimmed", name)
+            _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
 
     # frames in and out ------------------------------------------------------------------------------------------------
-    @explain_out_of_memory("reading Parquet")
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
-        return self._read_parquet([source], [row_groups], fields)
+        return self.read_parquet_files([source], [row_groups], fields)
 
     @explain_out_of_memory("reading Parquet")
     def read_parquet_files(
         self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
     ) -> Frame:
-        return self._read_parquet(paths, row_groups, fields)
+        _require_held(fields)
+        if not any(row_groups):
+            empty = pa.schema([(item.name, arrow_types.arrow_type(item.dtype)) for item in fields]).empty_table()
+            return self.from_arrow(empty, fields)
+        names = [item.name for item in fields]
+        with _convert_file_errors():
+            frame = cudf.read_parquet(
+                list(paths),
+                columns=names,
+                row_groups=[list(groups) for groups in row_groups],
+                use_pandas_metadata=False,
+                dataset_kwargs={"partitioning": None},  # no columns from the path
+                ignore_missing_columns=False,
+            )
+        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
+        lost = sorted(set(names) - set(frame.columns))
+        frame = frame.reset_index(drop=not lost)
+        if not set(lost) <= set(frame.columns):
+            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
+        return _conform_frame(frame, fields)
 
     @explain_out_of_memory("reading ORC")
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
@@ -117,20 +115,19 @@ class GpuBackend:
         options.set_timestamp_type(plc.DataType(plc.TypeId.TIMESTAMP_MICROSECONDS))  # nanoseconds end in 2262
         with _convert_file_errors():
             frame = cudf.DataFrame.from_pylibcudf(plc.io.orc.read_orc(options))
-        return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, len(frame))
+        return _conform_frame(frame, fields)
 
     @explain_out_of_memory("copying a table to the device")
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         _require_held(fields)
         host = {item.name: _narrow(arrow.conform(table.column(item.name), item)) for item in fields}
         frame = cudf.DataFrame.from_arrow(pa.table(host))
-        return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, table.num_rows)
+        return _conform_frame(frame, fields) if fields else _build_frame({}, table.num_rows)
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         table = self.decode(frame, own=frame.columns).to_arrow(preserve_index=False)
         self.transfers.add(table.nbytes)
-        dtypes = ((item, arrow_types.dtype_from_arrow(item.type) or "") for item in table.schema)
-        types = [item.with_type(arrow_types.arrow_type(dtype)) if dtype in LISTS else item for item, dtype in dtypes]
+        types = [item.with_type(_widen(item.type) or item.type) for item in table.schema]
         return table.cast(pa.schema(types))
 
     @explain_out_of_memory("writing Parquet")
@@ -147,7 +144,10 @@ class GpuBackend:
         writer: Any = None
         for frame in frames:
             plain = self.decode(self.select(frame(), types.names), own=types.names)
-            table = plc.Table([_prepare_column(plain[item.name], item.type) for item in types])
+            columns = [plain[name].to_pylibcudf()[0] for name in types.names]
+            days = plc.DataType(plc.TypeId.TIMESTAMP_DAYS)
+            kinds = zip(columns, types.types, strict=True)
+            table = plc.Table([plc.unary.cast(one, days) if pa.types.is_date32(kind) else one for one, kind in kinds])
             page_rows = layout.page_rows(len(plain))
             with _convert_file_errors():
                 if len(frames) == 1:
@@ -171,20 +171,20 @@ class GpuBackend:
     @explain_out_of_memory("coding strings")
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns)
-        return _build_frame(
-            {name: _encode_column(name, series) for name, series in _columns(frame).items()}, len(frame)
-        )
+        columns = {name: _encode_column(name, series) for name, series in _columns(frame).items()}
+        return _build_frame(columns, len(frame))
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         zones = {} if schema is None else {item.name: item.zone for item in schema if item.zone}
-        columns = {
-            name: _decode_column(series, own=name in own, zone=zones.get(name))
-            for name, series in _columns(frame).items()
-        }
-        return _build_frame(columns, len(frame), frame.index)
+        columns = _columns(frame).items()
+        decoded = {name: _decode_column(series, own=name in own, zone=zones.get(name)) for name, series in columns}
+        return _build_frame(decoded, len(frame), frame.index)
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        fields = (_field(name, frame[name]).as_source() for name in frame.columns)
+        fields = (
+            Field(name, dtype, nullable=bool(frame[name].isna().any()), lineage=frozenset({name}))
+            for name, dtype in self.dtypes(frame).items()
+        )
         return Schema(fields if readings is None else with_readings(fields, readings))
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
@@ -194,7 +194,7 @@ class GpuBackend:
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
-        if dtype in LISTS:
+        if get_element_dtype(dtype) is not None:
             elements = _build_frame({name: _encode_column(name, series.list.leaves)}, 0)
             return Column(dtype, *_split_list(series), None, self.column(elements, name))
         if is_passenger(dtype):
@@ -202,7 +202,12 @@ class GpuBackend:
             return Column(dtype, cupy.where(series.isna().to_cupy(), -1, places), None, series)
         if dtype == "string":
             codes = series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1)
-            return Column(dtype, codes, None, self._get_dictionary(series))
+            held = self._dictionaries.get(id(series.dtype))
+            if held is None:  # copied once for all columns of one dtype
+                held = series.cat.categories.to_arrow().cast(pa.large_string())
+                self.transfers.add(held.nbytes)
+                self._remember(series.dtype, held)
+            return Column(dtype, codes, None, held)
         if dtype in FLOATS:
             return Column(dtype, series.to_cupy())
         valid = series.notna().to_cupy() if series.has_nulls else None
@@ -321,45 +326,12 @@ class GpuBackend:
             parts = model.mean_, model.components_, model.explained_variance_
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
 
-    def _read_parquet(
-        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
-    ) -> Frame:
-        _require_held(fields)
-        if not any(row_groups):
-            empty = pa.schema([(item.name, arrow_types.arrow_type(item.dtype)) for item in fields]).empty_table()
-            return self.from_arrow(empty, fields)
-        names = [item.name for item in fields]
-        with _convert_file_errors():
-            frame = cudf.read_parquet(
-                list(sources),
-                columns=names,
-                row_groups=[list(groups) for groups in row_groups],
-                use_pandas_metadata=False,
-                dataset_kwargs={"partitioning": None},  # no columns from the path
-                ignore_missing_columns=False,
-            )
-        # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
-        lost = sorted(set(names) - set(frame.columns))
-        frame = frame.reset_index(drop=not lost)
-        if not set(lost) <= set(frame.columns):
-            frame = frame.rename(columns=dict(zip(frame.columns, lost, strict=False)), copy=False)
-        return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, len(frame))
-
     def _to_series(self, columns: Mapping[str, Column]) -> dict[str, Any]:
         made = {name: _series(column) for name, column in columns.items()}
         for name, column in columns.items():
             if column.dictionary is not None:
                 self._remember(made[name].dtype, column.dictionary)
         return made
-
-    def _get_dictionary(self, series: Any) -> pa.Array:
-        """Return the categories of a coded column on the host, copied at most once for all columns of one dtype."""
-        held = self._dictionaries.get(id(series.dtype))
-        if held is None:
-            held = series.cat.categories.to_arrow().cast(pa.large_string())
-            self.transfers.add(held.nbytes)
-            self._remember(series.dtype, held)
-        return held
 
     def _remember(self, dtype: Any, dictionary: pa.Array) -> None:
         """Cache the host copy of categories as long as cuDF keeps their dtype, which derived frames share."""
@@ -378,13 +350,6 @@ def _convert_file_errors() -> Iterator[None]:
         raise OSError(str(cause)) from cause
 
 
-def _find_pool(resource: Any) -> int | None:
-    """Return the CUDA memory pool below a stack of memory resources; None if the last one exposes none."""
-    while hasattr(resource, "get_upstream"):
-        resource = resource.get_upstream()
-    return int(resource.pool_handle()) if hasattr(resource, "pool_handle") else None
-
-
 def _build_frame(data: Mapping[str, Any], num_rows: int, index: Any = None) -> Frame:
     """Build a frame that shares these columns, which have no index: cuDF would align them by its values."""
     frame = cudf.DataFrame(dict(data), index=None if data else cudf.RangeIndex(num_rows))
@@ -398,15 +363,18 @@ def _columns(frame: Frame) -> dict[str, Any]:
     return {name: plain[name] for name in plain.columns}
 
 
+def _conform_frame(frame: Frame, fields: Sequence[Field]) -> Frame:
+    return _build_frame({item.name: _conform_column(frame[item.name], item) for item in fields}, len(frame))
+
+
 def _conform_column(series: Any, item: Field) -> Any:
     """Convert one column, as read, to the coded form of its field."""
     element = get_element_dtype(item.dtype)
     if element is not None:
         leaves = series.list.leaves
         offsets, valid = _split_list(series)
-        return _build_list(
-            offsets, leaves if element == "string" else _conform_column(leaves, Field("", element)), valid
-        )
+        leaves = leaves if element == "string" else _conform_column(leaves, Field("", element))
+        return _build_list(offsets, leaves, valid)
     if is_passenger(item.dtype):
         return series
     if item.dtype == "string":
@@ -414,11 +382,9 @@ def _conform_column(series: Any, item: Field) -> Any:
     if item.dtype == "timestamp":
         return series.astype("datetime64[us]", copy=False)
     series = series.astype(item.dtype, copy=False)
-    return _nulls_as_nan(series) if item.dtype in FLOATS else series
-
-
-def _nulls_as_nan(series: Any) -> Any:
-    return cudf.Series(series.to_cupy(), nan_as_null=False) if series.has_nulls else series
+    if item.dtype in FLOATS and series.has_nulls:
+        return cudf.Series(series.to_cupy(), nan_as_null=False)
+    return series
 
 
 def _series(column: Column) -> Any:
@@ -430,7 +396,9 @@ def _series(column: Column) -> Any:
     if is_passenger(column.dtype):
         return _gather_passenger(column)
     if column.dictionary is not None:
-        return _category(column.data, column.dictionary)
+        codes = cudf.Series(column.data).where(cudf.Series(column.data >= 0))
+        values = cudf.Series.from_arrow(column.dictionary)
+        return cudf.Series(cudf.CategoricalIndex.from_codes(codes, values, ordered=False))
     if column.dtype in FLOATS:
         return cudf.Series(column.data, nan_as_null=False)
     series = cudf.Series(column.data)
@@ -441,8 +409,7 @@ def _series(column: Column) -> Any:
 
 def _gather_passenger(column: Column) -> Any:
     """Gather a passenger's values by position, null where the position is -1."""
-    values = column.dictionary
-    assert values is not None
+    values: Any = column.dictionary
     values = cudf.Series.from_arrow(values) if isinstance(values, pa.Array) else values
     places = cudf.Series(cupy.where(column.data < 0, len(values), column.data))
     tables = plc.Table([values.to_pylibcudf()[0]]), places.to_pylibcudf()[0]
@@ -471,12 +438,6 @@ def _is_written(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
 
 
-def _prepare_column(series: Any, kind: pa.DataType) -> Any:
-    """Convert a decoded column for cuDF's writer; shares all but dates."""
-    column = series.to_pylibcudf()[0]
-    return plc.unary.cast(column, plc.DataType(plc.TypeId.TIMESTAMP_DAYS)) if pa.types.is_date32(kind) else column
-
-
 def _configure_writer(builder: Any, table: Any, types: pa.Schema, layout: ParquetLayout) -> Any:
     """Set the options common to cuDF's writers; zones and metadata go to Arrow's schema, as in pyarrow's files."""
     described = plc.io.types.TableInputMetadata(table)
@@ -494,16 +455,6 @@ def _configure_writer(builder: Any, table: Any, types: pa.Schema, layout: Parque
         .stats_level(plc.io.types.StatisticsFreq.STATISTICS_ROWGROUP)
         .row_group_size_rows(layout.rows_per_group)
     )
-
-
-def _category(codes: Array, dictionary: pa.Array) -> Any:
-    """Build a category from codes, -1 where missing, and a host dictionary.
-
-    Memory: copies the dictionary to the device; a new array of codes.
-    """
-    there = cudf.Series(codes).where(cudf.Series(codes >= 0))
-    values = cudf.Series.from_arrow(dictionary)
-    return cudf.Series(cudf.CategoricalIndex.from_codes(there, values, ordered=False))
 
 
 def _split_list(series: Any) -> tuple[Array, Array | None]:
@@ -524,8 +475,14 @@ def _narrow(array: pa.Array) -> pa.Array:
     """Convert an Arrow array for cuDF: distinct categories, lists with 32-bit offsets and no dictionary."""
     if pa.types.is_dictionary(array.type):
         return arrow.with_distinct_values(array)
-    dtype = arrow_types.dtype_from_arrow(array.type) or ""
-    return array.cast(pa.list_(arrow_types.arrow_type(dtype).value_type)) if dtype in LISTS else array
+    wide = _widen(array.type)
+    return array if wide is None else array.cast(pa.list_(wide.value_type))
+
+
+def _widen(kind: pa.DataType) -> pa.LargeListType | None:
+    """Return the Arrow type of the field that lists are read as; None for any other type."""
+    dtype = arrow_types.dtype_from_arrow(kind) or ""
+    return None if get_element_dtype(dtype) is None else arrow_types.arrow_type(dtype)
 
 
 def _decode_column(series: Any, *, own: bool, zone: str | None = None) -> Any:
@@ -590,7 +547,3 @@ def _dtype_name(name: str, dtype: Any) -> str:
             kind = dtype.to_arrow() if hasattr(dtype, "to_arrow") else pa.duration(_unit(dtype))
             return read_as(kind).dtype or refuse_type(name, dtype)
     return refuse_type(name, dtype)
-
-
-def _field(name: str, series: Any) -> Field:
-    return Field(name, _dtype_name(name, series.dtype), nullable=bool(series.isna().any()))

@@ -1,7 +1,11 @@
-"""Hashing and random bits: functions of a seed and the value alone, equal on both backends and any partitions."""
+"""Hashing and random bits, functions of a seed and the value alone, equal on both backends; indexes of integer keys."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cached_property
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,9 @@ _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16
 _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
+_LOOPS = "gpupipe.backend.numba_kernels"  # imported when used: Numba takes half a second
+# Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
+_DIRECT_SPAN = 1 << 22
 
 
 def splitmix64(seed: int, counters: Array) -> Array:
@@ -23,27 +30,12 @@ def splitmix64(seed: int, counters: Array) -> Array:
     shifted copies of each other; seed 0 gives the published stream.
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
-
-    Args:
-        seed: any integer.
-        counters: n integers, NumPy or CuPy; row numbers, for instance.
-
-    Memory: three arrays of n uint64 at a time.
-
-    Example:
-        >>> splitmix64(0, np.arange(2))
-        array([16294208416658607535,  7960286522194355700], dtype=uint64)
     """
     return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
 
 
 def shuffle_bits(seed: int, row_ids: Array) -> Array:
-    """Draw 64 distinct random bits for each row: the sort key of a shuffled table.
-
-    Example:
-        >>> len(np.unique(shuffle_bits(7, np.arange(1000))))
-        1000
-    """
+    """Draw 64 distinct random bits for each row: the sort key of a shuffled table."""
     return splitmix64(shuffle_seed(seed), row_ids)
 
 
@@ -53,12 +45,7 @@ def shuffle_seed(seed: int) -> int:
 
 
 def mix_seed(seed: int) -> np.uint64:
-    """Mix a seed to the start of its `splitmix64` stream.
-
-    Example:
-        >>> mix_seed(0)
-        np.uint64(0)
-    """
+    """Mix a seed to the start of its `splitmix64` stream."""
     start: np.uint64 = _mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
     return start
 
@@ -73,14 +60,6 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
     """Hash each value of a column to 64 bits; all missing values have one hash.
 
     An integer has the same bits in any width. Strings are hashed once per distinct value, on the host.
-
-    Memory: four arrays of n uint64 at a time.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> one, same, other = hash_column(Column("int8", np.array([7, 7, 9], "int8")), 0, select("cpu"))
-        >>> one == same, one == other
-        (np.True_, np.False_)
     """
     xp = backend.xp
     if column.dictionary is not None:
@@ -95,14 +74,7 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
 
 
 def hash_strings(values: pa.LargeStringArray) -> Any:
-    """Hash each string to a uint64, on the host: a polynomial in its UTF-8 bytes.
-
-    Memory: 32 bytes per byte of text, a chunk of 65,536 strings at a time.
-
-    Example:
-        >>> hash_strings(pa.array(["a", "", "ba"], pa.large_string())).tolist()[1]
-        0
-    """
+    """Hash each string to a uint64, on the host: a polynomial in its UTF-8 bytes."""
     chunks = [_hash_chunk(values.slice(start, _CHUNK)) for start in range(0, len(values), _CHUNK)]
     return np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.uint64)
 
@@ -121,3 +93,65 @@ def _hash_chunk(values: pa.LargeStringArray) -> Any:
     places = np.arange(len(text)) - np.repeat(offsets[:-1], lengths)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum((text + np.uint64(1)) * powers[places])])
     return sums[offsets[1:]] - sums[offsets[:-1]]
+
+
+def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Add the counts of equal keys, on the host: the distinct keys in order of first appearance, and their sums."""
+    loops: Any = import_module(_LOOPS)
+    known, sums, slots, found, dtype = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), 0, np.int64
+    for keys, counts in parts:
+        dtype, room = keys.dtype, found + len(keys)
+        if room > len(known):
+            room = max(room, found * 3 // 2)  # many small parts would be copied each time
+            known, sums = (np.concatenate([item[:found], np.empty(room - found, np.int64)]) for item in (known, sums))
+            slots = loops.build_slots(known[:found], room)
+        found = loops.add_up(slots, known, sums, found, np.ascontiguousarray(keys).view(np.int64), counts)
+    return known[:found].view(dtype).copy(), sums[:found].copy()
+
+
+class KeyIndex:
+    """Index of distinct int64 or uint64: by direct address, by a compiled hash table, on a GPU by binary search."""
+
+    def __init__(self, keys: Any) -> None:
+        self._keys = np.ascontiguousarray(keys)
+        self._low = self._keys.min() if len(keys) else self._keys.dtype.type(0)
+        self._span = int(self._keys.max()) - int(self._low) + 1 if len(keys) else 0
+        self._is_direct = self._span <= max(_DIRECT_SPAN, 2 * len(keys))
+
+    def positions(self, wanted: Array, backend: Backend) -> Array:
+        """Find the position of each integer among the keys, int32; -1 if it is absent."""
+        xp = backend.xp
+        if xp is np:
+            return self.find(wanted)
+        if self._is_direct:
+            return backend.to_device(self._table)[self._offsets(wanted, xp)]
+        order, ordered = map(backend.to_device, self._sorted)
+        place = xp.minimum(xp.searchsorted(ordered, wanted), len(ordered) - 1)
+        return xp.where(ordered[place] == wanted, order[place], np.int32(-1))
+
+    def find(self, wanted: Any) -> Any:
+        """Find the positions of integers on the host, as `positions`."""
+        if self._is_direct:
+            return self._table[self._offsets(wanted, np)]
+        loops: Any = import_module(_LOOPS)
+        return loops.find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64))
+
+    def _offsets(self, wanted: Array, xp: ModuleType) -> Array:
+        # As unsigned numbers values below the lowest are large, like those beyond the span: all find the last.
+        return xp.minimum((wanted - self._low).view("uint64"), np.uint64(self._span)).view("int64")
+
+    @cached_property
+    def _table(self) -> Any:
+        table = np.full(self._span + 1, -1, dtype=np.int32)
+        table[(self._keys - self._low).astype(np.int64)] = np.arange(len(self._keys))
+        return table
+
+    @cached_property
+    def _sorted(self) -> tuple[Any, Any]:
+        order = np.argsort(self._keys).astype(np.int32)
+        return order, self._keys[order]
+
+    @cached_property
+    def _slots(self) -> Any:
+        loops: Any = import_module(_LOOPS)
+        return loops.build_slots(self._keys.view(np.int64), len(self._keys))

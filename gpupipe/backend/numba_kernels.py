@@ -47,16 +47,6 @@ def _compile(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return decorate
 
 
-@njit
-def _floats(low, high):
-    """Decode the min and max from their integer keys; +inf and -inf if there was no value."""
-    if low == _ALL_BUT_SIGN:
-        return np.inf, -np.inf
-    keys = np.array([low, high])
-    found = (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
-    return found[0], found[1]
-
-
 @_compile("reassoc", "nsz")
 def compute_moments(values, bits, centres):
     """Compute for each row the missing values, the min, the max, and sum and squares of the values less its centre.
@@ -77,9 +67,11 @@ def compute_moments(values, bits, centres):
             key = bit ^ ((bit >> 63) & _ALL_BUT_SIGN)
             low = min(low, key if there else _ALL_BUT_SIGN)
             high = max(high, key if there else -_ALL_BUT_SIGN)
-        least, greatest = _floats(low, high)
-        table[place, 0], table[place, 1], table[place, 2] = missing, least, greatest
+        table[place, 0], table[place, 1], table[place, 2] = missing, np.inf, -np.inf
         table[place, 3], table[place, 4] = total, squares
+        if low != _ALL_BUT_SIGN:
+            ends = np.array([low, high])
+            table[place, 1:3] = (ends ^ ((ends >> 63) & _ALL_BUT_SIGN)).view(np.float64)
     return table
 
 
@@ -148,6 +140,15 @@ def aggregate_groups(groups, values, num_groups):
 
 
 @njit
+def _count_bits(size):
+    """Return the bits of a table's slot numbers, of which there are at least `size`."""
+    bits = 1
+    while (1 << bits) < size:
+        bits += 1
+    return bits
+
+
+@njit
 def _find_slot(key, bits):
     """Hash a key to its first slot: the upper bits of splitmix64's last three rounds."""
     mixed = np.uint64(key)
@@ -163,9 +164,7 @@ def build_slots(keys, room):
     A key whose slot is taken goes to the next one that is free (linear probing: Knuth, "The Art of Computer
     Programming", volume 3, section 6.4).
     """
-    bits = 1
-    while (1 << bits) < 2 * room:
-        bits += 1
+    bits = _count_bits(2 * room)
     slots = np.full(1 << bits, -1, np.int32)
     for place in range(keys.size):
         slot = _find_slot(keys[place], bits)
@@ -178,30 +177,22 @@ def build_slots(keys, room):
 @_compile()
 def find_keys(slots, keys, wanted):
     """Find each int64 in the table that `build_slots` made of the keys: its position as int32, or -1."""
-    bits = 0
-    while (1 << bits) < slots.size:
-        bits += 1
-    out = np.empty(wanted.size, np.int32)
+    bits, out = _count_bits(slots.size), np.empty(wanted.size, np.int32)
     for row in range(wanted.size):
         slot = _find_slot(wanted[row], bits)
-        place = slots[slot]
-        while place >= 0 and keys[place] != wanted[row]:
+        while slots[slot] >= 0 and keys[slots[slot]] != wanted[row]:
             slot = (slot + 1) & (slots.size - 1)
-            place = slots[slot]
-        out[row] = place
+        out[row] = slots[slot]
     return out
 
 
 @_compile()
 def add_up(slots, known, sums, num_known, keys, counts):
-    """Add the counts of int64 keys to the sums of the known ones; a new key is known from then on.
+    """Add the counts of int64 keys to the sums of the known ones, and return how many are known then.
 
-    Returns:
-        How many keys are known; `slots`, `known` and `sums` have space for them. A single count applies to all keys.
+    A new key is known from then on: there is space in `slots`, `known` and `sums`. A single count is for all keys.
     """
-    bits = 0
-    while (1 << bits) < slots.size:
-        bits += 1
+    bits = _count_bits(slots.size)
     for row in range(keys.size):
         slot = _find_slot(keys[row], bits)
         while slots[slot] >= 0 and known[slots[slot]] != keys[row]:

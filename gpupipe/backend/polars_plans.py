@@ -20,26 +20,11 @@ def columns_by_plan(
     made: Sequence[Field],
     backend: Backend,
 ) -> dict[str, Column]:
-    """Compute columns of a coded frame by a Polars plan over all its rows.
-
-    Args:
-        plan: given the columns `inputs` and `ROW`, which counts the rows, makes the columns `made` of all rows, in
-            their order.
-        frame: coded.
-        inputs: the columns that the plan needs.
-        made: the columns it makes.
-        backend: whose frame it is, and whose engine runs the plan.
-
-    Memory: copies the inputs and what is made of them, on a GPU to the host and back, and what the plan takes.
-    """
-    rows = (
-        polars_from_arrow(host_table(frame, inputs, backend))
-        .lazy()
-        .with_row_index(ROW)
-        .with_columns(pl.col(ROW).cast(pl.UInt64))
-    )
+    """Compute columns of a coded frame by a Polars plan over all its rows."""
     floats = [item.name for item in inputs if item.dtype in FLOATS]
-    found = plan(rows.with_columns(pl.col(floats).fill_nan(None))).collect(engine=backend.plan_engine())
+    rows = polars_from_arrow(host_table(frame, inputs, backend)).lazy().with_row_index(ROW)
+    rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
+    found = plan(rows).collect(engine=backend.plan_engine())
     types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
     result = backend.from_arrow(arrow_from_polars(found, types), made)
     return {item.name: backend.column(result, item.name) for item in made}
@@ -52,10 +37,7 @@ def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Ta
 
 
 def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
-    """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes.
-
-    Memory: shares what both lay out alike.
-    """
+    """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
     columns = []
     for column in table.columns:
         if pa.types.is_decimal256(column.type):

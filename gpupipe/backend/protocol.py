@@ -8,6 +8,7 @@ brings it back; a `Column` is one of its columns as arrays, which is what steps 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.backend.ragged import get_array_module, locate_values
 from gpupipe.schema import FLOATS, Field, Schema
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
@@ -27,11 +27,31 @@ Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
 _LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
+# Rows of a page of Parquet: what pyarrow and cuDF write by default, and what cuDF's writer encodes at a time.
+_MOST_PAGE_ROWS, LEAST_PAGE_ROWS = 20_000, 5_000
 
 
-MOST_PAGE_ROWS = 20_000
-LEAST_PAGE_ROWS = 5_000
-"""The rows that cuDF's writer encodes at a time."""
+def get_array_module(array: Array) -> ModuleType:
+    """Return the array's module, NumPy or CuPy; CuPy's arrays have no `__array_namespace__`."""
+    return sys.modules[type(array).__module__]
+
+
+def accumulate_lengths(lengths: Array, xp: ModuleType) -> Array:
+    """Compute the n + 1 int64 offsets of n lists from their lengths."""
+    offsets = xp.zeros(len(lengths) + 1, dtype="int64")
+    offsets[1:] = xp.cumsum(lengths)
+    return offsets
+
+
+def locate_values(starts: Array, lengths: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Compute the positions of the values of some lists, one list after the other, and the lists' new offsets."""
+    offsets = accumulate_lengths(lengths, xp)
+    num_values = int(offsets[-1])
+    if not num_values:
+        return starts[:0].astype("int64"), offsets
+    # How many lists have begun behind the first one: np.repeat would do on the host, but CuPy's waits for the device.
+    lists = xp.cumsum(xp.bincount(offsets[1:-1], minlength=num_values + 1)[:num_values])
+    return (starts - offsets[:-1])[lists] + xp.arange(num_values), offsets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,15 +106,13 @@ class Column:
 
 
 class Matrix(Mapping[str, Column]):
-    """Matrix of columns of one float type in one array; also a mapping of columns.
+    """Matrix of columns of one float type in one array, shared; also a mapping of columns.
 
     A step that knows it works on all columns in one operation.
 
     Args:
         names: of the columns, all different.
         data: k x n float32 or float64, shared and read only, NaN where a value is missing.
-
-    Memory: shares.
 
     Example:
         >>> import numpy as np
@@ -147,40 +165,23 @@ class RawColumn:
 
 @dataclass(frozen=True, slots=True)
 class ParquetLayout:
-    """Layout of a Parquet file: row groups, compression, dictionaries, pages.
-
-    Args:
-        rows_per_group: rows of a row group.
-        compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
-        dictionary: the columns, in lists their elements, that get a dictionary where it is not too large.
-        has_many_pages: whether a column chunk is cut into a hundred pages at least, which a GPU decodes side by side.
-    """
+    """Layout of a Parquet file: row groups, compression, dictionaries, pages."""
 
     rows_per_group: int
-    compression: str
-    dictionary: frozenset[str]
-    has_many_pages: bool = False
+    compression: str  # "snappy", "zstd", "lz4", "gzip", "brotli" or "none"
+    dictionary: frozenset[str]  # the columns, in lists their elements, that get a dictionary where it is not too large
+    has_many_pages: bool = False  # a hundred in a column chunk at least, which a GPU decodes side by side
 
     def page_rows(self, num_rows: int) -> int:
-        """Return the rows of a page in a file of so many rows; 20,000 is what pyarrow and cuDF have by default.
-
-        Example:
-            >>> ParquetLayout(10_000_000, "snappy", frozenset(), has_many_pages=True).page_rows(1_200_000)
-            12000
-        """
+        """Return the rows of a page in a file of so many rows."""
         if not self.has_many_pages:
-            return MOST_PAGE_ROWS
-        return min(MOST_PAGE_ROWS, max(LEAST_PAGE_ROWS, min(num_rows, self.rows_per_group) // 100))
+            return _MOST_PAGE_ROWS
+        return min(_MOST_PAGE_ROWS, max(LEAST_PAGE_ROWS, min(num_rows, self.rows_per_group) // 100))
 
 
 @dataclass(slots=True)
 class Transfers:
-    """Count of copies from the device to the host, and of their bytes.
-
-    Args:
-        count: copies.
-        num_bytes: bytes of all of them.
-    """
+    """Count of copies from the device to the host, and of their bytes."""
 
     count: int = 0
     num_bytes: int = 0
@@ -203,41 +204,27 @@ class PCAResult:
 class Backend(Protocol):
     """Interface of both backends (`cpu.py`, `gpu.py`), which have its methods in the same order."""
 
-    name: str
-    """`"cpu"` or `"gpu"`."""
-    device: str
-    """torch's name of the device that holds the data: `"cpu"`, `"cuda:0"`."""
-    xp: ModuleType
-    """numpy or cupy."""
+    name: str  # "cpu" or "gpu"
+    device: str  # torch's name of the device that holds the data: "cpu", "cuda:0"
+    xp: ModuleType  # numpy or cupy
     transfers: Transfers
 
-    # frames in and out ------------------------------------------------------------------------------------------------
+    # frames in and out; readers raise OSError, or what pyarrow has for it, where bytes are damaged or not there -------
     def read_parquet(
         self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
     ) -> Frame:
         """Read `fields` of these row groups of one file (a path or an open binary file) as a coded frame.
 
         cuDF reads all of an open file; of a path's file, as everywhere else, only what is asked for.
-
-        Raises:
-            OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
         """
 
     def read_parquet_files(
         self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
     ) -> Frame:
-        """Read `fields` of several local files of one schema in one call, of each its row groups, in this order.
-
-        Raises:
-            OSError: the bytes of one of them are damaged or not there (or what pyarrow has for it, on the CPU).
-        """
+        """Read `fields` of several local files of one schema in one call, of each its row groups, in this order."""
 
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
-        """Read `fields`, whose types are those of the file, of these stripes of one local file as a coded frame.
-
-        Raises:
-            OSError: the bytes are damaged or not there (or what pyarrow has for it, on the CPU).
-        """
+        """Read `fields`, whose types are those of the file, of these stripes of one local file as a coded frame."""
 
     def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
         """Convert the columns of `fields` to a coded frame, with the types of the fields."""
@@ -248,22 +235,10 @@ class Backend(Protocol):
     def write_parquet(
         self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
     ) -> bool:
-        """Write coded frames to one file, in the types' order, without a copy on the host.
+        """Write coded frames, each made when it is its turn, to one file in the types' order, without a host copy.
 
-        Args:
-            frames: each is made when it is its turn.
-            types: of the columns in the file, with the metadata of their fields.
-            path: of the file.
-            layout: how it is laid out.
-
-        Returns:
-            Whether that was done. Else the backend has no writer for such columns or such a layout, and no frame was
-            made: the rows of `to_arrow` are then written by pyarrow.
-
-        Raises:
-            OSError: the file cannot be written.
-
-        Memory: one frame, decoded, and its encoded pages.
+        Returns whether that was done. Else the backend has no writer for such columns or such a layout, and no frame
+        was made: the rows of `to_arrow` are then written by pyarrow. An OSError means that the file cannot be written.
         """
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
@@ -345,33 +320,23 @@ class Backend(Protocol):
         """Return whether `write_rows` is available, which then also computes elementwise programs."""
 
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
-        """Write rows of a block in one pass over the columns, which are numbers or booleans without a mask.
+        """Write rows of a block in one pass over equally long columns of numbers, or booleans without a mask.
 
-        Column j becomes word j, and the rest of a row is 0. The kernel computes a `DeferredColumn`.
+        Column j becomes word j, as int32 where `ids` is True and else as float32; the first `halves` columns
+        are stored as bfloat16, two in a word; the rest of a row is 0. The kernel computes a `DeferredColumn`. `words`
+        is n x W int32, W a multiple of 8, at an address that is a multiple of 32.
 
-        Args:
-            words: n x W int32, W a multiple of 8, at an address that is a multiple of 32.
-            columns: equally long.
-            ids: of each column, whether it is stored as int32, else as float32.
-            halves: as many of the first columns are stored as bfloat16, two in a word.
-
-        Returns:
-            Whether that was done. Else there is no such pass here, or a value is missing, infinite, or one that a step
-            refuses: what is in `words` then means nothing.
-
-        Memory: 136 bytes a column to the device, and a flag back.
+        Returns whether that was done. Else there is no such pass here, or a value is missing, infinite, or one that a
+        step refuses: what is in `words` then means nothing. Memory: 136 bytes a column to the device, and a flag back.
         """
 
     def trim(self) -> None:
-        """Give memory that is kept for reuse back to the device, so that what is free there can be measured.
-
-        Waits for the device. Nothing to do on the CPU.
-        """
+        """Give memory kept for reuse back to the device, after waiting for it, so that what is free can be measured."""
 
     def make_room(self, num_bytes: int) -> None:
         """Trim, before torch allocates a block of that size, and limit frames and arrays to the rest.
 
-        Training keeps its part. A memory resource of the user's gets no limit. Nothing to do on the CPU.
+        Training keeps its part. A memory resource of the user's gets no limit.
 
         Raises:
             OutOfDeviceMemory: the block does not fit together with what training needs.

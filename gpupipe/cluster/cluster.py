@@ -2,36 +2,53 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import logging
+import os
+import pickle
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, wait
+from concurrent.futures import Future as Answer
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from html import escape
 from importlib.util import find_spec
-from types import TracebackType
-from typing import Any, Self
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self, TypeVar
 
+import cloudpickle
+import dask
 from dask.utils import parse_bytes
-from distributed import Client
+from distributed import Client, Future, LocalCluster, get_worker
+from distributed.comm import CommClosedError
 
 from gpupipe.backend import resolve
-from gpupipe.cluster.dask import DaskExecutor
-from gpupipe.cluster.executor import use_executor
-from gpupipe.cluster.start import check_main_guard, connect, local_workers
-from gpupipe.errors import BadConfig, ClusterLost
-from gpupipe.support.validation import (
-    check_bool,
-    check_integer,
-    check_number,
-    is_number,
-    is_one_of,
-    refuse_argument,
-)
+from gpupipe.cluster import default_threads, use_executor
+from gpupipe.config import settings
+from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
+from gpupipe.support.validation import check_bool, check_integer, check_number, is_number, is_one_of, refuse_argument
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Seconds between two checks that the scheduler and workers are alive, and of workers that wait for each other; the
+# grace period after one failed.
+_LOOK_EVERY, _LOOK_OFTEN, _LEAVE = 1.0, 0.2, 20.0
+_FOR_RAPIDS = "RAPIDS_NO_INITIALIZE"
+_PRE_SPAWN, _AT_START = "distributed.nanny.pre-spawn-environ", "distributed.nanny.environ"
+# Dask's own setting gives every freed buffer back to the system; getting it anew was up to half of a worker's time.
+_MALLOC = {"MALLOC_TRIM_THRESHOLD_": 512 << 20, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
+_FOR_WORKERS = [*dask.config.get(_PRE_SPAWN), *_MALLOC, "PYTHONHASHSEED", "__DASK_PARENT_PID"]
 _log = logging.getLogger("gpupipe")
 
 
-class Cluster(DaskExecutor):
+class Cluster:
     """Cluster of Dask workers: inside `with`, datasets and pipelines run on them.
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
@@ -65,6 +82,10 @@ class Cluster(DaskExecutor):
         37
     """
 
+    # Nothing here waits for an answer alone: every call that asks the scheduler or a worker is made in a thread, and is
+    # given up when for `timeout` seconds nobody was there who could answer.
+    in_process = False
+
     def __init__(
         self,
         n_workers: int | None = None,
@@ -81,24 +102,22 @@ class Cluster(DaskExecutor):
         if not is_one_of(memory_limit, ["auto"]):
             own["memory_limit"] = memory_limit
         _check(own, address, timeout)
-        starts = address is None
         self._open, self._in_force = ExitStack(), ExitStack()
-        self._stays = not starts
+        self._stays = address is not None
         with ExitStack() as opening:
-            if starts:
-                check_main_guard("Cluster")
-                address = opening.enter_context(
-                    local_workers(
-                        n_workers,
-                        gpu=bool(gpu),
-                        memory_limit=memory_limit,
-                        device_memory=parse_bytes(device_memory) if device_memory is not None else None,
-                        timeout=timeout,
-                    )
+            if not self._stays:
+                _check_main_guard()
+                limit = parse_bytes(device_memory) if device_memory is not None else None
+                workers = local_workers(
+                    n_workers, gpu=bool(gpu), memory_limit=memory_limit, device_memory=limit, timeout=timeout
                 )
-            client = opening.enter_context(connect(address, timeout))
-            super().__init__(client, timeout)
-            self.dashboard_link = self._dashboard_link(known=not starts)
+                address = opening.enter_context(workers)
+            self._client, self._timeout = opening.enter_context(connect(address, timeout)), timeout
+            self._backends: dict[str, str] = {}
+            self.dashboard_link: str | None = None
+            if self._stays or find_spec("bokeh") is not None:  # a remote scheduler is assumed to have Bokeh
+                with suppress(KeyError):  # a scheduler without that service
+                    self.dashboard_link = str(self._wait_for(lambda: self._client.dashboard_link))
             self._open = opening.pop_all()
         _log.info("%r", self)
         if sys.stderr.isatty():
@@ -106,13 +125,14 @@ class Cluster(DaskExecutor):
 
     def before_release(self, call: Callable[[], object]) -> None:
         """Register a call for before the connection to external workers closes; workers started here need none."""
-        if self._stays:
-            self._open.callback(self._call_if_connected, call)
 
-    def _call_if_connected(self, call: Callable[[], object]) -> None:
-        if self._client.status == "running":
-            with suppress(ClusterLost):
-                call()
+        def call_if_connected() -> None:
+            if self._client.status == "running":
+                with suppress(ClusterLost):
+                    call()
+
+        if self._stays:
+            self._open.callback(call_if_connected)
 
     def release(self) -> None:
         """Stop the workers it started and give their memory back; a scheduler that ran before goes on without it."""
@@ -123,9 +143,7 @@ class Cluster(DaskExecutor):
         self._in_force.enter_context(use_executor(self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:
@@ -139,54 +157,236 @@ class Cluster(DaskExecutor):
         link = escape(self.dashboard_link or "")
         return f"<p>{shown.replace(link, f'<a href={link!r}>{link}</a>') if link else shown}</p>"
 
-    def _dashboard_link(self, *, known: bool) -> str | None:
-        """Return the URL of the scheduler's dashboard, if it has Bokeh; a remote scheduler is assumed to.
+    @property
+    def num_workers(self) -> int:
+        """The number of threads of all current workers."""
+        threads: dict[str, int] = self._wait_for(self._client.nthreads)
+        return sum(threads.values())
 
-        Args:
-            known: whether the scheduler is remote.
+    def map(
+        self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
+    ) -> Iterator[Result]:
+        """Yield the results of `function` over `items`, in order; two items per worker are in flight.
+
+        An item is worked on again when its worker dies.
+
+        Raises:
+            ClusterLost: no scheduler, or no worker that takes work, within `timeout`.
+            BadConfig: the function cannot be sent to a worker.
+            Exception: what `function` raised, at the place of its item; later items are abandoned. Dask's
+                `KilledWorker` where the same item ended several workers.
         """
-        if not known and find_spec("bokeh") is None:
-            return None
+        shared = self._broadcast(function)
+        waiting: deque[Future] = deque()
         try:
-            return str(self._wait_for(lambda: self._client.dashboard_link))
-        except KeyError:  # a scheduler without that service
-            return None
+            for item in items:
+                while len(waiting) >= (at_once or 2 * max(1, self.num_workers)):
+                    yield self._wait_for(waiting.popleft().result)
+                waiting.append(self._submit(_run_item, shared, item))
+            while waiting:
+                yield self._wait_for(waiting.popleft().result)
+        finally:
+            for future in (*waiting, shared):
+                future.release()
+
+    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
+        """Run `function` on one item, on one worker; again on another one if that one dies. Raises as `map`.
+
+        Memory: the item and the result travel, through the scheduler.
+        """
+        future = self._submit_pickled(_run_pickled, _pickle_call((function, item)))
+        try:
+            result: Result = self._wait_for(future.result)
+            return result
+        finally:
+            future.release()
+
+    def resolve(self, backend: str = "auto") -> str:
+        """Return the name of the workers' backend for `backend`; asks them once, and waits for the first one.
+
+        Raises:
+            BackendMissing: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
+            ClusterLost: as `map`.
+        """
+        asked = settings().backend if backend == "auto" else backend
+        if asked not in self._backends:
+            self._backends[asked] = asked if asked == "cpu" else self._resolve_on_workers(asked)
+        return self._backends[asked]
+
+    def _resolve_on_workers(self, asked: str) -> str:
+        self._wait_for(self._submit(abs, 0).result)  # somebody is there
+        answers: dict[str, Any] = self._wait_for(partial(self._client.run, resolve, asked, on_error="return"))
+        for address, answer in answers.items():
+            if isinstance(answer, Exception):
+                answer.add_note(f"on worker {address}")
+                raise self._convert_error(answer)
+        if len({*answers.values()}) > 1:
+            raise BackendMissing(
+                "Cluster",
+                "some workers can use a GPU, and others cannot",
+                got=answers,
+                expected="workers of one kind",
+                remedy="backend='cpu' for all of them, or a cluster of the workers with GPUs only",
+            )
+        return str(next(iter(answers.values())))
+
+    def list_workers(self) -> list[str]:
+        """Return the sorted addresses of the current workers."""
+        return sorted(self._wait_for(self._client.nthreads))
+
+    def run_on_each(self, function: Callable[[Item], Result], items: Mapping[str, Item]) -> list[Result]:
+        """Run `function` on exactly these workers at the same time, an item for each address.
+
+        Raises:
+            ClusterLost: one of the workers is gone; the functions on the others are given some seconds to notice.
+            Exception: what `function` raised on one of them; a `ClusterLost` only where none raised anything else.
+        """
+        shared = self._broadcast(function)
+        running = {
+            address: self._submit(_run_item, shared, item, workers=[address], allow_other_workers=False)
+            for address, item in items.items()
+        }
+        try:
+            gone: set[str] = set()
+            deadline = float("inf")
+            while time.monotonic() < deadline and not all(future.done() for future in running.values()):
+                time.sleep(_LOOK_OFTEN)
+                gone |= set(items) - set(self.list_workers())  # one may come back, under the same address
+                if deadline == float("inf") and (gone or any(f.status == "error" for f in running.values())):
+                    deadline = time.monotonic() + _LEAVE
+            failed = [self._wait_for(future.exception) for future in running.values() if future.status == "error"]
+            if gone:
+                ranks = ", ".join(f"{list(items).index(address)} ({address})" for address in sorted(gone))
+                raise _make_error(f"the worker of rank {ranks} is gone")
+            if failed:
+                raise min(failed, key=lambda error: isinstance(error, ClusterLost))
+            return [self._wait_for(future.result) for future in running.values()]
+        finally:
+            for future in (*running.values(), shared):
+                future.release()
+
+    def call_all(self, function: Callable[[Client], Result]) -> Result:
+        """Run a function, given the client, that makes all workers cooperate.
+
+        Raises:
+            ClusterLost: one of the workers is gone, for which the others would wait.
+            Exception: what the function raised.
+        """
+        there, answer = set(self.list_workers()), _start_thread(function, self._client)
+        while not wait([answer], _LOOK_EVERY).done:
+            if gone := there - set(self.list_workers()):
+                raise _make_error(f"the worker {', '.join(sorted(gone))} is gone")
+        return self._wait_for(answer.result)  # type: ignore[no-any-return]
+
+    def _broadcast(self, function: Callable[[Item], Result]) -> Future:
+        """Send the function to every worker once, however many items there are."""
+        shared = self._submit_pickled(pickle.loads, _pickle_call(function))
+        failure = self._wait_for(shared.exception)
+        if isinstance(failure, ImportError | AttributeError):
+            raise BadConfig(
+                "Cluster",
+                f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})",
+                expected="gpupipe and the program's own modules at the workers, in the versions that are here",
+                remedy="installing them there; client.upload_file(...) for a single module",
+            ) from failure
+        if failure is not None:
+            raise self._convert_error(failure)
+        # Or Dask would run all items where the function is, until other workers steal them.
+        self._wait_for(self._client.replicate, [shared])
+        return shared
+
+    def _submit_pickled(self, function: Callable[[bytes], Any], packed: bytes) -> Future:
+        """Submit a function of pickled data, which the scheduler can make again on any worker, unlike scattered data.
+
+        It may be large, which Dask would warn of.
+        """
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+            return self._submit(function, packed)
+
+    def _submit(self, function: Callable[..., Any], *args: Any, **where: Any) -> Future:
+        return self._wait_for(partial(self._client.submit, function, *args, pure=False, **where))
+
+    def _wait_for(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a blocking Dask call, made in a thread while the cluster is monitored."""
+        answer, last_well = _start_thread(call, *args), time.monotonic()
+        while not wait([answer], _LOOK_EVERY).done:
+            trouble = self._find_trouble()
+            if not trouble:
+                last_well = time.monotonic()
+            elif time.monotonic() - last_well > self._timeout:
+                raise _make_error(f"{trouble} for {self._timeout:g} s")
+        cause = answer.exception()
+        if cause is not None:
+            raise self._convert_error(cause)
+        return answer.result()
+
+    def _convert_error(self, cause: BaseException) -> BaseException:
+        """Convert an error that means a lost scheduler to `ClusterLost`; return any other unchanged."""
+        gone = self._client.status != "running" or isinstance(cause, CancelledError | CommClosedError)
+        if isinstance(cause, GpupipeError) or not gone:
+            return cause
+        lost = _make_error("the connection to the scheduler broke")
+        lost.__cause__ = cause
+        return lost
+
+    def _find_trouble(self) -> str:
+        """Return why no work can run at the moment, in words; empty if nothing is wrong."""
+        if self._client.status != "running":
+            return "no scheduler was there"
+        answer = _start_thread(self._client.scheduler_info, -1)
+        if not wait([answer], self._timeout).done:
+            return "the scheduler did not answer"
+        if answer.exception() is not None:
+            return f"the scheduler gave no answer ({answer.exception()})"
+        workers = answer.result()["workers"].values()
+        if not workers:
+            return "no worker was there"
+        # A worker that is nearly out of memory pauses: it ends what it has begun, and begins nothing.
+        able = any(w["status"] == "running" or w["metrics"]["task_counts"].get("executing") for w in workers)
+        return "" if able else "every worker was paused, nearly out of memory,"
+
+
+def _make_error(problem: str) -> ClusterLost:
+    return ClusterLost(
+        "cluster",
+        problem,
+        expected="a scheduler with at least one worker that takes work",
+        remedy="a look at their logs, a larger timeout= where workers come late; "
+        "then the same call again: parts that are written are not written twice",
+    )
 
 
 def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
     """Check the arguments; `own` are the options of workers that are started here."""
-    workers = own["n_workers"]
+    workers, expected = own["n_workers"], "an integer in [1, inf), or None"
     if isinstance(workers, str):
-        raise refuse_argument(
-            "Cluster", "n_workers", workers, "an integer in [1, inf), or None", f"address={workers!r}"
-        )
+        raise refuse_argument("Cluster", "n_workers", workers, expected, f"address={workers!r}")
     check_integer("Cluster", "[1, inf)", None, n_workers=workers)
     check_bool("Cluster", None, gpu=own["gpu"])
     check_number("Cluster", "(0, inf]", timeout=timeout)
     named = [name for name, value in own.items() if value is not None]
-    if address is not None:
-        if named:
-            raise BadConfig(
-                "Cluster",
-                f"{' and '.join(named)} cannot be had of workers that run already",
-                expected="address= without them",
-                remedy="them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB",
-            )
-        if not isinstance(address, str | Client) and not hasattr(address, "scheduler_address"):
-            raise BadConfig(
-                "Cluster",
-                "no address",
-                got=address,
-                expected="a scheduler's address, a Dask cluster or a Dask client",
-                remedy="address='tcp://host:8786'",
-            )
-        if getattr(address, "asynchronous", False):
-            raise BadConfig(
-                "Cluster",
-                "the Dask object is asynchronous",
-                expected="one that answers when it is asked",
-                remedy="asynchronous=False where it is made",
-            )
+    if address is not None and named:
+        raise BadConfig(
+            "Cluster",
+            f"{' and '.join(named)} cannot be had of workers that run already",
+            expected="address= without them",
+            remedy="them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB",
+        )
+    if not (address is None or isinstance(address, str | Client) or hasattr(address, "scheduler_address")):
+        raise BadConfig(
+            "Cluster",
+            "no address",
+            got=address,
+            expected="a scheduler's address, a Dask cluster or a Dask client",
+            remedy="address='tcp://host:8786'",
+        )
+    if getattr(address, "asynchronous", False):
+        raise BadConfig(
+            "Cluster",
+            "the Dask object is asynchronous",
+            expected="one that answers when it is asked",
+            remedy="asynchronous=False where it is made",
+        )
     if own["device_memory"] is not None and not own["gpu"]:
         raise BadConfig(
             "Cluster",
@@ -195,16 +395,183 @@ def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
             expected="workers with a GPU each",
             remedy="gpu=True, or memory_limit= for the host's memory",
         )
-    for name in ("memory_limit", "device_memory"):
-        _check_bytes(name, own.get(name))
+    for name, least in (("memory_limit", 0), ("device_memory", 1)):  # for the host's memory Dask accepts a fraction
+        value = own.get(name)
+        try:
+            size = parse_bytes(value) if isinstance(value, str) else value
+            good = size is None or (is_number(size) and size > 0 and size >= least)
+        except ValueError:
+            good = False
+        if not good:
+            raise refuse_argument("Cluster", name, value, "a number and a unit, or a number of bytes", "'8 GB'")
 
 
-def _check_bytes(name: str, value: Any) -> None:
+def _check_main_guard() -> None:
+    """Raise `BadConfig` if the running script calls this outside `if __name__ == "__main__":`.
+
+    Notebooks, `python -c` and packages run with `python -m` (which workers do not import) need no guard.
+    """
+    main = sys.modules.get("__main__")
+    path = getattr(main, "__file__", None)
+    spec = getattr(main, "__spec__", None)
+    if path is None or (spec is not None and spec.name.rpartition(".")[2] == "__main__"):
+        return
+    frame = inspect.currentframe()
+    while frame and (frame.f_globals.get("__name__"), frame.f_code.co_name) != ("__main__", "<module>"):
+        frame = frame.f_back
     try:
-        size = parse_bytes(value) if isinstance(value, str) else value
-        least = 1 if name == "device_memory" else 0  # for the host's memory Dask accepts a fraction, too
-        good = size is None or (is_number(size) and size > 0 and size >= least)
-    except ValueError:
-        good = False
-    if not good:
-        raise refuse_argument("Cluster", name, value, "a number and a unit, or a number of bytes", "'8 GB'")
+        nodes = ast.parse(Path(path).read_text(encoding="utf-8")).body
+    except (OSError, ValueError, SyntaxError):  # not a file of Python's that workers could import
+        return
+    tests = {
+        node: {getattr(part, "id", "") for part in ast.walk(node.test)} for node in nodes if isinstance(node, ast.If)
+    }
+    guards = [node for node, names in tests.items() if "__name__" in names]
+    # Without a frame of the main file, as in another thread, any guard will do.
+    if not any(frame is None or node.lineno <= frame.f_lineno <= (node.end_lineno or 0) for node in guards):
+        raise BadConfig(
+            "Cluster",
+            f"it is started outside a guard in {path}, which every worker process imports",
+            expected="what starts a cluster behind the guard",
+            remedy='if __name__ == "__main__": main()',
+        )
+
+
+@contextmanager
+def local_workers(
+    n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: int | None, timeout: float
+) -> Iterator[Any]:
+    """Start worker processes with a scheduler in this one; they stop at the end, or when this process ends."""
+    options = {
+        "n_workers": n_workers,
+        "threads_per_worker": 1,
+        "memory_limit": memory_limit,
+        "dashboard_address": ":0",
+        "silence_logs": logging.CRITICAL,  # what fails is raised here
+        "death_timeout": timeout,
+    }
+    # Without a GPU they work on the CPU, unless the GPU backend is asked for by name.
+    ours = {"GPUPIPE_BACKEND": None if gpu else "cpu", "GPUPIPE_DEVICE_MEMORY": device_memory}
+    environment = {
+        _PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC,
+        _AT_START: dask.config.get(_AT_START) | {name: value for name, value in ours.items() if value is not None},
+    }
+    # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
+    # be starting again.
+    forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
+    with _keep_environment([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
+        with _keep_environment(_FOR_WORKERS), dask.config.set(environment):
+            started = _start_dask_cuda(options) if gpu else _start_dask(options)
+        try:
+            yield started
+        finally:
+            with _keep_environment(_FOR_WORKERS):
+                _close(started, timeout)
+
+
+@contextmanager
+def connect(address: Any, timeout: float) -> Iterator[Client]:
+    """Connect to a scheduler, given its address, a Dask cluster object, or a client, which stays open."""
+    if isinstance(address, Client):
+        yield address
+        return
+    try:
+        # Not the default: Dask collections elsewhere in the program are none of this cluster's business.
+        client = Client(address, timeout=timeout, set_as_default=False)
+    except (OSError, RuntimeError, ValueError) as cause:
+        raise ClusterLost(
+            f"Cluster(address={address!r})",
+            f"no scheduler answers ({cause})",
+            expected="a running Dask scheduler",
+            remedy="dask scheduler; dask worker tcp://host:8786",
+        ) from cause
+    try:
+        yield client
+    finally:
+        _close(client, timeout)
+
+
+def _start_dask(options: dict[str, Any]) -> Any:
+    try:
+        return LocalCluster(**options | {"n_workers": options["n_workers"] or default_threads()})
+    except (OSError, RuntimeError) as cause:
+        raise ClusterLost(
+            "Cluster",
+            f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")"),
+            expected=f"worker processes within {options['death_timeout']:g} s",
+            remedy="a look at what this program does when it is imported; a larger timeout= on a slow machine",
+        ) from cause
+
+
+def _start_dask_cuda(options: dict[str, Any]) -> Any:
+    try:
+        # No memory resource of Dask-CUDA's: nobody could give back what its pool keeps, so each worker's backend makes
+        # its own. Results that wait are on the host, and small: nothing to spill.
+        start = importlib.import_module("dask_cuda").LocalCUDACluster
+        return start(**options, device_memory_limit=None, enable_cudf_spill=False)
+    except Exception as cause:
+        raise BackendMissing(
+            "Cluster(gpu=True)",
+            f"Dask-CUDA does not start ({type(cause).__name__}: {cause})",
+            expected="the CUDA extra, and a GPU that is visible",
+            remedy="pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs",
+        ) from cause
+
+
+def _close(opened: Any, timeout: float) -> None:
+    try:
+        opened.close(timeout=timeout)
+    except (TimeoutError, OSError) as error:
+        _log.warning("cluster: %s did not close within %g s (%s)", type(opened).__name__, timeout, error)
+
+
+@contextmanager
+def _keep_environment(names: Sequence[str]) -> Iterator[None]:
+    """Restore environment variables afterwards: Dask sets a worker's variables in this process, and leaves them."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _start_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:
+    """Start a call in a daemon thread, which does not delay the end of the program."""
+    answer: Answer[Any] = Answer()
+
+    def run() -> None:
+        try:
+            answer.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever asked
+            answer.set_exception(error)
+
+    Thread(target=run, name="gpupipe-asks-dask", daemon=True).start()
+    return answer
+
+
+def _pickle_call(value: Any) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as cause:
+        raise BadConfig(
+            "Cluster",
+            f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})",
+            expected="functions and tables that can be pickled",
+            remedy="a function that opens files and takes locks when it is called, and holds none",
+        ) from cause
+
+
+def _run_pickled(packed: bytes) -> Any:
+    return _run_item(*pickle.loads(packed))  # noqa: S301 - from the program
+
+
+def _run_item(function: Callable[[Item], Result], item: Item) -> Result:
+    try:
+        return function(item)
+    except GpupipeError as error:
+        error.add_note(f"on worker {get_worker().address}")
+        raise

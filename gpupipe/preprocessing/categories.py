@@ -20,8 +20,7 @@ from gpupipe.backend.dictionaries import (
     sort_values,
     value_type,
 )
-from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
-from gpupipe.backend.key_index import KeyIndex
+from gpupipe.backend.hashing import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import row_blocks

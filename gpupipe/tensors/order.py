@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from gpupipe.backend.ragged import get_array_module
+from gpupipe.backend.protocol import get_array_module
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import is_integer, is_sequence
 from gpupipe.tensors.process_group import MEETING, gather_tensors, is_joined, join, make_host_group

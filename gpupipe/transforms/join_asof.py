@@ -11,9 +11,17 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import one_key_type, require_comparable, require_comparable_times, with_missing_row
-from gpupipe.backend.sorting import group_by_keys
-from gpupipe.backend.time_distance import Distance, check_distance, convert_distance, order_dtype
+from gpupipe.backend.columns import (
+    Distance,
+    check_distance,
+    convert_distance,
+    one_key_type,
+    order_dtype,
+    require_comparable,
+    require_comparable_times,
+    with_missing_row,
+)
+from gpupipe.backend.groups import group_by_keys
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list
@@ -189,7 +197,7 @@ class _History:
         self._lookup, groups = None, xp.zeros(len(on), dtype="int64")
         if keys:
             found = group_by_keys(list(keys.values()), backend)
-            examples = {name: key.take(found.first) for name, key in keys.items()}
+            examples = {name: key.take(found.examples) for name, key in keys.items()}
             remedy = "Dataset.join_asof(...), which takes any numbers"
             self._lookup, groups = Lookup(examples, backend, where, remedy), found.ids
         times, there = _to_comparable(on, dtype, xp)

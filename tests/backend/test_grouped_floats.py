@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend.float_kernels import GroupedFloats
+from gpupipe.backend.float_kernels import aggregate_floats
 
 
 @settings(deadline=None, max_examples=40)
@@ -27,7 +27,7 @@ def test_groups_are_pandas_groups(seed: int, num_rows: int, num_groups: int, off
     values = offset + random.integers(-8, 8, num_rows) + random.random(num_rows)
     values[random.random(num_rows) < 0.3] = np.nan
     known = pd.Series(values).groupby(ids)
-    one, count = GroupedFloats.aggregate(values, ids, len(known)), known.count().to_numpy()
+    one, count = aggregate_floats(values, ids, len(known)), known.count().to_numpy()
     assert one.count.tolist() == count.tolist()
     there = count > 0
     np.testing.assert_array_equal(one.low[there], known.min().to_numpy()[there])
@@ -40,7 +40,7 @@ def test_groups_are_pandas_groups(seed: int, num_rows: int, num_groups: int, off
 def test_a_group_far_from_the_others_keeps_its_digits() -> None:
     ids = np.arange(100_000) % 2
     values = np.where(ids == 0, 1e12, 0.0) + (np.arange(100_000) // 2 % 2)
-    found = GroupedFloats.aggregate(values, ids, 2)
+    found = aggregate_floats(values, ids, 2)
     assert found.squares.tolist() == pytest.approx([12_500.0, 12_500.0], rel=1e-6)
 
 
@@ -48,7 +48,7 @@ def test_a_group_far_from_the_others_keeps_its_digits() -> None:
 def test_squares_of_values_that_differ_in_their_last_digits(spread: float) -> None:
     random = np.random.default_rng(3)
     values, ids = 1e12 + random.integers(0, 8, 3000) * spread, random.integers(0, 20, 3000)
-    found = GroupedFloats.aggregate(values, ids, 20)
+    found = aggregate_floats(values, ids, 20)
     for group, squares in enumerate(found.squares):
         exact = [Fraction(value) for value in values[ids == group]]
         mean = sum(exact) / len(exact)
@@ -58,23 +58,23 @@ def test_squares_of_values_that_differ_in_their_last_digits(spread: float) -> No
 def test_a_group_of_one_value_many_times_has_no_spread() -> None:
     random = np.random.default_rng(5)
     sizes = random.integers(1, 100, 1000)
-    found = GroupedFloats.aggregate(np.repeat(random.random(1000), sizes), np.repeat(np.arange(1000), sizes), 1000)
+    found = aggregate_floats(np.repeat(random.random(1000), sizes), np.repeat(np.arange(1000), sizes), 1000)
     assert not found.squares.any()
 
 
 def test_infinities_stay_in_their_group() -> None:
     values = np.array([np.inf, 1.0, np.inf, -np.inf, 1e308, 1e308, 2.0])
-    found = GroupedFloats.aggregate(values, np.array([0, 0, 1, 1, 2, 2, 3]), 4)
+    found = aggregate_floats(values, np.array([0, 0, 1, 1, 2, 2, 3]), 4)
     np.testing.assert_array_equal(found.total, [np.inf, np.nan, np.inf, 2.0])
     assert not np.isfinite(found.squares[:3]).any() and found.squares[3] == 0.0
 
 
 def test_no_rows_have_no_values() -> None:
-    found = GroupedFloats.aggregate(np.zeros(0), np.zeros(0, dtype="int64"), 0)
+    found = aggregate_floats(np.zeros(0), np.zeros(0, dtype="int64"), 0)
     assert len(found.total) == 0
 
 
 def test_a_group_of_missing_values_has_no_ends() -> None:
-    found = GroupedFloats.aggregate(np.array([np.nan, 1.0]), np.array([0, 1]), 2)
+    found = aggregate_floats(np.array([np.nan, 1.0]), np.array([0, 1]), 2)
     assert found.low.tolist() == [np.inf, 1.0] and found.high.tolist() == [-np.inf, 1.0]
     assert found.count.tolist() == [0, 1]

@@ -21,7 +21,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.cluster.dask import _start_thread
+from gpupipe.cluster.cluster import _start_thread
 from gpupipe.tensors import Batch
 from gpupipe.training import Callback
 from tests.cluster.inputs import pipeline, until

@@ -25,7 +25,7 @@ from cudf_polars.utils.config import ConfigOptions, StreamingFallbackMode
 import gpupipe as gp
 from gpupipe.backend.protocol import Backend
 from gpupipe.cluster import use_executor
-from gpupipe.cluster.dask import DaskExecutor
+from gpupipe.cluster.cluster import Cluster
 from gpupipe.errors import PlanFailed
 from gpupipe.io.relational import engine, gpu_engine, group_by
 from gpupipe.io.relational.scan import scan
@@ -369,7 +369,7 @@ def test_the_resource_is_there_again_afterwards(
         monkeypatch.setattr(backend, "_is_limited", False)
         monkeypatch.setattr(gpu_engine.rmm.mr, "current", object())
     plan = pl.LazyFrame({"x": ["a" if fails else "1"]}).with_columns(pl.col("x").cast(pl.Int64))
-    cluster = DaskExecutor.__new__(DaskExecutor)
+    cluster = Cluster.__new__(Cluster)
     monkeypatch.setattr(cluster, "call_all", lambda function: function(Client()), raising=False)
     with use_executor(cluster if on_workers else None):
         before = None if own else current()
@@ -385,7 +385,7 @@ def test_the_resource_is_there_again_afterwards(
 
 
 def test_a_cluster_of_gpus_takes_a_table_of_any_size(engines: list[Any]) -> None:
-    with use_executor(DaskExecutor.__new__(DaskExecutor)):
+    with use_executor(Cluster.__new__(Cluster)):
         assert gpu_engine.memory() > 1 << 60
         gp.configure(memory_limit=1 << 30)
         assert gpu_engine.memory() == 1 << 30

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
+from gpupipe.backend.arrow import plain_table
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
-from gpupipe.backend.lists import plain_table
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.formats.arrow_file import host_table
 from gpupipe.io.formats.parquet import ParquetFile

@@ -18,7 +18,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import get_file_type, is_list
 from gpupipe.backend.protocol import ParquetLayout
-from gpupipe.cluster.executor import default_threads
+from gpupipe.cluster import default_threads
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io.planning.partitions import row_bytes

@@ -11,8 +11,7 @@ from typing import Any, Self
 import numpy as np
 import polars as pl
 
-from gpupipe.backend.columns import key_dtype, require_comparable_times
-from gpupipe.backend.time_distance import Distance, convert_distance, order_dtype
+from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table

@@ -25,7 +25,7 @@ from distributed import Client
 from gpupipe.backend import select
 from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
-from gpupipe.cluster.dask import DaskExecutor
+from gpupipe.cluster.cluster import Cluster
 from gpupipe.config import settings
 from gpupipe.errors import GpupipeError, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, get_table_limit
@@ -103,7 +103,7 @@ def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
 
 def _collect_plan(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
     executor = get_executor()
-    if isinstance(executor, DaskExecutor):
+    if isinstance(executor, Cluster):
         return executor.call_all(partial(_collect_on_workers, plan))
     limit = _free_memory()
     if num_bytes <= limit:

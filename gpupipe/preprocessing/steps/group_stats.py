@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.aggregates import FUNCTIONS, State, compute_result
 from gpupipe.backend.columns import floats, require_comparable
 from gpupipe.backend.dictionaries import find_positions, sort_values
+from gpupipe.backend.groups import FUNCTIONS, State, compute_result
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.categories import FIRST, MISSING, Lookups
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
@@ -176,7 +176,7 @@ class GroupStats(LearnedStep):
             if stat == "nunique":
                 row = self._number_of_pairs(next(distinct).merged())
             else:
-                row = np.append(_result(stat, groups, name)[kept], self._of_no_group(stat, overall, name))
+                row = np.append(compute_result(stat, groups, name)[kept], self._of_no_group(stat, overall, name))
             rows.setdefault(stat, []).append(self._filled(row, stat))
         for stat in _STATS:
             vars(self).pop(f"{stat}_", None)  # of another fit
@@ -188,7 +188,7 @@ class GroupStats(LearnedStep):
     def _of_no_group(self, stat: str, overall: Frame, name: str) -> float:
         if stat in (*_COUNTS, "sum"):
             return 0.0
-        found = _result(stat, overall, name)
+        found = compute_result(stat, overall, name)
         if self.handle_unknown == "missing":
             return float("nan")
         if not len(found) or np.isnan(found[0]):
@@ -241,11 +241,6 @@ class GroupStats(LearnedStep):
 
 def _complete(item: Field) -> Field:
     return Field(item.name, item.dtype, nullable=False, lineage=item.lineage, role=item.role, step=item.step)
-
-
-def _result(stat: str, frame: Frame, name: str) -> Any:
-    """Return the statistic of each group as float64."""
-    return floats(compute_result(stat, frame, Field(name, "float64"), select("cpu")), np)
 
 
 def _learn_ids(column: Column, cpu: Backend) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import with_missing_row
-from gpupipe.backend.ragged import locate_values
+from gpupipe.backend.protocol import locate_values
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.schema import FLOATS, Field, get_element_dtype

@@ -10,9 +10,15 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import Dictionary, filter_frequent, make_dictionary, merge_counts, sort_by_count
-from gpupipe.backend.key_index import count_keys
-from gpupipe.backend.spilled_counts import SpilledCounts
+from gpupipe.backend.dictionaries import (
+    Dictionary,
+    SpilledCounts,
+    filter_frequent,
+    make_dictionary,
+    merge_counts,
+    sort_by_count,
+)
+from gpupipe.backend.hashing import count_keys
 from gpupipe.config import settings
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import refuse

@@ -9,11 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.aggregates import State, aggregate_rows, merge_states
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
-from gpupipe.backend.key_index import KeyIndex
-from gpupipe.backend.sorting import Groups, group_by_keys
+from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
+from gpupipe.backend.hashing import KeyIndex
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
@@ -118,18 +117,17 @@ class GroupTable:
 
     def merged(self) -> Frame:
         """Return a row for each group, on the host."""
-        cpu, fields = select("cpu"), [*self.keys, *(state.field(Field("", "float64")) for state in self.states)]
+        cpu, fields = select("cpu"), [*self.keys, *(state.field for state in self.states)]
         frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
         names = [item.name for item in self.keys]
-        return merge_states(
-            frame, group_by_keys([cpu.column(frame, name) for name in names], cpu), names, self.states, cpu
-        )
+        groups = group_by_keys([cpu.column(frame, name) for name in names], cpu)
+        return merge_states(frame, groups, names, self.states)
 
     def overall(self, merged: Frame) -> Frame:
         """Return one row for all groups together, or none where there is none."""
         size = len(merged)
         everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
-        return merge_states(merged, everything, [], self.states, select("cpu"))
+        return merge_states(merged, everything, [], self.states)
 
 
 def _numbers(column: Column, backend: Backend) -> Column:

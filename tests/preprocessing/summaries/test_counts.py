@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gpupipe import configure
 from gpupipe.backend import select
-from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.spilled_counts import SpilledCounts
+from gpupipe.backend.dictionaries import SpilledCounts, strings
 from gpupipe.errors import BadFile
 from gpupipe.preprocessing.summaries import counts
 from gpupipe.preprocessing.summaries.counts import ValueCounts
