@@ -81,13 +81,15 @@ OF_A_DATASET = "of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
 """How a step is applied to a lazy table, for an error's remedy."""
 
 
-def suggest_conversion(name: str, dtype: str) -> str:
-    """Return an error's remedy for a column that is only carried: how to get numbers of it, or to keep it.
+def suggest_conversion(name: str, dtype: str, *, text: bool = False) -> str:
+    """Return an error's remedy for a column that is only carried: how to get numbers or text of it, or to keep it.
 
     Example:
         >>> suggest_conversion("amount", "decimal128(20, 2)")
         "T.Cast({'amount': 'float64'}) before, of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
     """
+    if text and dtype.startswith(("decimal", "binary", "large_binary")):
+        return f"T.Cast({{{name!r}: 'string'}}) before, {OF_A_DATASET}"
     if dtype.startswith(("decimal", "duration", "time")):
         return f"T.Cast({{{name!r}: 'float64'}}) before, {OF_A_DATASET}"
     return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"

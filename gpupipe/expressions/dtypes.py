@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from gpupipe.errors import nearest
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, Source, has_offset, value_as
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, suggest_conversion
+from gpupipe.support.text import derive
 from gpupipe.support.time_zones import closest_zones, is_zone
 
 
@@ -347,9 +349,7 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
             continue
         sign = "unary -" if node.name == "negative" else node.name
         problem = f"`{sign}` is given {_describe_operand(operand, dtype, source)}"
-        carried = suggest_conversion(source.slice(operand.span), dtype) if is_passenger(dtype) else None
-        remedy = carried or _remedy(kind, operand, dtype, source)
-        raise source.error(operand.span, problem, expected=words, remedy=remedy)
+        raise source.error(operand.span, problem, expected=words, remedy=_remedy(kind, operand, dtype, source))
 
 
 def _check_text(operand: Constant, kind: str, source: Source) -> None:
@@ -378,18 +378,20 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     if common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
-    carried = [(node, dtype) for node, dtype in (left, right) if is_passenger(dtype)]
-    for node, dtype in carried:
-        remedy = suggest_conversion(source.slice(node.span), dtype)
-    for (node, _), (_, other) in ((left, right), (right, left)):
-        if isinstance(node, Constant) and not carried:
-            culprit = node
+    for (node, dtype), (beside, other) in ((left, right), (right, left)):
+        culprit = node if isinstance(node, Constant) else culprit
+        if other in LISTS or is_passenger(other):
+            remedy = _remedy("text" if dtype == "string" else "number", beside, other, source)
+            break
+        if isinstance(node, Constant):
             if other == "timestamp":
                 remedy = "a time as text in ISO 8601: '2013-10-01 06:00'"
+            elif dtype == "timestamp":
+                remedy = _remedy("time", beside, other, source)
             elif other == "string":
                 remedy = f"{str(node.value)!r}, with quotation marks"
             elif isinstance(node.value, str):
-                remedy = f"{node.value}, without quotation marks" if _is_number(node.value) else "a number"
+                remedy = _without_quotes(node.value)
     raise source.error(
         culprit.span,
         f"{_describe_operand(*left, source)} is compared with {_describe_operand(*right, source)}",
@@ -407,37 +409,47 @@ def _titled(node: Node, source: Source) -> str:
 
 
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
-    shown = source.slice(operand.span)
-    value = shown if isinstance(operand, Name) else f"({shown})"
+    """Suggest what makes an operand one of that kind."""
+    shown, is_text = source.slice(operand.span), kind in ("text", "text or list", "plain")
     if dtype in LISTS:
         return f"len({shown}) for how many elements it has"
-    match kind, dtype:
-        case "condition", "string":
-            return f"{value} == '...'"
-        case "condition", "timestamp":
-            return f"{value} >= '2013-10-01'"
-        case "condition", _:
-            return f"{value} != 0"
-        case "number", "timestamp":
+    if is_passenger(dtype):
+        assert isinstance(operand, Name)
+        return suggest_conversion(operand.name, dtype, text=is_text)
+    if kind in _CONSTANT_EXAMPLES:
+        return _CONSTANT_EXAMPLES[kind]
+    value = shown if isinstance(operand, Name) else f"({shown})"
+    if kind == "condition":
+        return f"{value} {_CONDITIONS.get(dtype, '!= 0')}"
+    if isinstance(operand, Constant) and dtype != "timestamp":
+        if kind == "time":
+            return f"timestamp({shown if _is_time(operand, 'timestamp') else repr('2013-10-01 06:00')})"
+        return repr(str(operand.value)) if is_text else _without_quotes(str(operand.value))
+    if kind == "number":
+        if dtype == "timestamp":
             return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
-        case "number", _:
-            return f"len({shown}), or {_cast(operand, 'float64')}"
-        case (("constant text" | "part" | "pattern" | "zone"), _):
-            return "'text' in quotation marks"
-        case "constant integer", _:
-            return "0, a number written out"
-        case "time", _:
-            first = "" if dtype in ("string", "int64") else f"{_cast(operand, 'int64')}, microseconds since 1970, and "
-            return first + _cast(operand, "timestamp")
-        case (("text" | "text or list"), ("timestamp" | "float32" | "float64")):
-            return _cast(operand, "string")
-        case (("text" | "text or list"), _):
-            return f"string({shown})"
-    return f"string(int({shown}))" if dtype in FLOATS else _cast(operand, "string")
+        return f"len({shown}), or {_cast(operand, source, 'float64')}"
+    if kind == "time":
+        return _cast(operand, source, *([] if dtype in ("string", "int64") else ["int64"]), "timestamp")
+    if kind == "plain" and dtype in FLOATS:
+        return f"string(int({shown}))"
+    return _cast(operand, source, "string") if dtype in ("timestamp", *FLOATS) else f"string({shown})"
 
 
-def _cast(operand: Node, dtype: str) -> str:
-    return f"T.Cast({{{operand.name!r}: {dtype!r}}}) before" if isinstance(operand, Name) else "T.Cast before"
+_CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
+_CONSTANT_EXAMPLES = {
+    **dict.fromkeys(("constant text", "part", "pattern"), "'text' in quotation marks"),
+    "zone": "'America/New_York'",
+    "constant integer": "0, a number written out",
+}
+
+
+def _cast(operand: Node, source: Source, *dtypes: str) -> str:
+    """Write the steps that cast an operand, by way of microseconds for two types."""
+    name = operand.name if isinstance(operand, Name) else "made"
+    derived = "" if isinstance(operand, Name) else f"T.{derive('', source.slice(operand.span), name)}, "
+    casts = [f"T.Cast({{{name!r}: {dtype!r}}})" for dtype in dtypes]
+    return f"{derived}{', microseconds since 1970, and '.join(casts)} before"
 
 
 def _fits(value: bool | float | str, dtype: str) -> bool:
@@ -464,9 +476,13 @@ def _number(constant: Constant) -> float:
     return float(constant.value)
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _without_quotes(text: str) -> str:
+    """Suggest the number that a text spells."""
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        if -inf < number < inf:
+            return f"{number}, without quotation marks"
+    return "a number"

@@ -379,8 +379,11 @@ class _Reader:
                         expected="ISO 8601",
                         remedy='timestamp("2013-10-01 06:00")',
                     ) from None
+        remedy = closest(name)
+        if name == "timestamp" and len(item.args) == 1 and isinstance(column := self.node(item.args[0], 0), Name):
+            remedy = f"T.Cast({{{column.name!r}: 'timestamp'}}) before"
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
-        raise self._error(item, f"{name} is called with something else", expected=expected, remedy=closest(name))
+        raise self._error(item, f"{name} is called with something else", expected=expected, remedy=remedy)
 
     def _refusal(self, item: ast.expr) -> ExpressionError:
         """Build the error for a part that is not in the allow list."""
