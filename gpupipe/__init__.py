@@ -31,89 +31,37 @@ if TYPE_CHECKING:
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
 
 _HOME = {
-    "Baselines": "evaluation.baselines",
-    "Batch": "tensors",
-    "Checkpoints": "training",
     "Cluster": "cluster",
-    "ClusterLoader": "pipeline.cluster_loader",
-    "Dataset": "io",
-    "Drift": "monitoring.drift",
-    "EarlyStopping": "training",
-    "Features": "pipeline.features",
-    "History": "training",
-    "Importance": "evaluation.importance",
-    "Pipeline": "pipeline.pipeline",
-    "Schema": "schema",
-    "Scorer": "saving.scorer",
-    "Trainer": "training",
-    "baselines": "evaluation.baselines",
     "configure": "config",
-    "errors": "",
-    "from_frame": "io",
-    "from_polars": "io",
-    "importance": "evaluation.importance",
-    "io": "",
-    "load": "saving.artifact",
-    "models": "",
-    "preprocessing": "",
-    "read_csv": "io",
-    "read_ipc": "io",
-    "read_json": "io",
-    "read_orc": "io",
-    "read_parquet": "io",
-    "save": "saving.artifact",
-    "selectors": "",
-    "tensors": "",
-    "training": "",
-    "transforms": "",
+    **dict.fromkeys(("Baselines", "baselines"), "evaluation.baselines"),
+    **dict.fromkeys(("Importance", "importance"), "evaluation.importance"),
+    **dict.fromkeys(
+        ("Dataset", "from_frame", "from_polars", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"), "io"
+    ),
+    "Drift": "monitoring.drift",
+    "ClusterLoader": "pipeline.cluster_loader",
+    "Features": "pipeline.features",
+    "Pipeline": "pipeline.pipeline",
+    **dict.fromkeys(("load", "save"), "saving.artifact"),
+    "Scorer": "saving.scorer",
+    "Schema": "schema",
+    "Batch": "tensors",
+    **dict.fromkeys(("Checkpoints", "EarlyStopping", "History", "Trainer"), "training"),
+    **dict.fromkeys(("errors", "io", "models", "preprocessing", "selectors", "tensors", "training", "transforms"), ""),
 }
 
-__all__ = [
-    "Baselines",
-    "Batch",
-    "Checkpoints",
-    "Cluster",
-    "ClusterLoader",
-    "Dataset",
-    "Drift",
-    "EarlyStopping",
-    "Features",
-    "History",
-    "Importance",
-    "Pipeline",
-    "Schema",
-    "Scorer",
-    "Trainer",
-    "baselines",
-    "configure",
-    "errors",
-    "from_frame",
-    "from_polars",
-    "importance",
-    "io",
-    "load",
-    "models",
-    "preprocessing",
-    "read_csv",
-    "read_ipc",
-    "read_json",
-    "read_orc",
-    "read_parquet",
-    "save",
-    "selectors",
-    "tensors",
-    "training",
-    "transforms",
-]
+__all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "Dataset", "Drift", "EarlyStopping"]
+__all__ += ["Features", "History", "Importance", "Pipeline", "Schema", "Scorer", "Trainer", "baselines", "configure"]
+__all__ += ["errors", "from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv"]
+__all__ += ["read_ipc", "read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training"]
+__all__ += ["transforms"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
-    home = _HOME[name]
-    if not home:
-        return importlib.import_module(f"gpupipe.{name}")
-    return getattr(importlib.import_module(f"gpupipe.{home}"), name)
+    module = importlib.import_module(f"gpupipe.{_HOME[name] or name}")
+    return getattr(module, name) if _HOME[name] else module
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,7 @@ from typing import Any
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_choice, check_integer, check_name
 
-__all__ = ["BACKENDS", "BLOCK_ROWS", "WINDOW", "Settings", "configure", "settings"]
-
+__all__ = ["Settings", "configure", "settings"]
 
 BACKENDS = ("auto", "cpu", "gpu")
 BLOCK_ROWS, WINDOW = 1 << 17, 8
@@ -48,44 +47,33 @@ class Settings:
         check_name("configure", None, scratch=self.scratch)
         is_path = self.scratch is not None and "://" not in self.scratch
         if is_path and not (Path(self.scratch or " ").is_dir() and os.access(self.scratch or "", os.W_OK)):
-            raise BadConfig(
-                "configure(scratch=)",
-                "no folder that this process may write to",
-                got=self.scratch,
-                expected="a folder that exists, or a URL that fsspec knows",
-                remedy=f"mkdir -p {self.scratch or 'scratch'}",
-            )
+            problem, expected = "no folder that this process may write to", "a folder that exists, or a URL for fsspec"
+            remedy = f"mkdir -p {self.scratch or 'scratch'}"
+            raise BadConfig("configure(scratch=)", problem, got=self.scratch, expected=expected, remedy=remedy)
 
 
+_MEMORY = "GPUPIPE_DEVICE_MEMORY"
 _in_force: list[Settings] = []
 
 
 def settings() -> Settings:
     """Return the defaults in force.
 
+    Raises:
+        BadConfig: an environment variable has no value that makes sense.
+
     Example:
         >>> settings().partition_bytes is None
         True
     """
     if not _in_force:
+        memory = os.environ.get(_MEMORY)
+        if memory is not None and not memory.isdecimal():
+            remedy = f"{_MEMORY}=60000000000"
+            raise BadConfig(_MEMORY, "no number of bytes", got=memory, expected="digits only", remedy=remedy)
         backend = os.environ.get("GPUPIPE_BACKEND", "auto")
-        _in_force.append(Settings(backend=backend, device_memory=_read_bytes_variable("GPUPIPE_DEVICE_MEMORY")))
+        _in_force.append(Settings(backend=backend, device_memory=None if memory is None else int(memory)))
     return _in_force[-1]
-
-
-def _read_bytes_variable(variable: str) -> int | None:
-    """Return the number of bytes in an environment variable; None where it is not set."""
-    text = os.environ.get(variable)
-    if text is not None and not text.isdecimal():
-        raise BadConfig(
-            variable, "no number of bytes", got=text, expected="digits only", remedy=f"{variable}=60000000000"
-        )
-    return None if text is None else int(text)
-
-
-def _place(scratch: object) -> object:
-    path = os.fspath(scratch) if isinstance(scratch, os.PathLike) else scratch
-    return re.sub("^(file|local)://", "", path) if isinstance(path, str) else path
 
 
 def configure(
@@ -96,14 +84,7 @@ def configure(
     device_memory: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
 ) -> Settings:
-    """Set defaults of this process; what is not named stays. Returns the settings in force.
-
-    Args:
-        backend: as in `Settings`.
-        partition_bytes: as in `Settings`.
-        memory_limit: as in `Settings`.
-        device_memory: as in `Settings`.
-        scratch: as in `Settings`.
+    """Set defaults of this process, see `Settings`; what is not named stays. Returns the settings in force.
 
     Raises:
         BadConfig: a value that makes no sense.
@@ -112,12 +93,9 @@ def configure(
         >>> configure(backend="cpu").backend
         'cpu'
     """
-    given: dict[str, Any] = {
-        "backend": backend,
-        "partition_bytes": partition_bytes,
-        "memory_limit": memory_limit,
-        "device_memory": device_memory,
-        "scratch": _place(scratch),
-    }
+    place = os.fspath(scratch) if isinstance(scratch, os.PathLike) else scratch
+    place = re.sub("^(file|local)://", "", place) if isinstance(place, str) else place
+    given: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
+    given |= {"device_memory": device_memory, "scratch": place}
     _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
     return _in_force[-1]

@@ -4,7 +4,7 @@ GpupipeError
 ├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, NotFitted     what the caller gave
 ├── ExpressionError, LeakageError                                     what a pipeline says
 ├── BadFile, ArtifactError, PartitionFailed, PlanFailed               what lies on disk
-├── BackendMissing, DeviceMismatch, ClusterLost                       the machine
+├── BackendMissing, ClusterLost                                       the machine
 └── CopyRequired, OutOfDeviceMemory                                   memory
 
 A message has four facts: where it happened, what is wrong with the value that was seen, what was expected, what to try.
@@ -17,29 +17,13 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = [
-    "ArtifactError",
-    "BackendMissing",
-    "BadConfig",
-    "BadData",
-    "BadFile",
-    "ClusterLost",
-    "ColumnNotFound",
-    "CopyRequired",
-    "DeviceMismatch",
-    "ExpressionError",
-    "GpupipeError",
-    "LeakageError",
-    "NotFitted",
-    "OutOfDeviceMemory",
-    "PartitionFailed",
-    "PlanFailed",
-    "SchemaMismatch",
-]
-
+__all__ = ["ArtifactError", "BackendMissing", "BadConfig", "BadData", "BadFile", "ClusterLost", "ColumnNotFound"]
+__all__ += ["CopyRequired", "ExpressionError", "GpupipeError", "LeakageError", "NotFitted", "OutOfDeviceMemory"]
+__all__ += ["PartitionFailed", "PlanFailed", "SchemaMismatch"]
 
 _UNSEEN = object()
 _ALIKE = 0.7  # below it difflib calls names alike that share nothing but letters
+_LONGEST = 200  # characters of a value
 _TELLING = 3  # characters that a part of a name needs to stand for it
 
 
@@ -67,12 +51,12 @@ class GpupipeError(Exception):
         self.expected = expected
         self.remedy = remedy
         self.got = None if got is _UNSEEN else got
-        seen = "" if got is _UNSEEN else f", got {_short(got)}"
+        shown = repr(got)
+        seen = "" if got is _UNSEEN else f", got {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 3]}...'}"
         super().__init__(f"{where}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}")
 
     def __str__(self) -> str:
-        # KeyError shows the repr of its argument; the whole family shows the text.
-        return str(self.args[0])
+        return str(self.args[0])  # KeyError would show its repr
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -86,14 +70,7 @@ def _rebuild(cls: type[GpupipeError], args: tuple[object, ...], facts: dict[str,
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Find the name that was meant: misspelt, in other capitals, without its underscores, or cut short; else None.
-
-    Example:
-        >>> nearest("tail_num", ["origin", "tailnum"]), nearest("dist", ["origin", "distance"])
-        ('tailnum', 'distance')
-        >>> nearest("between", ["week", "weekday"]), nearest("sin", ["string", "minute"])
-        (None, None)
-    """
+    """Find the name that was meant: misspelt, in other capitals, without its underscores, or cut short; else None."""
     asked, plain = _plain(str(name)), {_plain(str(known)): known for known in reversed([*names])}
     near = [known for known in plain if sorted(known) == sorted(asked)]  # letters in another order, of short names too
     near = near or get_close_matches(asked, plain, n=1, cutoff=_ALIKE)
@@ -105,11 +82,6 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_.-]", "", name.lower())
-
-
-def _short(value: object, limit: int = 200) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 class ColumnNotFound(GpupipeError, KeyError):
@@ -140,11 +112,7 @@ class SchemaMismatch(GpupipeError, ValueError):
 
 
 class BadData(GpupipeError, ValueError):
-    """Invalid values: infinities, an all-missing column, duplicate keys.
-
-    Attributes:
-        row: the first such value's position in its column, from 0, where that is known.
-    """
+    """Invalid values: infinities, an all-missing column, duplicate keys; `row` is the first one's position if known."""
 
     row: int | None = None
 
@@ -190,10 +158,6 @@ class ClusterLost(GpupipeError, ConnectionError):
 
 class BackendMissing(GpupipeError, ImportError):
     """Backend that cannot run on this machine."""
-
-
-class DeviceMismatch(GpupipeError, RuntimeError):
-    """Device mismatch: data is on another device than the one that should process it."""
 
 
 class CopyRequired(GpupipeError, ValueError):

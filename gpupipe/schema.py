@@ -11,25 +11,10 @@ from typing import Any
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.text import as_list, format_count, html_table, text_table
 
-__all__ = [
-    "DTYPES",
-    "FLOATS",
-    "ID",
-    "INTEGERS",
-    "LISTS",
-    "ROW",
-    "Field",
-    "Kind",
-    "Role",
-    "Schema",
-    "get_element_dtype",
-    "is_passenger",
-    "suggest_conversion",
-    "to_list_dtype",
-]
-
+__all__ = ["DTYPES", "FLOATS", "INTEGERS", "LISTS", "Field", "Kind", "Role", "Schema"]
 
 _MANY_FIELDS, _MOST_SOURCES = 60, 8  # for a table of them
+_LEGEND = "ids: 0 missing, 1 unknown or rare, 2.. vocabulary"
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float32", "float64")
@@ -46,22 +31,12 @@ _PASSENGERS = (
 
 
 def to_list_dtype(dtype: str) -> str:
-    """Return the type of lists whose elements have that type.
-
-    Example:
-        >>> to_list_dtype("string")
-        'list<string>'
-    """
+    """Return the type of lists whose elements have that type."""
     return f"list<{dtype}>"
 
 
 def get_element_dtype(dtype: str) -> str | None:
-    """Return the type of a list's elements; None for a type that is no list's.
-
-    Example:
-        >>> get_element_dtype("list<int64>"), get_element_dtype("int64")
-        ('int64', None)
-    """
+    """Return the type of a list's elements; None for a type that is no list's."""
     return dtype[5:-1] if dtype in LISTS else None
 
 
@@ -69,10 +44,6 @@ def is_passenger(dtype: str) -> bool:
     """Return whether columns of that type are only carried: verbs, `keep` and writers have them, steps refuse them.
 
     Such a type is Arrow's own text; see docs/decisions/023-column-types.md.
-
-    Example:
-        >>> is_passenger("decimal128(20, 2)"), is_passenger("timestamp"), is_passenger("list<int64>")
-        (True, False, False)
     """
     return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
 
@@ -81,31 +52,21 @@ OF_A_DATASET = "of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
 """How a step is applied to a lazy table, for an error's remedy."""
 
 
-def suggest_conversion(name: str, dtype: str) -> str:
-    """Return an error's remedy for a column that is only carried: how to get numbers of it, or to keep it.
-
-    Example:
-        >>> suggest_conversion("amount", "decimal128(20, 2)")
-        "T.Cast({'amount': 'float64'}) before, of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
-    """
+def suggest_conversion(name: str, dtype: str, *, text: bool = False) -> str:
+    """Return an error's remedy for a column that is only carried: how to get numbers or text of it, or to keep it."""
+    if text and dtype.startswith(("decimal", "binary", "large_binary")):
+        return f"T.Cast({{{name!r}: 'string'}}) before, {OF_A_DATASET}"
     if dtype.startswith(("decimal", "duration", "time")):
         return f"T.Cast({{{name!r}: 'float64'}}) before, {OF_A_DATASET}"
     return f"keep=[{name!r}], which carries it beside the features; or a column of plain values made from it before"
 
 
 def require_no_nul(name: str, within: str) -> None:
-    """Raise `BadConfig` for a column whose name, or that of a field within it, has a NUL; Polars cannot hand it on.
-
-    Example:
-        >>> require_no_nul("place", "struct<city: string>")
-    """
+    """Raise `BadConfig` for a column whose name, or that of a field within it, has a NUL; Polars cannot hand it on."""
     if "\0" in name or "\0" in within:
-        raise BadConfig(
-            f"column {name!r}",
-            "its name, or that of a field within it, has the character NUL",
-            expected="names without it",
-            remedy=f"frame.rename(columns={{{name!r}: {name.replace(chr(0), '')!r}}}) before",
-        )
+        problem = "its name, or that of a field within it, has the character NUL"
+        remedy = f"frame.rename(columns={{{name!r}: {name.replace(chr(0), '')!r}}}) before"
+        raise BadConfig(f"column {name!r}", problem, expected="names without it", remedy=remedy)
 
 
 class Kind(StrEnum):
@@ -172,13 +133,8 @@ class Field:
     def __post_init__(self) -> None:
         kind = _KIND_OF.get(self.dtype) or (Kind.PASSENGER if is_passenger(self.dtype) else None)
         if kind is None:
-            raise BadConfig(
-                f"column {self.name!r}",
-                "unknown type",
-                got=self.dtype,
-                expected=f"one of {', '.join(DTYPES)}, or list<one of them>",
-                remedy="dtype='float64'",
-            )
+            where, expected = f"column {self.name!r}", f"one of {', '.join(DTYPES)}, or list<one of them>"
+            raise BadConfig(where, "unknown type", got=self.dtype, expected=expected, remedy="dtype='float64'")
         require_no_nul(self.name, self.dtype)
         if self.kind is None:
             object.__setattr__(self, "kind", kind)
@@ -193,12 +149,7 @@ class Field:
 
     @property
     def zone(self) -> str:
-        """The time zone of its times; empty where they have none.
-
-        Example:
-            >>> Field("at", "timestamp", written_as="timestamp[us, tz=Europe/Oslo]").zone
-            'Europe/Oslo'
-        """
+        """The time zone of its times; empty where they have none."""
         return self.written_as.partition("tz=")[2].removesuffix("]")
 
     def with_instants(self) -> Field:
@@ -225,8 +176,8 @@ class Schema:
 
     Args:
         fields: the columns; names are unique.
-        ranges: the least and the greatest value, by column name, of the rows that a pipeline was fitted on; known of
-            some columns, by the pipeline's own schemas only: one made from another knows none.
+        ranges: the least and the greatest value, by column name, of the rows that a pipeline was fitted on; only a
+            pipeline's own schemas know them, of some columns.
 
     Raises:
         BadConfig: two columns have the same name.
@@ -247,13 +198,11 @@ class Schema:
         index: dict[str, Field] = {}
         for item in self.fields:
             if item.name in index:
-                raise BadConfig(
-                    "schema",
+                problem, remedy = (
                     "two columns have the same name",
-                    got=item.name,
-                    expected="unique names",
-                    remedy="each name once, or one of the columns renamed before",
+                    "each name once, or one of the columns renamed before",
                 )
+                raise BadConfig("schema", problem, got=item.name, expected="unique names", remedy=remedy)
             index[item.name] = item
         object.__setattr__(self, "_index", index)
 
@@ -353,22 +302,19 @@ class Schema:
         """
         if self.target is None:
             return None
-        classes = self.target.classes
-        if classes is None:
+        if self.target.classes is None:
             return "regression"
-        if len(self.targets) > 1:
-            return "multilabel"
-        return "binary" if len(classes) == 2 else "multiclass"
+        one = "binary" if len(self.target.classes) == 2 else "multiclass"
+        return one if len(self.targets) == 1 else "multilabel"
 
     def to_json(self) -> list[dict[str, Any]]:
         """Convert to plain lists and strings, for a file."""
         rows = []
         for item in self.fields:
-            row = asdict(item)
-            row["lineage"] = sorted(item.lineage)
-            row["classes"] = None if item.classes is None else list(item.classes)
-            row["range"] = list(self.ranges[item.name]) if item.name in self.ranges else None
-            rows.append(row)
+            found = self.ranges.get(item.name)
+            classes = None if item.classes is None else list(item.classes)
+            own = {"lineage": sorted(item.lineage), "classes": classes, "range": None if found is None else list(found)}
+            rows.append(asdict(item) | own)
         return rows
 
     @classmethod
@@ -376,52 +322,35 @@ class Schema:
         """Build the schema that `to_json` described."""
         fields, ranges = [], {}
         for row in rows:
-            given = dict(row)
-            found = given.pop("range")
-            if found is not None:
-                ranges[row["name"]] = (found[0], found[1])
-            given["kind"] = Kind(row["kind"])
+            given = dict(row) | {"kind": Kind(row["kind"]), "lineage": frozenset(row["lineage"])}
             given["role"] = None if row["role"] is None else Role(row["role"])
-            given["lineage"] = frozenset(row["lineage"])
             given["classes"] = None if row["classes"] is None else tuple(row["classes"])
+            if (found := given.pop("range")) is not None:
+                ranges[row["name"]] = (found[0], found[1])
             fields.append(Field(**given))
         return cls(fields, ranges)
 
     def _table(self) -> list[Sequence[str]]:
         head = ["column", "dtype", "written as", "kind", "role", "ids", "nulls", "units", "range", "from", "step"]
-        body = [
-            [
-                item.name,
-                item.dtype,
-                item.written_as,
-                str(item.kind),
-                str(item.role or ""),
-                "" if item.cardinality is None else str(item.cardinality),
-                "yes" if item.nullable else "no",
-                item.units,
-                " to ".join(f"{end:.6g}" for end in self.ranges.get(item.name, ())),
-                ", ".join(sorted(item.lineage - {item.name})[:_MOST_SOURCES])
-                + (" ..." if len(item.lineage - {item.name}) > _MOST_SOURCES else ""),
-                item.step,
-            ]
-            for item in self.fields
-        ]
+        body = []
+        for item in self.fields:
+            what = [item.name, item.dtype, item.written_as, str(item.kind), str(item.role or "")]
+            ids, nulls = "" if item.cardinality is None else str(item.cardinality), "yes" if item.nullable else "no"
+            ends = " to ".join(f"{end:.6g}" for end in self.ranges.get(item.name, ()))
+            sources = sorted(item.lineage - {item.name})
+            listed = ", ".join(sources[:_MOST_SOURCES]) + (" ..." if len(sources) > _MOST_SOURCES else "")
+            body.append([*what, ids, nulls, item.units, ends, listed, item.step])
         if len(body) > _MANY_FIELDS:
-            body = [
-                _one_row(list(run)) for _, run in groupby(body, key=lambda cells: (*cells[1:6], cells[7], cells[10]))
-            ]
+            runs = groupby(body, key=lambda cells: (*cells[1:6], cells[7], cells[10]))
+            body = [_one_row(list(run)) for _, run in runs]
         told = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
         return list(zip(*told, strict=True))
 
-    @property
-    def _legend(self) -> str:
-        return "ids: 0 missing, 1 unknown or rare, 2.. vocabulary" if self.categorical else ""
-
     def __repr__(self) -> str:
-        return f"{text_table(self._table())}\n{self._legend}".rstrip()
+        return f"{text_table(self._table())}\n{_LEGEND if self.categorical else ''}".rstrip()
 
     def _repr_html_(self) -> str:
-        return html_table(self._table()) + (f"<p>{self._legend}</p>" if self._legend else "")
+        return html_table(self._table()) + (f"<p>{_LEGEND}</p>" if self.categorical else "")
 
 
 ROW = "⟨row⟩"

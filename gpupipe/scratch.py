@@ -20,21 +20,7 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class ScratchFolder:
-    """Temporary folder on a disk of this machine, removed with the object or at the end of the process.
-
-    As a context manager it is removed at the end of the block, however that ends.
-
-    Attributes:
-        path: where it is: in `gp.configure(scratch=)` where that is a folder, else in TMPDIR or the system's own place.
-
-    Raises:
-        BadFile: no folder can be made there.
-
-    Example:
-        >>> folder = ScratchFolder()
-        >>> folder.path.is_dir()
-        True
-    """
+    """Temporary folder on a disk of this machine, removed with the object, a `with` block or the process."""
 
     def __init__(self) -> None:
         parent = local_scratch()
@@ -59,11 +45,7 @@ def local_scratch() -> str | None:
 
 @contextmanager
 def writing_scratch(folder: Path) -> Iterator[None]:
-    """Name the folder in an error that says that its disk is full, or that it is gone.
-
-    Raises:
-        BadFile: it is.
-    """
+    """Raise `BadFile` naming the folder for an error that says that its disk is full, or that it is gone."""
     try:
         yield
     except GpupipeError:

@@ -7,28 +7,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import reduce
+from operator import and_
 from typing import Any
 
-from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Kind, Schema
 from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
 
-__all__ = [
-    "Selector",
-    "boolean",
-    "by_dtype",
-    "by_kind",
-    "by_name",
-    "everything",
-    "exclude",
-    "floating",
-    "glob",
-    "integer",
-    "matches",
-    "numeric",
-    "string",
-    "temporal",
-]
+__all__ = ["Selector", "boolean", "by_dtype", "by_kind", "by_name", "everything", "exclude", "floating", "glob"]
+__all__ += ["integer", "matches", "numeric", "string", "temporal"]
 
 
 class Selector(ABC):
@@ -47,9 +35,11 @@ class Selector(ABC):
     def takes(self, item: Field) -> bool:
         """Return whether a column is selected."""
 
-    @abstractmethod
     def check(self, schema: Schema) -> None:
         """Raise `ColumnNotFound` for a name that is not in the schema."""
+        for part in vars(self).values():
+            if isinstance(part, Selector):
+                part.check(schema)
 
     def names(self, schema: Schema) -> list[str]:
         """List the selected columns, in the order of the schema.
@@ -88,9 +78,7 @@ class _Chosen(Selector):
 
     def check(self, schema: Schema) -> None:
         if self.function == "by_name":
-            for name in self.words:
-                if name not in schema:
-                    raise ColumnNotFound.among(repr(self), name, schema.names)
+            schema.require(self.words, repr(self))
 
     def __repr__(self) -> str:
         return f"{self.function}({', '.join(map(repr, self.words))})"
@@ -103,22 +91,13 @@ class _Joined(Selector):
     right: Selector
 
     def __post_init__(self) -> None:
+        where, remedy = f"{self.left!r} {self.sign} ...", f"by_name({self.right!r})"
         if not isinstance(self.right, Selector):
-            raise BadConfig(
-                f"{self.left!r} {self.sign} ...",
-                "not a selector",
-                got=self.right,
-                expected="a selector on both sides",
-                remedy=f"by_name({self.right!r})",
-            )
+            raise BadConfig(where, "not a selector", got=self.right, expected="a selector on both sides", remedy=remedy)
 
     def takes(self, item: Field) -> bool:
         left, right = self.left.takes(item), self.right.takes(item)
         return {"|": left or right, "&": left and right, "-": left and not right}[self.sign]
-
-    def check(self, schema: Schema) -> None:
-        self.left.check(schema)
-        self.right.check(schema)
 
     def __repr__(self) -> str:
         return f"({self.left!r} {self.sign} {self.right!r})"
@@ -130,9 +109,6 @@ class _Not(Selector):
 
     def takes(self, item: Field) -> bool:
         return item.kind != Kind.PASSENGER and not self.inner.takes(item)
-
-    def check(self, schema: Schema) -> None:
-        self.inner.check(schema)
 
     def __repr__(self) -> str:
         return f"~{self.inner!r}"
@@ -179,9 +155,6 @@ def by_name(*names: str) -> Selector:
 def by_dtype(*dtypes: str) -> Selector:
     """Select the columns stored as one of these types, of `schema.DTYPES` or `schema.LISTS`.
 
-    Raises:
-        BadConfig: no such type.
-
     Example:
         >>> by_dtype("int8", "int16").names(Schema([Field("day", "int8"), Field("x", "float64")]))
         ['day']
@@ -193,9 +166,6 @@ def by_dtype(*dtypes: str) -> Selector:
 
 def by_kind(*kinds: str) -> Selector:
     """Select the columns of these kinds: `continuous`, `categorical`, `text`, `time` or `list`.
-
-    Raises:
-        BadConfig: no such kind.
 
     Example:
         >>> by_kind("time", "text").names(Schema([Field("at", "timestamp"), Field("x", "float64")]))
@@ -219,9 +189,6 @@ def glob(*patterns: str) -> Selector:
 def matches(pattern: str) -> Selector:
     """Select the columns in whose names a Python regular expression is found.
 
-    Raises:
-        BadConfig: it is none.
-
     Example:
         >>> matches("_delay$").names(Schema([Field("dep_delay", "float64"), Field("delay_dep", "float64")]))
         ['dep_delay']
@@ -230,9 +197,8 @@ def matches(pattern: str) -> Selector:
     try:
         re.compile(pattern)
     except re.error as cause:
-        raise BadConfig(
-            "matches", f"no regular expression ({cause})", got=pattern, expected="one", remedy="matches('_delay$')"
-        ) from None
+        problem, remedy = f"no regular expression ({cause})", "matches('_delay$')"
+        raise BadConfig("matches", problem, got=pattern, expected="one", remedy=remedy) from None
     return _Chosen("matches", (pattern,))
 
 
@@ -243,11 +209,8 @@ def exclude(*names: str | Selector) -> Selector:
         >>> exclude("day", temporal())
         (~by_name('day') & ~temporal())
     """
-    found = everything()
-    for position, name in enumerate(names):
-        gone = ~(name if isinstance(name, Selector) else by_name(name))
-        found = found & gone if position else gone
-    return found
+    left_out = [~(name if isinstance(name, Selector) else by_name(name)) for name in names]
+    return reduce(and_, left_out) if left_out else everything()
 
 
 def numeric() -> Selector:

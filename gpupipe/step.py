@@ -10,8 +10,7 @@ from typing import Any, Self
 from gpupipe.errors import BadConfig
 from gpupipe.support.text import arguments, format_count
 
-__all__ = ["IN_STEP", "Step", "in_step"]
-
+__all__ = ["Step"]
 
 IN_STEP = "in step "
 """What the note that `in_step` adds to an error begins with."""
@@ -59,13 +58,8 @@ class Step:
         known = self.get_params()
         for name in params:
             if name not in known:
-                raise BadConfig(
-                    type(self).__name__,
-                    "no such parameter",
-                    got=name,
-                    expected=f"one of {sorted(known)}",
-                    remedy="get_params()",
-                )
+                where, expected = type(self).__name__, f"one of {sorted(known)}"
+                raise BadConfig(where, "no such parameter", got=name, expected=expected, remedy="get_params()")
         vars(self).update(vars(type(self)(**known | params)))
         return self
 
@@ -82,19 +76,7 @@ class Step:
 
 @contextmanager
 def in_step(step: Step) -> Iterator[None]:
-    """Name the step in a note of whatever is raised inside.
-
-    Example:
-        >>> class Halve(Step):
-        ...     def __init__(self):
-        ...         pass
-        >>> try:
-        ...     with in_step(Halve()):
-        ...         1 / 0
-        ... except ZeroDivisionError as error:
-        ...     error.__notes__
-        ['in step Halve()']
-    """
+    """Name the step in a note of whatever is raised inside."""
     try:
         yield
     except Exception as error:

@@ -22,7 +22,6 @@ BUILTIN = {
     "ClusterLost": ConnectionError,
     "ColumnNotFound": KeyError,
     "CopyRequired": ValueError,
-    "DeviceMismatch": RuntimeError,
     "ExpressionError": ValueError,
     "GpupipeError": Exception,
     "LeakageError": ValueError,

@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, SchemaMismatch
-from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion
+from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import derive
 
 _NOT_A_TIME = np.iinfo("int64").min
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # The casts that are defined from types that are only carried.
+_BETWEEN = ("float64", "int64", "string")
 _FROM_CARRIED = (
     ("decimal", (*FLOATS, *INTEGERS, "string")),
     (("duration[", "time32[", "time64["), ("float64", "int64")),
@@ -52,8 +53,10 @@ def cast_column(
         try:
             elements = cast_column(column.elements, element, name, backend, exact=exact)
         except BadData as error:
-            error.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
-            raise
+            remedy = f"leave it {column.dtype}"
+            found = BadData(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
+            found.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
+            raise found from None
         return Column(dtype, column.data, column.valid, None, elements)
     if column.dtype == "string":
         return _parse_strings(column, dtype, name, backend)
@@ -70,33 +73,42 @@ def cast_column(
 
 def require_castable(source: str, dtype: str, name: str) -> None:
     """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are."""
-    element, wanted = get_element_dtype(source), get_element_dtype(dtype)
-    if element is not None and wanted is not None:
-        require_castable(element, wanted, name)
-    elif not _are_connected(source, dtype):
-        expected, remedy = "int64, microseconds since 1970, for a timestamp", f"Cast({{{name!r}: 'int64'}}) before it"
-        if is_passenger(source):
-            expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds"
-            remedy = suggest_conversion(name, source)
-        elif element is not None:
-            expected = "a list type"
-            remedy = f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
-        elif source == "timestamp":
-            expected = "int64, microseconds since 1970, or text"
-            remedy = f"DateParts({name!r}, ['hour']) and the like for parts of it"
-        elif source in FLOATS:
-            remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
+    if not _are_connected(source, dtype):
+        expected, remedy = _suggest_cast(source, dtype, name)
         raise SchemaMismatch(f"column {name!r}", f"{source} cannot become {dtype}", expected=expected, remedy=remedy)
 
 
 def _are_connected(source: str, dtype: str) -> bool:
+    element, wanted = get_element_dtype(source), get_element_dtype(dtype)
+    if element is not None and wanted is not None:
+        return _are_connected(element, wanted)
     if source == dtype or (is_passenger(source) and is_passenger(dtype)):
         return True
     if is_passenger(source):
         return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
-    if get_element_dtype(source) is not None or get_element_dtype(dtype) is not None:
+    if element is not None or wanted is not None:
         return False
     return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
+
+
+def _suggest_cast(source: str, dtype: str, name: str) -> tuple[str, str]:
+    """Return which types a type can be cast to, and what leads to the wanted one, for an error."""
+    is_list = get_element_dtype(source) is not None
+    if is_list and get_element_dtype(dtype) is None:
+        return "a list type", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
+    if not is_list and get_element_dtype(dtype) is not None:
+        return "a list, for a list type", f"Map(fn, reads=[{name!r}], adds=[{name!r}]), whose function makes the lists"
+    if source in FLOATS:
+        remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
+        return "int64, microseconds since 1970, for a timestamp", remedy
+    expected = "int64, microseconds since 1970, between times and numbers"
+    if is_passenger(source):
+        expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds, bytes to"
+        expected += " text"
+    for between in map(to_list_dtype, _BETWEEN) if is_list else _BETWEEN:
+        if _are_connected(source, between) and _are_connected(between, dtype):
+            return expected, f"Cast({{{name!r}: {between!r}}}) before it"
+    return expected, suggest_conversion(name, source)
 
 
 def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> Column:
@@ -129,7 +141,8 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
     except pa.ArrowInvalid as cause:
         remedy = f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
         if not is_passenger(dtype):
-            remedy = f"leave it {kind}, or 'float64'"
+            decoded = f"Map(fn, reads=[{name!r}], adds=[{name!r}]), whose function decodes the bytes"
+            remedy = f"leave it {kind}, or {decoded if dtype == 'string' else repr('float64')}"
         elif pa.types.is_decimal(kind):
             scale = arrow_type(dtype).scale
             wide = f"decimal128(38, {max(scale, kind.scale)})"

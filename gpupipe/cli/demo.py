@@ -35,13 +35,7 @@ scorer.predict_proba(valid).write_parquet(sys.argv[3])
 
 
 def add_holiday(frame: Any) -> Any:
-    """Add whether a flight leaves on a federal holiday: a user function in the API that pandas and cuDF have in common.
-
-    Example:
-        >>> import pandas as pd
-        >>> add_holiday(pd.DataFrame({"time_hour": pd.to_datetime(["2013-07-04", "2013-07-08"])}))["holiday"].tolist()
-        [True, False]
-    """
+    """Add whether a flight leaves on a federal holiday: a user function for pandas and cuDF alike."""
     frame["holiday"] = frame["time_hour"].dt.strftime("%Y-%m-%d").isin(HOLIDAYS)
     return frame
 
@@ -71,25 +65,13 @@ def flights_pipeline(weather: Any, **target: Any) -> gp.Pipeline:
 
 
 def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict[str, float]:
-    """Run the demonstration and print what happens; returns the figures.
+    """Run the demonstration on the tables in `data`, save to `out` and print what happens; returns the figures.
 
-    Args:
-        data: the folder with `flights.parquet` and `weather.parquet`.
-        out: the folder the pipeline and its model are saved to.
-        seed: of the weights and the order of the rows.
-        reference: fit scikit-learn's gradient boosting on the same columns and rows, for comparison.
-
-    Raises:
-        BadConfig: `data` does not hold the tables.
+    With `reference`, scikit-learn's gradient boosting is fitted on the same columns and rows, for comparison.
     """
     if not (data / "flights.parquet").is_file():
-        raise BadConfig(
-            "gpupipe demo",
-            "flights.parquet is not there",
-            got=str(data),
-            expected="the folder data/ of the repository",
-            remedy="gpupipe demo --data PATH",
-        )
+        problem, expected = "flights.parquet is not there", "the folder data/ of the repository"
+        raise BadConfig("gpupipe demo", problem, got=str(data), expected=expected, remedy="gpupipe demo --data PATH")
     started = time.perf_counter()
     flights = gp.read_parquet(data / "flights.parquet")
     weather = gp.read_parquet(data / "weather.parquet")
@@ -109,16 +91,17 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     scorer = gp.load(out, allow=["gpupipe.cli.demo.add_holiday"])
     unlabelled = [name for name in flights.columns if name != "arr_delay"]
     scores = scorer.predict_proba(valid.select(unlabelled)).compute()
-    figures = {
-        "auc": float(history.rows[-1]["valid_auc"]),
-        "seconds": time.perf_counter() - started,
-        "peak_gb": _peak_gb(),
-    }
-    print(
-        f"saved to {out}; loaded again, it scores flights whose delay it is not shown:\n{scores.head().to_string()}\n"
-    )
+    figures = {"auc": float(history.rows[-1]["valid_auc"]), "seconds": time.perf_counter() - started}
+    figures["peak_gb"] = _peak_gb()
+    print(f"saved to {out}; loaded again, it scores flights whose delay it is not shown:")
+    print(f"{scores.head().to_string()}\n")
 
-    same = _score_in_second_process(data, out, unlabelled)
+    same_file = out.with_name(out.name + "-scores.parquet")
+    same_file.unlink(missing_ok=True)
+    given = [str(out), str(data / "flights.parquet"), str(same_file), ",".join(unlabelled), SPLIT]
+    # This interpreter, our own text.
+    subprocess.run([sys.executable, "-c", SECOND_PROCESS, *given], check=True)  # noqa: S603
+    same = gp.read_parquet(same_file).compute()
     equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
     print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
     costs = f"{figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB"
@@ -132,26 +115,8 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     return figures
 
 
-def _score_in_second_process(data: Path, out: Path, columns: list[str]) -> Any:
-    scores = out.with_name(out.name + "-scores.parquet")
-    scores.unlink(missing_ok=True)
-    given = [str(out), str(data / "flights.parquet"), str(scores), ",".join(columns), SPLIT]
-    subprocess.run(  # noqa: S603 (this interpreter, our own text)
-        [sys.executable, "-c", SECOND_PROCESS, *given], check=True
-    )
-    return gp.read_parquet(scores).compute()
-
-
 def reference_auc(pipeline: gp.Pipeline, train: gp.Dataset, valid: gp.Dataset) -> float:
-    """Compute the AUC on `valid` of scikit-learn's gradient boosting on the raw feature columns.
-
-    Args:
-        pipeline: the demonstration's, whose transforms are applied.
-        train: the flights it learns from.
-        valid: the flights it is checked on.
-
-    Memory: both parts as pandas frames.
-    """
+    """Compute the AUC on `valid` of scikit-learn's gradient boosting on the raw feature columns of `train`."""
     assert pipeline.features is not None
     columns = sorted(pipeline.features.inputs)
     plain = gp.Pipeline(pipeline.steps, backend="cpu").fit(train)

@@ -79,25 +79,18 @@ class Report:
 
 
 def diagnose(machine: Machine, requested: str | None = None) -> Report:
-    """Assess the machine that `probe` described.
-
-    Args:
-        machine: what is there.
-        requested: the backend that has to work: `"auto"`, `"cpu"` or `"gpu"`; by default the one in force.
-
-    Example:
-        >>> from gpupipe.backend.device.probe import probe
-        >>> report = diagnose(probe({"CUDA_VISIBLE_DEVICES": ""}), "cpu")
-        >>> report.rows[0].name, report.exit_code
-        ('Python', 0)
-    """
+    """Assess the machine that `probe` described, for the requested backend, by default the one in force."""
     rows = [
         Row("Python", platform.python_version(), *_unless(sys.version_info >= (3, 11), "Python 3.11 or newer")),
         *_hardware(machine),
         *_libraries(machine),
         *_cuda_builds(machine),
-        _backend(machine, settings().backend if requested is None else requested),
     ]
+    try:
+        chosen, reason = choose_backend(settings().backend if requested is None else requested, machine)
+        rows.append(Row("backend", f"{chosen}: {reason}"))
+    except BackendMissing as error:
+        rows.append(Row("backend", f"gpu cannot work: {error.problem}", Verdict.FAIL, error.remedy))
     return Report(tuple(rows))
 
 
@@ -196,14 +189,6 @@ def _cuda_builds(machine: Machine) -> Iterator[Row]:
         why = f"newer than the driver's {wanted}" if beyond else f"beside RAPIDS for {majors[0]}"
         found = f"{torch.cuda or 'none'}, {why}"
         yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, torch_line(wanted))
-
-
-def _backend(machine: Machine, requested: str) -> Row:
-    try:
-        chosen, reason = choose_backend(requested, machine)
-    except BackendMissing as error:
-        return Row("backend", f"gpu cannot work: {error.problem}", Verdict.FAIL, error.remedy)
-    return Row("backend", f"{chosen}: {reason}")
 
 
 def _public(name: str) -> str:

@@ -26,41 +26,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpupipe", description="Tables to a trained PyTorch model, on a GPU or without."
-    )
+    about = "Tables to a trained PyTorch model, on a GPU or without."
+    parser = argparse.ArgumentParser(prog="gpupipe", description=about)
     parser.add_argument("-v", "--verbose", action="store_true", help="log what is decided and why")
     parser.add_argument("--version", action="version", version=f"gpupipe {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser("demo", help="a year of flights: from Parquet to a saved model that predicts delays")
-    demo.add_argument(
-        "--data", type=Path, default=_find_shipped_data(), help="folder with flights.parquet and weather.parquet"
-    )
+    data = Path("data")  # of the working folder, else of the repository that contains this package
+    data = data if data.is_dir() else Path(__file__).parents[2] / "data"
+    demo.add_argument("--data", type=Path, default=data, help="folder with flights.parquet and weather.parquet")
     demo.add_argument("--out", type=Path, default=Path("runs/flights"), help="where the pipeline and model are saved")
     demo.add_argument("--seed", type=int, default=7)
-    demo.add_argument(
-        "--no-reference", action="store_true", help="do not fit scikit-learn's gradient boosting beside it"
-    )
+    beside = "do not fit scikit-learn's gradient boosting beside it"
+    demo.add_argument("--no-reference", action="store_true", help=beside)
     demo.set_defaults(run=_demo)
 
-    doctor = commands.add_parser(
-        "doctor", help="what is installed, whether it fits together and runs on the GPU, what to do"
-    )
-    doctor.set_defaults(run=_doctor)
+    fits = "what is installed, whether it fits together and runs on the GPU, what to do"
+    commands.add_parser("doctor", help=fits).set_defaults(run=_doctor)
 
     inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
-    inspect.add_argument(
-        "path", help="file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
-    )
+    formats = "file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
+    inspect.add_argument("path", help=formats)
     inspect.set_defaults(run=_inspect)
     return parser
-
-
-def _find_shipped_data() -> Path:
-    """Return `data/` of the working folder, else that of the repository that contains this package."""
-    here = Path("data")
-    return here if here.is_dir() else Path(__file__).parents[2] / "data"
 
 
 def _demo(parsed: argparse.Namespace) -> int:
@@ -81,10 +70,8 @@ def _doctor(_: argparse.Namespace) -> int:
         return report.exit_code
     from gpupipe.cli.warm_up import warm_up
 
-    print(
-        "\nA small pipeline runs on the GPU; the first time its kernels are compiled, which may take a minute.",
-        flush=True,
-    )
+    compiling = "the first time its kernels are compiled, which may take a minute."
+    print(f"\nA small pipeline runs on the GPU; {compiling}", flush=True)
     report = Report((warm_up(),))
     print(report)
     return report.exit_code
@@ -93,17 +80,13 @@ def _doctor(_: argparse.Namespace) -> int:
 def _inspect(parsed: argparse.Namespace) -> int:
     from gpupipe import io
 
-    print(io.inspect(getattr(io, _reader(parsed.path))(parsed.path)))
+    path = parsed.path
+    names = [Path(name).name for name in ([path, *Path(path).rglob("[!._]*")] if Path(path).is_dir() else [path])]
+    found = (
+        reader for reader, kinds in _READERS.items() if any(re.search(rf"\.({kinds})(\W|$)", name) for name in names)
+    )
+    print(io.inspect(getattr(io, next(found, "read_parquet"))(path)))
     return 0
-
-
-def _reader(path: str) -> str:
-    """Return the reader for a file or pattern by its name, for a folder by its files' names; Parquet by default."""
-    names = [path, *map(str, Path(path).rglob("[!._]*"))] if Path(path).is_dir() else [path]
-    for reader, kinds in _READERS.items():
-        if any(re.search(rf"\.({kinds})(\W|$)", name.rpartition("/")[2]) for name in names):
-            return reader
-    return "read_parquet"
 
 
 _READERS = {

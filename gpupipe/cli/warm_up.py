@@ -23,12 +23,6 @@ def warm_up(backend: str = "gpu") -> Row:
 
     CuPy keeps what it compiles in `CUPY_CACHE_DIR` (by default `~/.cupy/kernel_cache`), Triton in `TRITON_CACHE_DIR`
     (`~/.triton/cache`): where these folders last, the next process finds it there.
-
-    Memory: a few megabytes on the device, and what a CUDA context takes.
-
-    Example:
-        >>> warm_up("cpu").verdict
-        <Verdict.OK: 'ok'>
     """
     start = perf_counter()
     try:

@@ -6,26 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 from gpupipe.errors import nearest
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, Source, has_offset, value_as
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Schema, is_passenger, suggest_conversion
+from gpupipe.support.text import derive
 from gpupipe.support.time_zones import closest_zones, is_zone
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function's signature.
+    """Signature of a function: its arguments' names, for messages, a kind of `_KINDS` or `any` for each, and a type.
 
-    Args:
-        arguments: their names, for messages.
-        takes: a kind per argument: `number` (a boolean counts 0 or 1), `condition`, `text`, `time`, `text or list`,
-            `plain` (an integer, a boolean or text) or `any`; constants are `constant text`, `part` (text that is not
-            empty), `pattern` (a regular expression), `zone` (a time zone's name) and `constant integer`.
-        gives: a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
-            float64), `common` (what holds the values of the arguments that are no condition) or `ordered` (the same, no
-            text).
-        may_take: kinds of further arguments that may be left out.
+    It gives a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
+    float64), `common` (what holds the values of the arguments that are no condition) or `ordered` (the same, no text).
+    `may_take` are kinds of further arguments.
     """
 
     arguments: str
@@ -40,36 +36,21 @@ DATE_FLAGS = (
     *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")),
 )
 
-_FLOATING = Function("x", ("number",), "float")
-_NUMBER = Function("x", ("number",), "number")
-_TEXT = Function("text", ("text",), "string")
-_SEARCH = Function('text, "part"', ("text", "constant text"), "bool")
-
 FUNCTIONS: dict[str, Function] = {
     "where": Function("condition, x, y", ("condition", "any", "any"), "common"),
-    "isnull": Function("x", ("any",), "bool"),
-    "notnull": Function("x", ("any",), "bool"),
+    **dict.fromkeys(("isnull", "notnull"), Function("x", ("any",), "bool")),
     "fillna": Function("x, value", ("any", "any"), "common"),
-    "log1p": _FLOATING,
-    "log": _FLOATING,
-    "exp": _FLOATING,
-    "sqrt": _FLOATING,
-    "abs": _NUMBER,
-    "round": _NUMBER,
-    "floor": _NUMBER,
-    "ceil": _NUMBER,
+    **dict.fromkeys(("log1p", "log", "exp", "sqrt"), Function("x", ("number",), "float")),
+    **dict.fromkeys(("abs", "round", "floor", "ceil"), Function("x", ("number",), "number")),
     "clip": Function("x, low, high", ("any", "any", "any"), "ordered"),
-    "minimum": Function("x, y", ("any", "any"), "ordered"),
-    "maximum": Function("x, y", ("any", "any"), "ordered"),
+    **dict.fromkeys(("minimum", "maximum"), Function("x, y", ("any", "any"), "ordered")),
     **dict.fromkeys(DATE_PARTS, Function("time", ("time",), "int64", ("zone",))),
     **dict.fromkeys(DATE_FLAGS, Function("time", ("time",), "bool", ("zone",))),
-    "lower": _TEXT,
-    "upper": _TEXT,
-    "strip": _TEXT,
+    **dict.fromkeys(("lower", "upper", "strip"), Function("text", ("text",), "string")),
     "len": Function("text", ("text or list",), "int64"),
-    "contains": _SEARCH,
-    "startswith": _SEARCH,
-    "endswith": _SEARCH,
+    **dict.fromkeys(
+        ("contains", "startswith", "endswith"), Function('text, "part"', ("text", "constant text"), "bool")
+    ),
     "search": Function('text, "pattern"', ("text", "pattern"), "bool"),
     "extract": Function('text, "pattern"', ("text", "pattern"), "string"),
     "split": Function('text, "separator", 0', ("text", "part", "constant integer"), "string"),
@@ -147,12 +128,7 @@ _UNKNOWN_TO_PYTHON = r"\\[pP](?:\{\^?\w+\}|\w)"
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Return why RE2 would reject a pattern; None where it would not.
-
-    Example:
-        >>> pattern_problem("(a"), pattern_problem("a(?=b)"), pattern_problem("[0-9]+")
-        ('missing ), unterminated subpattern at position 0', 'it has no lookaround', None)
-    """
+    """Return why RE2 would reject a pattern; None where it would not."""
     for unknown, problem in _UNKNOWN_TO_RE2:
         if re.search(unknown, pattern):
             return problem
@@ -177,39 +153,38 @@ _KINDS: dict[str, tuple[Sequence[str], str]] = {
     "time": (("timestamp",), "a timestamp"),
     "plain": ((*INTEGERS, "bool", "string"), "an integer, a boolean or text"),
 }
-_CONSTANTS = ("constant text", "part", "pattern", "zone", "constant integer")
+_CONSTANT_EXAMPLES = {
+    **dict.fromkeys(("constant text", "part", "pattern"), "'text' in quotation marks"),
+    "zone": "'America/New_York'",
+    "constant integer": "0, a number written out",
+}
+_CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
 
 def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
-    """Infer the dtype of a whole tree over columns of these dtypes.
-
-    Raises:
-        ColumnNotFound: a column is not among them.
-        ExpressionError: an operation does not take what it is given.
-    """
+    """Infer the dtype of a whole tree over columns of these dtypes."""
     if isinstance(node, Constant):
         return node.dtype
     if isinstance(node, Name):
         if node.name not in dtypes:
             raise source.no_column(node.span, node.name, dtypes)
         return dtypes[node.name]
-    if isinstance(node, Comparison):
-        _refuse_quoted_column(node, dtypes, source)
+    constants = [operand for operand in node.operands if isinstance(operand, Constant)]
+    quoted = next((constant for constant in constants if constant.value in dtypes), None)
+    if isinstance(node, Comparison) and quoted is not None and len(constants) == len(node.operands):
+        problem = "a column's name in quotation marks is a text, the same in every row"
+        raise source.error(quoted.span, problem, "a column", f"col({quoted.value!r})", got=quoted.value)
     return infer_operation(node, [infer_dtype(operand, dtypes, source) for operand in node.operands], source)
 
 
 def require_comparable_times(node: Node, schema: Schema, source: Source) -> None:
-    """Raise for times with a zone or an offset beside columns of times without a zone in one operation.
-
-    Raises:
-        ExpressionError: there are such.
-    """
+    """Raise for times with a zone or an offset beside columns of times without a zone in one operation."""
     _zones(node, schema, source)
 
 
 def _zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
-    """List the columns and the constants with an offset that a node takes its times from, each with its zone."""
+    """Find the columns and the constants with an offset that a node takes its times from, each with its zone."""
     if isinstance(node, Name):
         return {node: schema[node.name].zone} if schema[node.name].dtype == "timestamp" else {}
     if isinstance(node, Constant):
@@ -222,30 +197,20 @@ def _zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
         shown = " and ".join(f"{_titled(item, source)} ({zone or 'no time zone'})" for item, zone in zones.items())
         remedy = f"T.Cast({dict.fromkeys(columns, 'int64')}) before, if both are UTC"
         remedy = remedy if len(columns) == len(zones) else "the time without its offset"
-        raise source.error(
-            node.span,
-            f"times with a time zone beside times without: {shown}",
-            expected="a zone on both sides, or on none",
-            remedy=f"{remedy}; else tz_localize of the frame",
-        )
+        remedy = f"{remedy}; else tz_localize of the frame"
+        problem = f"times with a time zone beside times without: {shown}"
+        raise source.error(node.span, problem, "a zone on both sides, or on none", remedy)
     gives = FUNCTIONS[node.name].gives if isinstance(node, Operation) and node.name in FUNCTIONS else ""
     return zones if gives in ("common", "ordered") else {}
 
 
 def infer_operation(node: Comparison | Operation, dtypes: Sequence[str], source: Source) -> str:
-    """Infer the result dtype of one operation on operands of these dtypes.
-
-    Raises:
-        ExpressionError: it does not take them.
-    """
-    if isinstance(node, Comparison):
-        for left, right in pairwise(zip(node.operands, dtypes, strict=True)):
+    """Infer the result dtype of one operation on operands of these dtypes."""
+    if isinstance(node, Comparison) or node.name == "in":
+        first, *others = operands = list(zip(node.operands, dtypes, strict=True))
+        pairs = pairwise(operands) if isinstance(node, Comparison) else ((first, other) for other in others)
+        for left, right in pairs:
             _require_alike(left, right, source)
-        return "bool"
-    if node.name == "in":
-        first, *others = zip(node.operands, dtypes, strict=True)
-        for other in others:
-            _require_alike(first, other, source)
         return "bool"
     if node.name in ("and", "or", "not"):
         _require(node, dtypes, ["condition"] * len(dtypes), source)
@@ -253,20 +218,6 @@ def infer_operation(node: Comparison | Operation, dtypes: Sequence[str], source:
     if node.name in FUNCTIONS:
         return _call(node, dtypes, source)
     return _arithmetic(node, dtypes, source)
-
-
-def _refuse_quoted_column(node: Comparison, dtypes: Mapping[str, str], source: Source) -> None:
-    """Raise where constants alone are compared, of which one is a column's name in quotation marks."""
-    constants = [operand for operand in node.operands if isinstance(operand, Constant)]
-    quoted = [constant for constant in constants if constant.value in dtypes]
-    if quoted and len(constants) == len(node.operands):
-        raise source.error(
-            quoted[0].span,
-            "a column's name in quotation marks is a text, the same in every row",
-            got=quoted[0].value,
-            expected="a column",
-            remedy=f"col({quoted[0].value!r})",
-        )
 
 
 def common_dtype(operands: Sequence[Node], dtypes: Sequence[str]) -> str | None:
@@ -289,7 +240,7 @@ def _arithmetic(node: Operation, dtypes: Sequence[str], source: Source) -> str:
         return "float64"
     _require(node, dtypes, ["number"] * len(dtypes), source)
     exponent = node.operands[-1]
-    is_fraction = node.name == "**" and isinstance(exponent, Constant) and _number(exponent) < 0
+    is_fraction = node.name == "**" and isinstance(exponent, Constant) and float(exponent.value) < 0
     if node.name == "/" or is_fraction or any(dtype in FLOATS for dtype in dtypes):
         return "float32" if common_dtype(node.operands, dtypes) == "float32" else "float64"
     _require_int64(node, source)
@@ -309,14 +260,10 @@ def _call(node: Operation, dtypes: Sequence[str], source: Source) -> str:
             found = common_dtype(node.operands[first:], dtypes[first:])
             if found is None or (found == "string" and function.gives == "ordered"):
                 pairs = zip(node.operands[first:], dtypes[first:], strict=True)
-                given = " and ".join(_describe_operand(operand, dtype, source) for operand, dtype in pairs)
+                given = " and ".join(f"{_titled(operand, source)} ({dtype})" for operand, dtype in pairs)
                 alike = "values of one kind" if found is None else "numbers or timestamps"
-                raise source.error(
-                    node.span,
-                    f"`{node.name}` is given {given}",
-                    expected=alike,
-                    remedy=f"{node.name}({function.arguments}) with {alike}",
-                )
+                remedy = f"{node.name}({function.arguments}) with {alike}"
+                raise source.error(node.span, f"`{node.name}` is given {given}", alike, remedy)
             if found == "int64":
                 _require_int64(node, source)
             return found
@@ -327,12 +274,8 @@ def _require_int64(node: Operation, source: Source) -> None:
     """Raise for a constant beyond int64 where the operands become int64."""
     for operand in node.operands:
         if isinstance(operand, Constant) and operand.dtype == "uint64":
-            raise source.error(
-                operand.span,
-                f"the number is too large for `{node.name}`, which works in int64 here",
-                expected="an int64 or a float64",
-                remedy=f"{float(operand.value)!r}, a float",
-            )
+            problem = f"the number is too large for `{node.name}`, which works in int64 here"
+            raise source.error(operand.span, problem, "an int64 or a float64", f"{float(operand.value)!r}, a float")
 
 
 def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], source: Source) -> None:
@@ -341,36 +284,19 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
         if kind == "any":
             continue
         taken, words = _KINDS[kind]
-        if dtype in taken and (kind not in _CONSTANTS or isinstance(operand, Constant)):
-            if isinstance(operand, Constant) and kind in ("part", "pattern", "zone"):
-                _check_text(operand, kind, source)
-            continue
-        sign = "unary -" if node.name == "negative" else node.name
-        problem = f"`{sign}` is given {_describe_operand(operand, dtype, source)}"
-        carried = suggest_conversion(source.slice(operand.span), dtype) if is_passenger(dtype) else None
-        remedy = carried or _remedy(kind, operand, dtype, source)
-        raise source.error(operand.span, problem, expected=words, remedy=remedy)
-
-
-def _check_text(operand: Constant, kind: str, source: Source) -> None:
-    """Raise where a constant is no text to look for, no pattern or no time zone."""
-    text = str(operand.value)
-    if kind == "zone" and not is_zone(text):
-        near = closest_zones(text)
-        raise source.error(
-            operand.span,
-            "no time zone of this name",
-            got=text,
-            expected=_KINDS[kind][1],
-            remedy=" or ".join(map(repr, near)) or "'UTC', or pip install tzdata where no zone is known",
-        )
-    if kind == "part" and not text:
-        raise source.error(operand.span, "the text is empty", expected="one character at least", remedy="','")
-    problem = pattern_problem(text) if kind == "pattern" else None
-    if problem is not None:
-        raise source.error(
-            operand.span, f"no regular expression of RE2 ({problem})", expected=_KINDS[kind][1], remedy="'[A-Z]+'"
-        )
+        if dtype not in taken or (kind in _CONSTANT_EXAMPLES and not isinstance(operand, Constant)):
+            sign = "unary -" if node.name == "negative" else node.name
+            problem = f"`{sign}` is given {_titled(operand, source)} ({dtype})"
+            raise source.error(operand.span, problem, words, _remedy(kind, operand, dtype, source))
+        text = str(operand.value) if isinstance(operand, Constant) else ""
+        if kind == "zone" and not is_zone(text):
+            near = " or ".join(map(repr, closest_zones(text)))
+            remedy = near or "'UTC', or pip install tzdata where no zone is known"
+            raise source.error(operand.span, "no time zone of this name", words, remedy, got=text)
+        if kind == "part" and not text:
+            raise source.error(operand.span, "the text is empty", "one character at least", "','")
+        if kind == "pattern" and (wrong := pattern_problem(text)) is not None:
+            raise source.error(operand.span, f"no regular expression of RE2 ({wrong})", words, "'[A-Z]+'")
 
 
 def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source) -> None:
@@ -378,28 +304,23 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     if common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
-    carried = [(node, dtype) for node, dtype in (left, right) if is_passenger(dtype)]
-    for node, dtype in carried:
-        remedy = suggest_conversion(source.slice(node.span), dtype)
-    for (node, _), (_, other) in ((left, right), (right, left)):
-        if isinstance(node, Constant) and not carried:
-            culprit = node
+    for (node, dtype), (beside, other) in ((left, right), (right, left)):
+        culprit = node if isinstance(node, Constant) else culprit
+        if other in LISTS or is_passenger(other):
+            remedy = _remedy("text" if dtype == "string" else "number", beside, other, source)
+            break
+        if isinstance(node, Constant):
             if other == "timestamp":
                 remedy = "a time as text in ISO 8601: '2013-10-01 06:00'"
+            elif dtype == "timestamp":
+                remedy = _remedy("time", beside, other, source)
             elif other == "string":
                 remedy = f"{str(node.value)!r}, with quotation marks"
             elif isinstance(node.value, str):
-                remedy = f"{node.value}, without quotation marks" if _is_number(node.value) else "a number"
-    raise source.error(
-        culprit.span,
-        f"{_describe_operand(*left, source)} is compared with {_describe_operand(*right, source)}",
-        expected="two numbers, two texts or two times",
-        remedy=remedy,
-    )
-
-
-def _describe_operand(node: Node, dtype: str, source: Source) -> str:
-    return f"{_titled(node, source)} ({dtype})"
+                remedy = _without_quotes(node.value)
+    first, second = (f"{_titled(node, source)} ({dtype})" for node, dtype in (left, right))
+    expected = "two numbers, two texts or two times"
+    raise source.error(culprit.span, f"{first} is compared with {second}", expected, remedy)
 
 
 def _titled(node: Node, source: Source) -> str:
@@ -407,37 +328,39 @@ def _titled(node: Node, source: Source) -> str:
 
 
 def _remedy(kind: str, operand: Node, dtype: str, source: Source) -> str:
-    shown = source.slice(operand.span)
-    value = shown if isinstance(operand, Name) else f"({shown})"
+    """Suggest what makes an operand one of that kind."""
+    shown, is_text = source.slice(operand.span), kind in ("text", "text or list", "plain")
     if dtype in LISTS:
         return f"len({shown}) for how many elements it has"
-    match kind, dtype:
-        case "condition", "string":
-            return f"{value} == '...'"
-        case "condition", "timestamp":
-            return f"{value} >= '2013-10-01'"
-        case "condition", _:
-            return f"{value} != 0"
-        case "number", "timestamp":
+    if is_passenger(dtype):
+        assert isinstance(operand, Name)
+        return suggest_conversion(operand.name, dtype, text=is_text)
+    if kind in _CONSTANT_EXAMPLES:
+        return _CONSTANT_EXAMPLES[kind]
+    value = shown if isinstance(operand, Name) else f"({shown})"
+    if kind == "condition":
+        return f"{value} {_CONDITIONS.get(dtype, '!= 0')}"
+    if isinstance(operand, Constant) and dtype != "timestamp":
+        if kind == "time":
+            return f"timestamp({shown if _is_time(operand, 'timestamp') else repr('2013-10-01 06:00')})"
+        return repr(str(operand.value)) if is_text else _without_quotes(str(operand.value))
+    if kind == "number":
+        if dtype == "timestamp":
             return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
-        case "number", _:
-            return f"len({shown}), or {_cast(operand, 'float64')}"
-        case (("constant text" | "part" | "pattern" | "zone"), _):
-            return "'text' in quotation marks"
-        case "constant integer", _:
-            return "0, a number written out"
-        case "time", _:
-            first = "" if dtype in ("string", "int64") else f"{_cast(operand, 'int64')}, microseconds since 1970, and "
-            return first + _cast(operand, "timestamp")
-        case (("text" | "text or list"), ("timestamp" | "float32" | "float64")):
-            return _cast(operand, "string")
-        case (("text" | "text or list"), _):
-            return f"string({shown})"
-    return f"string(int({shown}))" if dtype in FLOATS else _cast(operand, "string")
+        return f"len({shown}), or {_cast(operand, source, 'float64')}"
+    if kind == "time":
+        return _cast(operand, source, *([] if dtype in ("string", "int64") else ["int64"]), "timestamp")
+    if kind == "plain" and dtype in FLOATS:
+        return f"string(int({shown}))"
+    return _cast(operand, source, "string") if dtype in ("timestamp", *FLOATS) else f"string({shown})"
 
 
-def _cast(operand: Node, dtype: str) -> str:
-    return f"T.Cast({{{operand.name!r}: {dtype!r}}}) before" if isinstance(operand, Name) else "T.Cast before"
+def _cast(operand: Node, source: Source, *dtypes: str) -> str:
+    """Write the steps that cast an operand, by way of microseconds for two types."""
+    name = operand.name if isinstance(operand, Name) else "made"
+    derived = "" if isinstance(operand, Name) else f"T.{derive('', source.slice(operand.span), name)}, "
+    casts = [f"T.Cast({{{name!r}: {dtype!r}}})" for dtype in dtypes]
+    return f"{derived}{', microseconds since 1970, and '.join(casts)} before"
 
 
 def _fits(value: bool | float | str, dtype: str) -> bool:
@@ -460,13 +383,13 @@ def _is_time(node: Node, family: str) -> bool:
     return True
 
 
-def _number(constant: Constant) -> float:
-    return float(constant.value)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+def _without_quotes(text: str) -> str:
+    """Suggest the number that a text spells."""
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        if -inf < number < inf:
+            return f"{number}, without quotation marks"
+    return "a number"

@@ -20,16 +20,10 @@ _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 @dataclass(frozen=True, repr=False)
 class Expression:
-    """Parsed expression; created by `parse`.
-
-    Args:
-        source: its text and where it was written.
-        tree: what it says.
-        reads: the columns it reads, each once, in the order of the text.
+    """Parsed expression, created by `parse`; `reads` are the columns it reads, each once, in the order of the text.
 
     Example:
-        >>> expression = parse("6 <= hour < 22 and dep_delay > 15")
-        >>> expression.reads
+        >>> parse("6 <= hour < 22 and dep_delay > 15").reads
         ('hour', 'dep_delay')
     """
 
@@ -48,40 +42,21 @@ class Expression:
         Raises:
             ColumnNotFound: a column is not in the schema; the closest name is offered.
             ExpressionError: types that do not go together; names the column and points at the place.
-
-        Example:
-            >>> from gpupipe.schema import Field
-            >>> parse("dep_delay > 15").check(Schema([Field("dep_delay", "float64")]))
-            'bool'
         """
         found = infer_dtype(self.tree, {item.name: item.dtype for item in schema}, self.source)
         require_comparable_times(self.tree, schema, self.source)
         return found
 
     def check_condition(self, schema: Schema) -> None:
-        """Raise unless the values are true or false; errors as of `check`.
-
-        Example:
-            >>> from gpupipe.schema import Field
-            >>> parse("origin", "Filter").check_condition(Schema([Field("origin", "string")]))
-            Traceback (most recent call last):
-            ...
-            gpupipe.errors.ExpressionError: Filter('origin'): the expression gives string.
-            Expected a condition, true or false per row.
-            Try: Filter("(origin) == '...'")
-        """
+        """Raise `ExpressionError` unless the values are true or false; errors as of `check`."""
         found, text = self.check(schema), self.text
         if found == "bool":
             return
         condition = f"({text}) > 0" if found in (*INTEGERS, *FLOATS) else f"notnull({text})"
         condition = f"({text}) == '...'" if found == "string" else condition
         where = self.source.where
-        raise ExpressionError(
-            f"{where}({text!r})",
-            f"the expression gives {found}",
-            expected="a condition, true or false per row",
-            remedy=f"{where}({condition!r})",
-        )
+        expected, remedy = "a condition, true or false per row", f"{where}({condition!r})"
+        raise ExpressionError(f"{where}({text!r})", f"the expression gives {found}", expected=expected, remedy=remedy)
 
     def conjuncts(self) -> list[tuple[str, str, Any]]:
         """Return simple conditions, to test against statistics, that all rows satisfy for which the expression is true.
@@ -104,11 +79,7 @@ class Expression:
 
 
 def parse(text: str, where: str = "expression") -> Expression:
-    """Read an expression.
-
-    Args:
-        text: the expression.
-        where: what it was given to, for messages.
+    """Read an expression; `where` is what it was given to, for messages.
 
     Raises:
         ExpressionError: it does not parse, or asks for something that is not allowed; points at the place.
@@ -132,8 +103,7 @@ def parse(text: str, where: str = "expression") -> Expression:
 
 @lru_cache(maxsize=512)
 def _parse(text: str, where: str) -> Expression:
-    source = Source(text, where)
-    tree = read(source)
+    tree = read(source := Source(text, where))
     return Expression(source, tree, tuple(dict.fromkeys(iter_names(tree))))
 
 

@@ -25,77 +25,53 @@ _TYPOS = (
 )
 
 
-def python_tree(source: Source) -> ast.expr:
-    """Parse the text with Python's parser.
-
-    Raises:
-        ExpressionError: no expression, or one that is too long or too deep to be read.
-    """
+def _parse(source: Source) -> ast.expr:
+    """Parse the text with Python's parser."""
     if len(source.text) > _MAX_LENGTH:
-        raise source.error(
-            Span(0, 1),
-            f"{len(source.text)} characters are too many",
-            expected=f"at most {_MAX_LENGTH}",
-            remedy="several expressions in Derive, or a Join for a long list",
-        )
+        problem, remedy = f"{len(source.text)} characters are too many", "several expressions in Derive, or a Join"
+        raise source.error(Span(0, 1), problem, f"at most {_MAX_LENGTH}", f"{remedy} for a long list")
     try:
         return ast.parse(source.text, mode="eval").body
     except SyntaxError as error:
         raise _syntax_error(source, error) from None
     except (ValueError, MemoryError, RecursionError):  # characters no source may hold; nested too deep
-        raise source.error(Span(0, 1), "this cannot be read", expected=ALLOWED, remedy="a shorter expression") from None
+        raise source.error(Span(0, 1), "this cannot be read", ALLOWED, "a shorter expression") from None
 
 
 def _syntax_error(source: Source, error: SyntaxError) -> ExpressionError:
     if not source.text:
-        return source.error(Span(0, 1), "the text is empty", expected=ALLOWED, remedy="'distance > 200'")
+        return source.error(Span(0, 1), "the text is empty", ALLOWED, "'distance > 200'")
     lines = source.text.split("\n")
     row = min((error.lineno or 1) - 1, len(lines) - 1)
     start = sum(len(line) + 1 for line in lines[:row]) + max(0, (error.offset or 1) - 1)
     length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
-    return source.error(
-        Span(start, start + max(1, length)),
-        f"not an expression ({error.msg})",
-        expected=ALLOWED,
-        remedy=_without_typos(source.text)
-        or "Python's signs: == and or not; names that are no identifiers as col('dep delay')",
-    )
-
-
-def _without_typos(text: str) -> str | None:
-    """Return the text with other languages' operators replaced, or its lines in parentheses, if Python parses that."""
-    mended = text
+    remedy = "Python's signs: == and or not; names that are no identifiers as col('dep delay')"
+    mended = source.text
     for typo, sign in _TYPOS:
         mended = re.sub(typo, sign, mended)
-    for candidate in (re.sub(" +", " ", mended), f"({mended})"):
-        try:
-            ast.parse(candidate, mode="eval")
-        except (SyntaxError, ValueError, MemoryError, RecursionError):
-            continue
-        return candidate
-    return None
+    for candidate in (f"({mended})", re.sub(" +", " ", mended)):
+        remedy = candidate if _is_python(candidate) else remedy
+    return source.error(Span(start, start + max(1, length)), f"not an expression ({error.msg})", ALLOWED, remedy)
+
+
+def _is_python(text: str) -> bool:
+    try:
+        ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 _SIGNS: dict[type[ast.operator], tuple[str, str]] = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or")}
 
 
-def bitwise_error(item: ast.expr, source: Source, span_of: Callable[[ast.expr], Span]) -> ExpressionError | None:
-    """Build the error for & | ^ ~ in a node or between a comparison's operands, with corrected text; None without them.
-
-    Example:
-        >>> text = "a < 6 | b > 2"
-        >>> node = ast.parse(text, mode="eval").body
-        >>> bitwise_error(node, Source(text, "Filter"), lambda part: Span(part.col_offset, part.end_col_offset)).remedy
-        '(a < 6) or (b > 2)'
-    """
+def _bitwise_error(item: ast.expr, source: Source, span_of: Callable[[ast.expr], Span]) -> ExpressionError | None:
+    """Build the error for & | ^ ~ in a node or between a comparison's operands, with corrected text; None without."""
+    span, trapped = span_of(item), isinstance(item, ast.Compare)
     if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.Invert):
-        span = span_of(item)
-        negated = f"not {source.slice(span_of(item.operand))}"
-        if isinstance(item.operand, ast.Compare | ast.BoolOp | ast.BinOp):
-            negated = f"not ({negated[4:]})"
-        return source.error(
-            span, "`~` is no negation here", expected="`not`", remedy=_replace_part(source, span, negated)
-        )
+        inner = source.slice(span_of(item.operand))
+        negated = f"not ({inner})" if isinstance(item.operand, ast.Compare | ast.BoolOp | ast.BinOp) else f"not {inner}"
+        return source.error(span, "`~` is no negation here", "`not`", _replace_part(source, span, negated))
     operands = [item]
     if isinstance(item, ast.Compare):
         operands = [part for part in (item.left, *item.comparators) if not _is_wrapped(source.text, span_of(part))]
@@ -104,18 +80,13 @@ def bitwise_error(item: ast.expr, source: Source, span_of: Callable[[ast.expr], 
         return None
     first = signs[0]
     if isinstance(first.op, ast.BitXor):
-        return source.error(
-            span_of(first),
-            "`^` is not allowed",
-            expected="`!=` between conditions, `**` for powers",
-            remedy="(a) != (b)",
-        )
+        expected = "`!=` between conditions, `**` for powers"
+        return source.error(span_of(first), "`^` is not allowed", expected, "(a) != (b)")
     sign, word = _SIGNS[type(first.op)]
     start = source.text.index(sign, span_of(first.left).end)
-    trapped = isinstance(item, ast.Compare)
     problem = f"`{sign}` binds tighter than comparisons" if trapped else f"`{sign}` does not join conditions"
-    remedy = _replace_part(source, span_of(item), _correct_part(source, span_of(item), signs, span_of))
-    return source.error(Span(start, start + 1), problem, expected=f"`{word}`", remedy=remedy)
+    remedy = _replace_part(source, span, _correct_part(source, span, signs, span_of))
+    return source.error(Span(start, start + 1), problem, f"`{word}`", remedy)
 
 
 def _is_wrapped(text: str, span: Span) -> bool:
@@ -141,54 +112,34 @@ def _correct_part(source: Source, span: Span, signs: list[ast.BinOp], span_of: C
 
 
 def _parenthesize(text: str) -> str:
-    """Put the text in parentheses, unless it has them or is a single word."""
     return text if text.isidentifier() or (text[:1] == "(" and text[-1:] == ")") else f"({text})"
 
 
 def _replace_part(source: Source, span: Span, part: str) -> str:
     """Return the whole text with the corrected part if Python parses it; else only the advice."""
     whole = f"{source.text[: span.start]}{part}{source.text[span.end :]}"
-    try:
-        ast.parse(whole, mode="eval")
-    except SyntaxError:
-        return "(a < 6) or (b > 2), with `and`, `or`, `not` in place of & | ~"
-    return whole
+    return whole if _is_python(whole) else "(a < 6) or (b > 2), with `and`, `or`, `not` in place of & | ~"
 
 
 _MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
 
-_ARITHMETIC: dict[type[ast.operator], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-}
-_COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-}
-_COMPREHENSION = ("a comprehension", "in [...] with constants")
+_ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_ARITHMETIC |= {ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
+_COMPARISONS: dict[type[ast.cmpop], str] = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<="}
+_COMPARISONS |= {ast.Gt: ">", ast.GtE: ">="}
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    **dict.fromkeys(
+        (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp), ("a comprehension", "in [...] with constants")
+    ),
     ast.Attribute: ("a dot", "col('a.b') for a column with a dot in its name"),
     ast.BinOp: ("this sign", "+ - * / // % **"),
     ast.Dict: ("{...}", "where(condition, x, y)"),
-    ast.DictComp: _COMPREHENSION,
-    ast.GeneratorExp: _COMPREHENSION,
     ast.IfExp: ("if ... else", "where(condition, x, y)"),
     ast.JoinedStr: ("an f-string", "a plain string"),
     ast.Lambda: ("a lambda", "Map(fn, reads=..., adds=...)"),
     ast.List: ("a list", "x in [...]"),
-    ast.ListComp: _COMPREHENSION,
     ast.NamedExpr: ("an assignment", "another column in Derive"),
     ast.Set: ("{...}", "x in [...]"),
-    ast.SetComp: _COMPREHENSION,
     ast.Starred: ("a star", "the values one by one"),
     ast.Subscript: ("[...] behind a value", "one column per value"),
     ast.Tuple: ("a comma", "one expression per column"),
@@ -197,12 +148,8 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
 
 
 def read(source: Source) -> Node:
-    """Parse an expression into its tree.
-
-    Raises:
-        ExpressionError: it is no Python expression, or has a part that is not allowed.
-    """
-    tree = python_tree(source)
+    """Parse an expression into its tree."""
+    tree = _parse(source)  # first: the reader takes what Python can encode
     return _Reader(source).node(tree, 0)
 
 
@@ -221,9 +168,8 @@ class _Reader:
 
     def node(self, item: ast.expr, depth: int) -> Node:
         if depth > _MAX_DEPTH:
-            raise self._error(
-                item, "nested too deep", expected=f"{_MAX_DEPTH} levels at most", remedy="several expressions in Derive"
-            )
+            expected = f"{_MAX_DEPTH} levels at most"
+            raise self._error(item, "nested too deep", expected, "several expressions in Derive")
         match item:
             case ast.Constant():
                 return self._constant(item, item.value)
@@ -259,19 +205,16 @@ class _Reader:
             case str():
                 return Constant(value, "string", span)
             case None:
-                raise self._error(
-                    item, "None is no value", expected="a test for missing values", remedy="isnull(x) or notnull(x)"
-                )
+                error = "None is no value", "a test for missing values", "isnull(x) or notnull(x)"
             case int() | float():
-                raise self._error(
-                    item,
+                error = (
                     "the number is too large",
-                    expected="an int64, a uint64 or a float64",
-                    remedy="a smaller one, or 1e19 for a float",
+                    "an int64, a uint64 or a float64",
+                    "a smaller one, or 1e19 for a float",
                 )
-        raise self._error(
-            item, "not a constant of this language", expected="numbers, strings, True, False", remedy='"text" or 1.5'
-        )
+            case _:
+                error = "not a constant of this language", "numbers, strings, True, False", '"text" or 1.5'
+        raise self._error(item, *error)
 
     def _unary(self, item: ast.UnaryOp, depth: int) -> Node:
         match item.op, item.operand:
@@ -286,113 +229,80 @@ class _Reader:
     def _compare(self, item: ast.Compare, depth: int) -> Node:
         operands = [item.left, *item.comparators]
         if any(isinstance(op, ast.Is | ast.IsNot) for op in item.ops):
-            raise self._error(
-                item, "`is` is not allowed", expected="a comparison", remedy="isnull(x), notnull(x) or x == y"
-            )
-        if (trap := bitwise_error(item, self._source, self._span)) is not None:
+            raise self._error(item, "`is` is not allowed", "a comparison", "isnull(x), notnull(x) or x == y")
+        if (trap := _bitwise_error(item, self._source, self._span)) is not None:
             raise trap
         if isinstance(item.ops[0], ast.In | ast.NotIn) and len(item.ops) == 1:
             return self._is_in(item, depth)
         if any(type(op) not in _COMPARISONS for op in item.ops):
-            raise self._error(
-                item, "`in` inside a chain", expected="one comparison each", remedy="(a < b) and (b in [...])"
-            )
-        span = self._span(item)
+            raise self._error(item, "`in` inside a chain", "one comparison each", "(a < b) and (b in [...])")
         read = tuple(self.node(operand, depth + 1) for operand in operands)
-        return Comparison(tuple(_COMPARISONS[type(op)] for op in item.ops), read, span)
+        return Comparison(tuple(_COMPARISONS[type(op)] for op in item.ops), read, self._span(item))
 
     def _is_in(self, item: ast.Compare, depth: int) -> Node:
-        values = item.comparators[0]
-        left = self._text(item.left)
+        values, expected, left = item.comparators[0], "constants in [...]", self._text(item.left)
         if not isinstance(values, ast.List | ast.Tuple | ast.Set):
-            found = self._text(values)
-            raise self._error(
-                values,
-                "`in` without a list",
-                expected="constants in [...]",
-                remedy=f"contains({found}, {left}) for a part of a text",
-            )
+            remedy = f"contains({self._text(values)}, {left}) for a part of a text"
+            raise self._error(values, "`in` without a list", expected, remedy)
         read = [self.node(value, depth + 1) for value in values.elts]
         for value in read:
             if not isinstance(value, Constant):
-                raise self._source.error(
-                    value.span, "not a constant", expected="constants in [...]", remedy=f"{left} == ... or ..."
-                )
+                raise self._source.error(value.span, "not a constant", expected, f"{left} == ... or ...")
         span = self._span(item)
         found_in = Operation("in", (self.node(item.left, depth + 2), *read), span)
         return found_in if isinstance(item.ops[0], ast.In) else Operation("not", (found_in,), span)
 
     def _call(self, item: ast.Call, depth: int) -> Node:
+        known = ", ".join([*FUNCTIONS, "col", "timestamp"])
         if isinstance(item.func, ast.Attribute):
             given = ", ".join(map(self._text, [item.func.value, *item.args]))
             remedy = f"{item.func.attr}({given})" if item.func.attr in FUNCTIONS else closest(item.func.attr)
-            raise self._error(
-                item.func, "methods cannot be called", expected=f"a function: {_list_functions()}", remedy=remedy
-            )
+            raise self._error(item.func, "methods cannot be called", f"a function: {known}", remedy)
         if not isinstance(item.func, ast.Name):
-            raise self._error(
-                item.func,
-                "this cannot be called",
-                expected=f"a function: {_list_functions()}",
-                remedy="its name, then (...)",
-            )
+            raise self._error(item.func, "this cannot be called", f"a function: {known}", "its name, then (...)")
         name = self._text(item.func)
         if item.keywords:
-            first = item.keywords[0]
-            raise self._error(
-                item, f"{name} is called with a keyword", got=first.arg, expected="positions", remedy=closest(name)
-            )
+            problem, first = f"{name} is called with a keyword", item.keywords[0].arg
+            raise self._error(item, problem, "positions", closest(name), got=first)
         if name in ("col", "timestamp"):
             return self._special(name, item)
         if name not in FUNCTIONS:
-            raise self._error(
-                item.func,
-                f"no function is called {name!r}",
-                expected=f"one of {_list_functions()}",
-                remedy=closest(name),
-            )
+            raise self._error(item.func, f"no function is called {name!r}", f"one of {known}", closest(name))
         least = len(FUNCTIONS[name].takes)
         most = least + len(FUNCTIONS[name].may_take)
         if not least <= len(item.args) <= most:
-            wanted = f"{name}({FUNCTIONS[name].arguments})"
-            raise self._error(
-                item,
-                f"{name} is called with {format_count(len(item.args), 'argument')}",
-                expected=format_count(least, "argument") if least == most else f"{least} or {most} arguments",
-                remedy=wanted,
-            )
+            problem = f"{name} is called with {format_count(len(item.args), 'argument')}"
+            expected = format_count(least, "argument") if least == most else f"{least} or {most} arguments"
+            raise self._error(item, problem, expected, f"{name}({FUNCTIONS[name].arguments})")
         return self._operation(name, item.args, item, depth)
 
     def _special(self, name: str, item: ast.Call) -> Node:
-        span = self._span(item)
+        span, remedy = self._span(item), closest(name)
         match item.args:
+            case [ast.Constant(value=str() as text)] if name == "col":
+                return Name(text, span)
             case [ast.Constant(value=str() as text)]:
-                if name == "col":
-                    return Name(text, span)
                 try:
                     return Constant(microseconds(text), "timestamp", span, has_offset(text))
                 except ValueError:
-                    raise self._error(
-                        item,
-                        "not a date or time",
-                        got=text,
-                        expected="ISO 8601",
-                        remedy='timestamp("2013-10-01 06:00")',
-                    ) from None
+                    remedy = 'timestamp("2013-10-01 06:00")'
+                    raise self._error(item, "not a date or time", "ISO 8601", remedy, got=text) from None
+            case [one] if name == "timestamp" and isinstance(column := self.node(one, 0), Name):
+                remedy = f"T.Cast({{{column.name!r}: 'timestamp'}}) before"
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
-        raise self._error(item, f"{name} is called with something else", expected=expected, remedy=closest(name))
+        raise self._error(item, f"{name} is called with something else", expected, remedy)
 
     def _refusal(self, item: ast.expr) -> ExpressionError:
         """Build the error for a part that is not in the allow list."""
-        if (error := bitwise_error(item, self._source, self._span)) is not None:
+        if (error := _bitwise_error(item, self._source, self._span)) is not None:
             return error
         what, remedy = _REFUSED.get(type(item), (type(item).__name__, "Map(fn, reads=..., adds=...)"))
         if isinstance(item, ast.Attribute):
             remedy = f"col({self._text(item)!r}) if that is a column's name"
-        return self._error(item, f"{what} is not allowed", expected=ALLOWED, remedy=remedy)
+        return self._error(item, f"{what} is not allowed", ALLOWED, remedy)
 
-    def _error(self, item: ast.expr, problem: str, *, expected: str, remedy: str, **got: object) -> ExpressionError:
-        return self._source.error(self._span(item), problem, expected=expected, remedy=remedy, **got)
+    def _error(self, item: ast.expr, problem: str, expected: str, remedy: str, **got: object) -> ExpressionError:
+        return self._source.error(self._span(item), problem, expected, remedy, **got)
 
     def _text(self, item: ast.expr) -> str:
         return self._source.slice(self._span(item))
@@ -404,7 +314,3 @@ class _Reader:
         start, chars = self._lines[(row or 1) - 1]
         column = column or 0
         return start + (column if chars is None else chars[column])
-
-
-def _list_functions() -> str:
-    return ", ".join([*FUNCTIONS, "col", "timestamp"])

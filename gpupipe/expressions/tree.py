@@ -23,12 +23,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Expression text and its owner, for messages.
-
-    Args:
-        text: lines end in a line feed.
-        where: the step or parameter the expression was given to.
-    """
+    """Expression text, whose lines end in a line feed, and the step or parameter it was given to, for messages."""
 
     text: str
     where: str
@@ -37,7 +32,7 @@ class Source:
         """Return the text of a part."""
         return self.text[span.start : span.end]
 
-    def error(self, span: Span, problem: str, *, expected: str, remedy: str, **got: Any) -> ExpressionError:
+    def error(self, span: Span, problem: str, expected: str, remedy: str, **got: Any) -> ExpressionError:
         """Build an error whose last lines show the text and mark the part."""
         return self._pointed(ExpressionError(self.where, problem, expected=expected, remedy=remedy, **got), span)
 
@@ -46,11 +41,7 @@ class Source:
         return self._pointed(ColumnNotFound.among(self.where, name, names), span)
 
     def _pointed(self, error: _Error, span: Span) -> _Error:
-        error.args = (f"{error}\n{self._pointer(span)}",)
-        return error
-
-    def _pointer(self, span: Span) -> str:
-        """Format the line a part begins in, shortened around it, with carets below the part."""
+        """Add the line a part begins in, shortened around it, with carets below the part."""
         first = self.text.rfind("\n", 0, span.start) + 1
         last = self.text.find("\n", first)
         last = len(self.text) if last < 0 else last
@@ -59,7 +50,9 @@ class Source:
         before, after = "..." * (left > first), "..." * (right < last)
         marked = max(1, min(span.end, right) - span.start)
         shown = self.text[left:right].replace("\t", " ")
-        return f"    {before}{shown}{after}\n    {' ' * (len(before) + span.start - left)}{'^' * marked}"
+        carets = " " * (len(before) + span.start - left) + "^" * marked
+        error.args = (f"{error}\n    {before}{shown}{after}\n    {carets}",)
+        return error
 
 
 Value: TypeAlias = bool | int | float | str
@@ -115,11 +108,7 @@ def iter_names(node: Node) -> Iterator[str]:
 
 
 def value_as(constant: Constant, dtype: str) -> Value:
-    """Convert a constant to the dtype of a column; text compared with times is a time.
-
-    Raises:
-        ValueError: text that is no time.
-    """
+    """Convert a constant to the dtype of a column; text compared with times is a time, or a ValueError."""
     value = constant.value
     if dtype in FLOATS:
         return float(value)
@@ -129,12 +118,7 @@ def value_as(constant: Constant, dtype: str) -> Value:
 
 
 def has_offset(value: Any) -> bool:
-    """Report whether a time, as text in ISO 8601 or a datetime, has an offset from UTC or a zone.
-
-    Example:
-        >>> has_offset("2013-10-01 06:00+02:00"), has_offset("2013-10-01 06:00"), has_offset("JFK")
-        (True, False, False)
-    """
+    """Return whether a time, as text in ISO 8601 or a datetime, has an offset from UTC or a zone."""
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -143,15 +127,7 @@ def has_offset(value: Any) -> bool:
 
 
 def microseconds(text: str) -> int:
-    """Parse an ISO 8601 date or time to microseconds since 1970; UTC by default.
-
-    Raises:
-        ValueError: the text is something else.
-
-    Example:
-        >>> microseconds("1970-01-01T01:00:00+01:00"), microseconds("1970-01-02")
-        (0, 86400000000)
-    """
+    """Parse an ISO 8601 date or time, UTC by default, to microseconds since 1970; a ValueError for other text."""
     moment = datetime.fromisoformat(text)
     since = moment.replace(tzinfo=None) - EPOCH - (moment.utcoffset() or timedelta())
     return since // timedelta(microseconds=1)

@@ -22,24 +22,12 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     A process that is killed inside leaves what was at `path` before (and a hidden draft next to it). Everything
     is on the disk before it gets its name. A folder takes the place of another in one step where the system can
     exchange two names (Linux); elsewhere there is a moment in which neither has the name.
-
-    Raises:
-        BadFile: something is at `path` and `overwrite` is False, or the folder it should be in does not exist.
-
-    Example:
-        >>> import tempfile
-        >>> target = Path(tempfile.mkdtemp(), "note.txt")
-        >>> with replacing(target) as draft:
-        ...     _ = draft.write_text("whole")
-        >>> target.read_text()
-        'whole'
     """
     if os.path.lexists(path) and not overwrite:
         raise BadFile(str(path), "something is there already", expected="a new path", remedy="overwrite=True")
     if not path.parent.is_dir():
-        raise BadFile(
-            str(path), "its folder does not exist", expected="an existing folder", remedy=f"mkdir -p {path.parent}"
-        )
+        remedy = f"mkdir -p {path.parent}"
+        raise BadFile(str(path), "its folder does not exist", expected="an existing folder", remedy=remedy)
     draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
     try:
         with writing(path):
@@ -51,11 +39,7 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the path in errors of the system about writing it.
-
-    Raises:
-        BadFile: the disk is full, this process may not write there, and the like.
-    """
+    """Name the path in errors of the system about writing it: `BadFile` where the disk is full and the like."""
     try:
         yield
     except GpupipeError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -17,12 +16,7 @@ REPEATS_EVERY = 146_097 * _DAY * 1_000_000
 
 
 def is_zone(name: object) -> bool:
-    """Return whether the system's time zone database has a zone of that name.
-
-    Example:
-        >>> is_zone("America/New_York"), is_zone("New York")
-        (True, False)
-    """
+    """Return whether the system's time zone database has a zone of that name."""
     try:
         return isinstance(name, str) and bool(ZoneInfo(name).key)
     except (KeyError, ValueError, OSError):  # not there; a path; a folder
@@ -30,12 +24,7 @@ def is_zone(name: object) -> bool:
 
 
 def closest_zones(name: object) -> list[str]:
-    """Find the names of time zones that a misspelt one is nearest to, by the whole name or by the city alone.
-
-    Example:
-        >>> closest_zones("New York")
-        ['America/New_York']
-    """
+    """Find the names of time zones that a misspelt one is nearest to, by the whole name or by the city alone."""
     wanted = str(name).strip().replace(" ", "_").lower()
     known = {zone.lower(): zone for zone in sorted(available_timezones())}
     cities = {lowered.rpartition("/")[2]: zone for lowered, zone in known.items() if "/" in lowered}
@@ -48,33 +37,20 @@ def closest_zones(name: object) -> list[str]:
 def transitions(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """List the moments (microseconds of UTC since 1970, ascending) at which a zone's offset from UTC changes, to 2500.
 
-    Returns:
-        The moments, and the offsets in microseconds: the first before all moments, then one from each moment on.
-
-    Example:
-        >>> moments, offsets = transitions("Asia/Tokyo")
-        >>> len(offsets) - len(moments), offsets[-1] // 3_600_000_000
-        (1, 9)
+    Also returns the offsets in microseconds: the first before all moments, then one from each moment on.
     """
     zone = ZoneInfo(name)
     moments, offsets = [], [_offset(zone, _FIRST)]
     before = _FIRST
-    for sample in _samples():
+    # At most one change is between two samples: changes are at least almost 4 days apart, and what is known of the
+    # years from 2100 on are the rules for summer time alone.
+    for sample in (*range(_FIRST, _RULES_ONLY, 2 * _DAY), *range(_RULES_ONLY, _END, 20 * _DAY)):
         offset = _offset(zone, sample)
         if offset != offsets[-1]:
             moments.append(_change(zone, before, sample) * 1_000_000)
             offsets.append(offset)
         before = sample
     return tuple(moments), tuple(offsets)
-
-
-def _samples() -> Iterator[int]:
-    """Yield seconds so close that at most one change is between two; changes are at least almost 4 days apart.
-
-    What is known of the years from 2100 on are the rules for summer time alone.
-    """
-    yield from range(_FIRST, _RULES_ONLY, 2 * _DAY)
-    yield from range(_RULES_ONLY, _END, 20 * _DAY)
 
 
 def _change(zone: ZoneInfo, before: int, after: int) -> int:

@@ -11,7 +11,7 @@ from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_callable, check_names
+from gpupipe.support.validation import check_instance, check_names
 from gpupipe.transforms.transform import Transform
 
 
@@ -52,7 +52,7 @@ class Map(Transform):
         reads: str | Sequence[str] | None = None,
         adds: str | Sequence[str] | None = None,
     ) -> None:
-        check_callable(self, fn=fn)
+        check_instance(self, Callable, "a function", remedy="fn=function", fn=fn)
         check_names(self, None, reads=reads, adds=adds)
         self.fn = fn
         self.reads = None if reads is None else as_list(reads)

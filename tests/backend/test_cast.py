@@ -12,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import gpupipe as gp
 from gpupipe import errors
+from gpupipe import transforms as T
 from gpupipe.backend import Backend
 from gpupipe.backend.arrow_types import arrow_type
-from gpupipe.backend.cast import cast_column
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
+from gpupipe.backend.cast import cast_column, require_castable
+from gpupipe.backend.protocol import Column
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, is_passenger
 from tests.examples import examples
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive, as timestamps are here
@@ -196,6 +199,58 @@ def test_what_is_missing_is_never_in_the_way(backend: Backend, source: str) -> N
 def test_the_message_helps(backend: Backend, source: str, value: Any, dtype: str, said: str) -> None:
     with pytest.raises(errors.BadData, match=said):
         cast_column(column_of([None, value], source, backend), dtype, "x", backend)
+
+
+CARRIED = ("decimal128(9, 2)", "duration[us]", "time64[us]", "binary", "fixed_size_binary[4]", "struct<a: int64>")
+
+
+def remedy_of(source: str, dtype: str) -> str | None:
+    try:
+        require_castable(source, dtype, "x")
+    except errors.SchemaMismatch as error:
+        return error.remedy
+    return None
+
+
+@pytest.mark.parametrize("source", [*DTYPES, *LISTS, *CARRIED])
+def test_the_remedy_of_a_cast_that_does_not_exist_works(source: str) -> None:
+    for dtype in (*DTYPES, *LISTS):
+        remedy = remedy_of(source, dtype)
+        if remedy is None:
+            continue
+        if found := re.match(r"Cast\(\{'x': '(.+?)'\}\)", remedy):
+            assert found[1] not in (source, dtype)
+            require_castable(source, found[1], "x")
+            require_castable(found[1], dtype, "x")
+        elif remedy.startswith("Derive(x='int(x * 1000000)')"):
+            assert source in FLOATS and dtype == "timestamp"
+        elif remedy.startswith("Derive(x_length='len(x)')"):
+            assert source in LISTS and dtype not in LISTS
+        elif remedy.startswith("Map(fn, reads=['x'], adds=['x'])"):
+            assert dtype in LISTS and source not in LISTS
+        else:
+            assert is_passenger(source) and remedy.startswith("keep=['x']")
+
+
+def test_the_remedy_for_bytes_that_are_no_text_works() -> None:
+    data = gp.from_frame(pa.table({"x": [b"\xff", b"a"], "n": [1, 2]}))
+    with pytest.raises(errors.BadData) as caught:
+        gp.Pipeline([T.Cast({"x": "string"})]).fit(data).transform(data).compute()
+    assert caught.value.remedy.startswith("leave it binary, or Map(fn, reads=['x'], adds=['x'])")
+    step = T.Map(decode, reads=["x"], adds=["x"])
+    assert gp.Pipeline([step]).fit(data).transform(data).compute()["x"].tolist() == ["ÿ", "a"]
+
+
+def decode(frame: Any) -> Any:
+    return frame.assign(x=[item.decode("latin-1") for item in frame["x"]])
+
+
+def test_the_remedy_for_values_of_a_list_is_one_for_lists(backend: Backend) -> None:
+    numbers = column_of([1.5, 2.0], "float64", backend)
+    column = Column("list<float64>", backend.to_device(np.array([0, 1, 2])), None, None, numbers)
+    with pytest.raises(errors.BadData) as caught:
+        cast_column(column, "list<int64>", "x", backend)
+    assert caught.value.row == 0 and caught.value.remedy == "leave it list<float64>"
 
 
 def test_times_that_differ_are_texts_that_differ(backend: Backend) -> None:

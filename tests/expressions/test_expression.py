@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import pickle
+import re
 import subprocess
 import sys
 from datetime import datetime
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpupipe.backend.cast import require_castable
 from gpupipe.errors import ColumnNotFound, ExpressionError, GpupipeError
 from gpupipe.expressions import parse
 from gpupipe.expressions.dtypes import FUNCTIONS
@@ -367,7 +369,7 @@ def test_an_unknown_function_lists_the_known() -> None:
         ("time_hour + 5", "`+` is given column 'time_hour' (timestamp)", "hour(time_hour)"),
         ("5 - time_hour", "`-` is given column 'time_hour' (timestamp)", "timestamp("),
         ("hour(hour)", "`hour` is given column 'hour' (int8)", "T.Cast({'hour': 'timestamp'})"),
-        ("year('2013-10-01')", "`year` is given '2013-10-01' (string)", "T.Cast"),
+        ("year('2013-10-01')", "`year` is given '2013-10-01' (string)", "timestamp('2013-10-01')"),
         ("where(hour, 1, 2)", "`where` is given column 'hour' (int8)", "hour != 0"),
         ("where(storm, 1, 'x')", "`where` is given 1 (int64) and 'x' (string)", "values of one kind"),
         ("fillna(origin, 0)", "`fillna` is given column 'origin' (string) and 0 (int64)", "values of one kind"),
@@ -390,6 +392,62 @@ def test_types_that_do_not_go_together(text: str, problem: str, remedy: str) -> 
     shown, carets = str(caught.value).splitlines()[-2:]
     marked = shown[carets.index("^") : len(carets)]
     assert shown.strip() == text and (marked == text or marked.strip("'") in problem)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy", "followed"),
+    [
+        ("year('2020-01-01')", "timestamp('2020-01-01')", "year(timestamp('2020-01-01'))"),
+        ("hour('noon')", "timestamp('2013-10-01 06:00')", "hour(timestamp('2013-10-01 06:00'))"),
+        ("year(2020)", "timestamp('2013-10-01 06:00')", "year(timestamp('2013-10-01 06:00'))"),
+        ("hour(time_hour, 5)", "'America/New_York'", "hour(time_hour, 'America/New_York')"),
+        ("lower(5.5)", "'5.5'", "lower('5.5')"),
+        ("len(5)", "'5'", "len('5')"),
+        ("string(5.5)", "'5.5'", "'5.5'"),
+        ("-'007'", "7, without quotation marks", "-7"),
+        ("distance + '+5'", "5, without quotation marks", "distance + 5"),
+        ("distance + 'x'", "a number", "distance + 1"),
+        ("hour == 'inf'", "a number", "hour == 1"),
+        ("hour == '007'", "7, without quotation marks", "hour == 7"),
+        ("storm + origin", "len(origin), or T.Cast({'origin': 'float64'}) before", "storm + len(origin)"),
+        ("tags == 'a'", "len(tags) for how many elements it has", "len(tags) == 2"),
+        ("tags == 5", "len(tags) for how many elements it has", "len(tags) == 5"),
+    ],
+)
+def test_a_remedy_of_an_operand_works(text: str, remedy: str, followed: str) -> None:
+    schema = SCHEMA.assign([Field("tags", "list<string>")])
+    with pytest.raises(ExpressionError) as caught:
+        parse(text).check(schema)
+    assert caught.value.remedy == remedy
+    parse(followed).check(schema)
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("timestamp(origin)", "T.Cast({'origin': 'timestamp'}) before"),
+        ("origin == timestamp('2013-10-01')", "T.Cast({'origin': 'timestamp'}) before"),
+        ("year(origin)", "T.Cast({'origin': 'timestamp'}) before"),
+        ("lower(data)", "T.Cast({'data': 'string'}) before"),
+        ("data == 'a'", "T.Cast({'data': 'string'}) before"),
+        ("lower(col('the price'))", "T.Cast({'the price': 'string'}) before"),
+        ("col('the price') > 5", "T.Cast({'the price': 'float64'}) before"),
+        ("year(distance + 1)", "T.Derive(made='distance + 1'), T.Cast({'made': 'timestamp'}) before"),
+        ("lower(temp * 2)", "T.Derive(made='temp * 2'), T.Cast({'made': 'string'}) before"),
+        ("-strip(origin)", "len(strip(origin)), or T.Derive(made='strip(origin)'), T.Cast({'made': 'float64'}) before"),
+        ("hour(hour)", "T.Cast({'hour': 'int64'}), microseconds since 1970, and T.Cast({'hour': 'timestamp'}) before"),
+    ],
+)
+def test_a_remedy_names_a_cast_that_exists(text: str, remedy: str) -> None:
+    carried = [Field("data", "binary"), Field("the price", "decimal128(9, 2)")]
+    schema = SCHEMA.assign(carried)
+    with pytest.raises(ExpressionError) as caught:
+        parse(text).check(schema)
+    assert caught.value.remedy.startswith(remedy)
+    for name, dtype in re.findall(r"T\.Cast\(\{'(.+?)': '(.+?)'\}\)", caught.value.remedy):
+        made = re.search(r"T\.Derive\(made='(.*?)'\)", caught.value.remedy)
+        source = schema[name].dtype if made is None else parse(made[1]).check(schema)
+        require_castable("int64" if "int64" in remedy and dtype == "timestamp" else source, dtype, name)
 
 
 def test_a_long_line_is_shown_around_the_place() -> None:

@@ -13,14 +13,9 @@ _MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def free_host_memory() -> int | None:
-    """Measure the bytes that a process may still allocate; None if the system does not report them.
-
-    Example:
-        >>> (free_host_memory() or 1) > 0
-        True
-    """
+    """Measure the bytes that a process may still allocate; None if the system does not report them."""
     found = [free for free in (_read_meminfo(), _read_cgroup()) if free is not None]
-    return min(found) if found else None
+    return min(found, default=None)
 
 
 def _read_meminfo() -> int | None:
@@ -54,14 +49,7 @@ def keep_freed_memory() -> bool:
     over and over, which was half of the CPU seconds of copying a Parquet file. Where the user has set one of glibc's
     own variables or `ARROW_DEFAULT_MEMORY_POOL`, or malloc is not glibc's, nothing is changed.
 
-    Memory: of what was freed a 64th of the machine's memory stays with the process, at least 256 MB and at most 1 GB;
-    its peak does not change.
-
-    Source: mallopt(3).
-
-    Example:
-        >>> keep_freed_memory() in (True, False)
-        True
+    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process. Source: mallopt(3).
     """
     if sys.platform != "linux" or any(name in os.environ for name in _THEIRS):
         return False
@@ -86,40 +74,19 @@ _TEXTS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that the host or the device is out of memory.
-
-    Example:
-        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("std::bad_alloc: out_of_memory"))
-        (True, True)
-        >>> is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
-        False
-    """
+    """Return whether an error means that the host or the device is out of memory."""
     if isinstance(error, MemoryError) or is_out_of_device_memory(error):
         return True
     return isinstance(error, RuntimeError) and "std::bad_alloc" in str(error)
 
 
 def is_out_of_device_memory(error: BaseException) -> bool:
-    """Return whether an error means that the device is out of memory.
-
-    Example:
-        >>> is_out_of_device_memory(MemoryError("std::bad_alloc: out_of_memory: (failed to allocate 8 bytes)"))
-        True
-        >>> is_out_of_device_memory(MemoryError("Unable to allocate 8.00 GiB for an array"))
-        False
-    """
+    """Return whether an error means that the device is out of memory."""
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
     named = isinstance(error, (MemoryError, RuntimeError)) and any(text in str(error) for text in _TEXTS)
     return bool(kinds & _CLASSES) or named
 
 
 def is_device_error(error: BaseException) -> bool:
-    """Return whether an error is one of CUDA's: the device failed, whatever the data are.
-
-    Example:
-        >>> is_device_error(RuntimeError("CUDA error encountered at: a.cu:9: 700 cudaErrorIllegalAddress"))
-        True
-        >>> is_device_error(RuntimeError("JSON Parser encountered an invalid format at location 7"))
-        False
-    """
+    """Return whether an error is one of CUDA's: the device failed, whatever the data are."""
     return any(text in str(error) for text in ("CUDA error", "cudaError", "CUDA_ERROR", "CUDARuntimeError"))

@@ -18,21 +18,9 @@ _ASKED = re.compile(
 
 
 def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
-    """Compute the memory limit of frames and arrays, given a feature block and training; at most `device_memory`.
+    """Compute the bytes for frames and arrays, given the free and total ones and a block's; at most `device_memory`.
 
     Training keeps a tenth of the device, at least 1 GiB: weights, optimiser state, activations, captured graphs.
-
-    Args:
-        free: bytes of the device nobody holds.
-        total: bytes of the device.
-        block_bytes: bytes of the block that is about to be allocated.
-
-    Raises:
-        OutOfDeviceMemory: nothing would be left.
-
-    Example:
-        >>> etl_limit(free=78 << 30, total=80 << 30, block_bytes=20 << 30) >> 30
-        50
     """
     reserve = max(1 << 30, total // 10)
     limit = free - block_bytes - reserve
@@ -43,11 +31,7 @@ def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
 
 
 def free_unused() -> None:
-    """Empty torch's cache of device memory, which does not count as free.
-
-    Example:
-        >>> free_unused()  # nothing happens without a GPU
-    """
+    """Empty torch's cache of device memory, which does not count as free."""
     torch.cuda.empty_cache()
 
 
@@ -56,17 +40,6 @@ def explain_out_of_memory(where: str) -> Iterator[None]:
     """Convert any library's error for a full device to `OutOfDeviceMemory`, with the bytes asked for and free.
 
     A `MemoryError` of the host, such as NumPy's and pyarrow's, passes unchanged.
-
-    Raises:
-        OutOfDeviceMemory: in place of a `MemoryError` (RMM, CuPy, cuDF), `torch.OutOfMemoryError` or CUDA's own.
-
-    Example:
-        >>> with explain_out_of_memory("Join('weather')"):
-        ...     raise MemoryError("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4096 bytes)")
-        Traceback (most recent call last):
-        gpupipe.errors.OutOfDeviceMemory: Join('weather'): the device has not enough memory, 4,096 bytes asked for.
-        Expected room for one partition and its result.
-        Try: gp.configure(partition_bytes=...) with a smaller value
     """
     try:
         yield
@@ -74,27 +47,17 @@ def explain_out_of_memory(where: str) -> Iterator[None]:
         if isinstance(cause, OutOfDeviceMemory) or not is_out_of_device_memory(cause):
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
-        raise _error(where, _bytes_asked(str(cause)), free, "the device has not enough memory") from cause
+        asked = _ASKED.search(str(cause))
+        power = 0 if asked is None else "bkmgt".index(asked[2][0].lower())
+        size = None if asked is None else int(float(asked[1].replace(",", "")) * 2 ** (10 * power))
+        raise _error(where, size, free, "the device has not enough memory") from cause
 
 
 def on_default_stream(device: int) -> AbstractContextManager[object]:
-    """Set the current stream of torch and Triton to the device's default stream, which cuDF and CuPy use.
-
-    Example:
-        >>> with on_default_stream(0):  # nothing happens without a GPU
-        ...     pass
-    """
+    """Set the current stream of torch and Triton to the device's default stream, which cuDF and CuPy use."""
     if not torch.cuda.is_available():
         return nullcontext()
     return torch.cuda.stream(torch.cuda.default_stream(device))
-
-
-def _bytes_asked(message: str) -> int | None:
-    found = _ASKED.search(message)
-    if found is None:
-        return None
-    power = "bkmgt".index(found[2][0].lower())
-    return int(float(found[1].replace(",", "")) * 2 ** (10 * power))
 
 
 def _error(where: str, asked: int | None, free: int | None, problem: str) -> OutOfDeviceMemory:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, distributions
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from gpupipe.config import BACKENDS
@@ -27,12 +28,7 @@ from gpupipe.support.validation import check_choice
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """GPU device as CUDA would list it: a whole GPU, or a MIG instance.
-
-    Args:
-        memory_total: bytes; 0 if the driver does not report it (memory shared with the CPU).
-        memory_free: bytes that no process holds now; 0 likewise.
-    """
+    """GPU device as CUDA would list it, a whole GPU or a MIG instance; unreported bytes are 0."""
 
     name: str
     uuid: str
@@ -45,10 +41,8 @@ class Gpu:
 class _Slot:
     """GPU of the machine, visible or not.
 
-    Args:
-        shown: what CUDA shows for it: the GPU, or its first instance in MIG mode; None where there is nothing to show.
-        names: what CUDA_VISIBLE_DEVICES can call it, or an instance of it, by; the old names of instances included.
-        speed: cores times clock, to put the fastest first.
+    `shown` is what CUDA shows for it: the GPU, or its first instance in MIG mode; `names` are what CUDA_VISIBLE_DEVICES
+    can call it, or an instance of it, by, old names of instances included; `speed` is cores times clock.
     """
 
     shown: Gpu | None
@@ -61,16 +55,7 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
 
     An invalid entry hides itself and all after it, UUIDs may be abbreviated, and a process sees one MIG instance at
     most. Source: CUDA C++ Programming Guide, CUDA environment variables; that a repeated entry hides everything is what
-    the driver does.
-
-    Args:
-        environ: where CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read.
-        nvml: the initialised module `pynvml`, or an object with the functions of it that are used here.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> visible_gpus({}, SimpleNamespace(nvmlDeviceGetCount=lambda: 0))
-        ((), 'the driver lists no GPU')
+    the driver does. `nvml` is the initialised module `pynvml`.
     """
     slots = _slots(nvml, environ)
     mask = environ.get("CUDA_VISIBLE_DEVICES")
@@ -78,10 +63,10 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
         return (), "the driver lists no GPU"
     if mask is None:
         found = [slot.shown for slot in slots if slot.shown is not None]
-        missing = len(slots) - len(found)
-        hidden = (
-            f"{missing} of {len(slots)} GPUs do not answer, or are in MIG mode without an instance" if missing else ""
+        missing = (
+            f"{len(slots) - len(found)} of {len(slots)} GPUs do not answer, or are in MIG mode without an instance"
         )
+        hidden = missing if len(found) < len(slots) else ""
     else:
         found, hidden = _apply_mask(mask, slots)
     for gpu in found:
@@ -108,9 +93,7 @@ def _apply_mask(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
 def _matches(entry: str, slots: Sequence[_Slot]) -> list[Gpu]:
     """Find the devices that an entry names: by index, UUID, or prefix of a GPU's UUID."""
     if digits := re.match(r"[+-]?\d+", entry):  # CUDA reads as many digits as there are: "1st" is 1
-        index = int(digits[0])
-        shown = slots[index].shown if 0 <= index < len(slots) else None
-        return [] if shown is None else [shown]
+        return [slot.shown for index, slot in enumerate(slots) if index == int(digits[0]) and slot.shown is not None]
     named = [(name, gpu) for slot in slots for name, gpu in slot.names.items()]
     return [gpu for name, gpu in named if name == entry or (entry.startswith("GPU-") and name.startswith(entry))]
 
@@ -185,10 +168,8 @@ LIBCUDA = (
 class Library:
     """Installed library, by its import name.
 
-    Args:
-        distributions: the packages that provide it; more than one have overwritten each other's files.
-        cuda: the CUDA major it was built for; None if it needs none, or it is unknown.
-        requires: the requirements in its metadata that hold without extras.
+    More than one of its `distributions` have overwritten each other's files; `cuda` is the CUDA major it was built for,
+    None if it needs none or it is unknown; `requires` are its requirements without extras.
     """
 
     name: str
@@ -200,15 +181,9 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Result of `probe`: GPUs, driver and libraries.
+    """Result of `probe`: visible GPUs in CUDA's order, driver, newest CUDA it runs, and installed libraries by name.
 
-    Args:
-        gpus: in CUDA's order, those that CUDA_VISIBLE_DEVICES leaves visible.
-        hidden: why there is no GPU, or fewer than were asked for; empty when nothing is missing.
-        driver: the driver's version ("580.82.07"); None without one.
-        cuda: the newest CUDA version the driver runs; None without a driver.
-        libraries: by import name, only those that are installed.
-        no_libcuda: why CUDA's driver library does not load; empty where it does, or without a driver.
+    `hidden` is why there is no GPU, or fewer than were asked for; `no_libcuda` why CUDA's driver library does not load.
     """
 
     gpus: tuple[Gpu, ...]
@@ -221,12 +196,7 @@ class Machine:
 
 @cache
 def this_machine() -> Machine:
-    """Probe this machine once per process.
-
-    Example:
-        >>> this_machine() is this_machine()
-        True
-    """
+    """Probe this machine once per process."""
     return probe()
 
 
@@ -239,17 +209,8 @@ def probe(
 ) -> Machine:
     """Detect GPUs, driver and libraries without initialising a device.
 
-    Args:
-        environ: where CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read.
-        nvml: the module `pynvml`, or an object with the functions of it that are used here.
-        path: the folders searched for package metadata; `sys.path` by default.
-        prefix: the environment's folder; a conda environment keeps its CUDA version there.
-        load: opens a shared library, which starts nothing.
-
-    Example:
-        >>> machine = probe({"CUDA_VISIBLE_DEVICES": ""})
-        >>> machine.gpus, "numpy" in machine.libraries
-        ((), True)
+    Package metadata is searched in `path`, by default `sys.path`; a conda environment keeps its CUDA version in
+    `prefix`; `load` opens a shared library, which starts nothing.
     """
     libraries = _libraries(path, prefix)
     try:
@@ -260,24 +221,19 @@ def probe(
         nvml.nvmlShutdown()
     except nvml.NVMLError as error:
         return Machine((), f"no NVIDIA driver answers ({error})", None, None, libraries)
-    cuda = version // 1000, version % 1000 // 10
-    return Machine(gpus, hidden, driver, cuda, libraries, _try_load(load, "libcuda.so.1"))
+    no_libcuda = ""
+    try:
+        load("libcuda.so.1")
+    except OSError as error:
+        no_libcuda = str(error)
+    return Machine(gpus, hidden, driver, (version // 1000, version % 1000 // 10), libraries, no_libcuda)
 
 
 def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
     """Choose the backend, `"cpu"` or `"gpu"`, and return it with the reason in words.
 
-    Args:
-        requested: `"cpu"`, `"gpu"`, or `"auto"` for the GPU where one is visible and the libraries for it are there.
-        machine: what `probe` found.
-
-    Raises:
-        BadConfig: another name.
-        BackendMissing: `"gpu"` where it cannot work; the remedy is the install line.
-
-    Example:
-        >>> choose_backend("cpu", probe())
-        ('cpu', 'asked for')
+    `"auto"` means the GPU where one is visible and the libraries for it are there; `"gpu"` where it cannot work is
+    `BackendMissing`, whose remedy is the install line.
     """
     check_choice("select", BACKENDS, backend=requested)
     if requested == "cpu":
@@ -323,15 +279,6 @@ def torch_line(major: int) -> str:
     return f"{pip}   or   {conda}"
 
 
-def _try_load(load: Callable[[str], Any], name: str) -> str:
-    """Return why a shared library does not load; empty if it does."""
-    try:
-        load(name)
-    except OSError as error:
-        return str(error)
-    return ""
-
-
 def _obstacle(machine: Machine) -> tuple[str, str]:
     """Return what keeps the GPU backend from working, and the remedy; empty if nothing does."""
     if not machine.gpus:
@@ -357,12 +304,15 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
 def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
     """Find the installed ones of `LIBRARIES`; reads only their own metadata, however many packages there are."""
     folders = sys.path if path is None else list(path)
-    conda_cuda, installed = next(_conda_cuda(prefix), None), {}
+    record = next(Path(prefix, "conda-meta").glob("cuda-version-*.json"), None)  # conda's packages have no suffix
+    conda_cuda = None if record is None else int(record.name.removeprefix("cuda-version-").partition(".")[0])
+    installed = {}
     for name in LIBRARIES:
         known: dict[str, Distribution] = {}
         for suffix in _SUFFIXES:
             for distribution in distributions(name=name + suffix, path=folders):
-                known.setdefault(_normal(distribution), distribution)  # the first on the path is the one imported
+                normal = str(canonicalize_name(str(distribution.metadata["Name"])))
+                known.setdefault(normal, distribution)  # the first on the path is the one imported
         if known:
             installed[name] = _library(name, known, conda_cuda)
     return installed
@@ -389,13 +339,3 @@ def _torch_build(distribution: Distribution) -> tuple[str, int | None]:
     version = stated[1] if stated else distribution.version
     cuda = re.search(r"^cuda\b.*=\s*['\"](\d+)", text, re.MULTILINE) or re.search(r"\+cu(\d\d)", version)
     return version, int(cuda[1]) if cuda else None
-
-
-def _conda_cuda(prefix: str) -> Iterator[int]:
-    """Yield the CUDA major of a conda environment, whose packages have no suffix."""
-    for record in Path(prefix, "conda-meta").glob("cuda-version-*.json"):
-        yield int(record.name.removeprefix("cuda-version-").partition(".")[0])
-
-
-def _normal(distribution: Distribution) -> str:
-    return re.sub(r"[-_.]+", "-", str(distribution.metadata["Name"])).lower()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache, cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
@@ -20,11 +20,7 @@ _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_
 
 
 def check_zone(owner: object, zone: str | None) -> None:
-    """Raise unless a time zone is known, or None.
-
-    Raises:
-        BadConfig: no zone has this name; offers the closest ones.
-    """
+    """Raise `BadConfig` unless a time zone is known, or None; offer the closest ones."""
     if zone is not None and not is_zone(zone):
         near = " or ".join(f"tz={one!r}" for one in closest_zones(zone))
         expected, remedy = "a time zone's name, or None", near or "tz='UTC', or pip install tzdata"
@@ -32,68 +28,32 @@ def check_zone(owner: object, zone: str | None) -> None:
 
 
 def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
-    """Convert times in UTC to a zone's local time; without a zone return the times.
-
-    Memory: the result, and two int64 per row.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> import numpy as np
-        >>> noon = Column("timestamp", np.array(["2013-07-01T12:00"], "M8[us]").view("int64"))
-        >>> local_time(noon, "America/New_York", select("cpu")).data.view("M8[us]").item().hour
-        8
-    """
+    """Convert times in UTC to a zone's local time; without a zone return the times."""
     if zone is None:
         return time
     xp = backend.xp
-    moments, offsets = map(backend.to_device, _transitions(zone))
+    moments, offsets = (backend.to_device(np.array(part, dtype="int64")) for part in transitions(zone))
     periods = xp.maximum((time.data - REPEATS_FROM) // REPEATS_EVERY + 1, 0)
     place = xp.searchsorted(moments, time.data - periods * REPEATS_EVERY, side="right")
     return Column("timestamp", time.data + offsets[place], time.valid)
 
 
-@cache
-def _transitions(zone: str) -> tuple[Any, Any]:
-    """Return a zone's transitions and offsets on the host, as int64."""
-    moments, offsets = transitions(zone)
-    return np.array(moments, dtype="int64"), np.array(offsets, dtype="int64")
-
-
 def date_part(name: str, time: Column) -> Column:
-    """Compute a part of a timestamp, one of `DATE_PARTS` (int64) or `DATE_FLAGS` (bool).
-
-    Memory: the result and up to six int32 per row.
-
-    Example:
-        >>> import numpy as np
-        >>> date_part("weekday", Column("timestamp", np.array([0]))).data  # 1970-01-01, a Thursday
-        array([3])
-    """
+    """Compute a part of a timestamp, one of `DATE_PARTS` (int64) or `DATE_FLAGS` (bool)."""
     part = _Parts(time.data).get(name)
     dtype = "bool" if name in DATE_FLAGS else "int64"
     return Column(dtype, part.astype(dtype, copy=False), time.valid)
 
 
 def date_parts(names: list[str], time: Column) -> dict[str, Column]:
-    """Compute several parts (int32, flags bool), with their common terms computed once.
-
-    Memory: the results and up to ten int32 per row.
-
-    Example:
-        >>> import numpy as np
-        >>> [part.data.item() for part in date_parts(["day", "week"], Column("timestamp", np.array([-1]))).values()]
-        [31, 1]
-    """
+    """Compute several parts (int32, flags bool), with their common terms computed once."""
     parts = _Parts(time.data)
     dtypes = ["bool" if name in DATE_FLAGS else "int32" for name in names]
     return {n: Column(d, parts.get(n).astype(d, copy=False), time.valid) for n, d in zip(names, dtypes, strict=True)}
 
 
 def compute_phase(name: str, time: Column) -> Array:
-    """Compute the phase of a part in its cycle, n float64 in [0, 1); NaN where the time is missing.
-
-    The cycle of a day is its own month or year, whose lengths differ.
-    """
+    """Compute the phase of a part in its cycle, of a day in its own month or year, float64 in [0, 1), or NaN."""
     parts = _Parts(time.data)
     value = parts.get(name)
     length = _CYCLE[name] if name in _CYCLE else parts.month_length if name == "day" else parts.leap + 365
@@ -126,7 +86,7 @@ class _Parts:
             unit, count = _CLOCK[name]
             units = self._time // unit
             return units - units // count * count
-        found: Array = getattr(self, name)
+        found: Array = _FLAGS[name](self) if name in _FLAGS else getattr(self, name)
         return found
 
     @cached_property
@@ -143,13 +103,13 @@ class _Parts:
 
     @cached_property
     def _march_year(self) -> tuple[Array, Array]:
-        """The year of the era, and the day in it."""
+        """The year of the era, and the day in it, from March on."""
         day = self.days + 719_468 - self._era * 146_097
         year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
         return year, day - (365 * year + year // 4 - year // 100)
 
     @cached_property
-    def _march_month(self) -> Array:
+    def _months_from_march(self) -> Array:
         return (5 * self._march_year[1] + 2) // 153
 
     @cached_property
@@ -162,7 +122,7 @@ class _Parts:
 
     @cached_property
     def month(self) -> Array:
-        return self._march_month + 3 - self._next_year.astype("int8") * 12
+        return self._months_from_march + 3 - self._next_year.astype("int8") * 12
 
     @cached_property
     def quarter(self) -> Array:
@@ -170,7 +130,7 @@ class _Parts:
 
     @cached_property
     def day(self) -> Array:
-        return self._march_year[1] - (153 * self._march_month + 2) // 5 + 1
+        return self._march_year[1] - (153 * self._months_from_march + 2) // 5 + 1
 
     @cached_property
     def leap(self) -> Array:
@@ -194,30 +154,13 @@ class _Parts:
         thursday = _Parts(self._time, self.days - self.weekday + 3)
         return (thursday.dayofyear - 1) // 7 + 1
 
-    @cached_property
-    def is_weekend(self) -> Array:
-        return self.weekday >= 5
 
-    @cached_property
-    def is_month_start(self) -> Array:
-        return self.day == 1
-
-    @cached_property
-    def is_month_end(self) -> Array:
-        return self.day == self.month_length
-
-    @cached_property
-    def is_quarter_start(self) -> Array:
-        return self.is_month_start & (self.month % 3 == 1)
-
-    @cached_property
-    def is_quarter_end(self) -> Array:
-        return self.is_month_end & (self.month % 3 == 0)
-
-    @cached_property
-    def is_year_start(self) -> Array:
-        return self.dayofyear == 1
-
-    @cached_property
-    def is_year_end(self) -> Array:
-        return (self.month == 12) & (self.day == 31)
+_FLAGS: dict[str, Callable[[_Parts], Array]] = {
+    "is_weekend": lambda parts: parts.weekday >= 5,
+    "is_month_start": lambda parts: parts.day == 1,
+    "is_month_end": lambda parts: parts.day == parts.month_length,
+    "is_quarter_start": lambda parts: (parts.day == 1) & (parts.month % 3 == 1),
+    "is_quarter_end": lambda parts: (parts.day == parts.month_length) & (parts.month % 3 == 0),
+    "is_year_start": lambda parts: parts.dayofyear == 1,
+    "is_year_end": lambda parts: (parts.month == 12) & (parts.day == 31),
+}

@@ -29,32 +29,15 @@ from gpupipe.schema import FLOATS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Truth:
-    """Truth value of a condition per row: true, false or missing.
+    """Truth value of a condition per row: booleans where it is known to hold, and where not (None: everywhere else).
 
     With two arrays each of and, or, not is a single pass over each; an array and a mask would need three.
-
-    Args:
-        true: n booleans, where the condition is known to hold.
-        false: n booleans, where it is known not to hold; None means everywhere else.
-
-    Example:
-        >>> import numpy as np
-        >>> hot, wet = Truth(np.array([True, False]), np.array([False, False])), Truth(np.array([False, False]))
-        >>> (hot & wet).column()
-        Column(dtype='bool', data=array([False, False]), valid=array([ True,  True]), dictionary=None, elements=None)
     """
 
     true: Array
     false: Array | None = None
 
     dtype = "bool"
-
-    @classmethod
-    def from_column(cls, column: Column) -> Truth:
-        """Convert a boolean column. Memory: shares a column without missing values."""
-        if column.valid is None:
-            return cls(column.data)
-        return cls(column.data & column.valid, ~column.data & column.valid)
 
     @classmethod
     def from_valid(cls, true: Array, valid: Array | None) -> Truth:
@@ -85,14 +68,6 @@ class Truth:
         return ~self.true if self.false is None else self.false
 
 
-_COMPARE: dict[str, Callable[..., Any]] = {
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
 _UFUNCS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 _REWRITE: dict[str, Callable[..., Any]] = {
     "lower": lambda texts: _change_case(texts, pc.utf8_lower, str.lower),
@@ -113,15 +88,11 @@ _MATCH: dict[str, Callable[..., Any]] = {
 _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P<\w+>|(?!\?))", re.DOTALL)  # and what has no group in it
 
 
-def compare_texts(operator: str, left: Column, right: Column | Constant, backend: Backend) -> Truth:
-    """Compare strings per row, in the order of code points.
-
-    Memory: the distinct strings are compared on the host; a few bytes per row.
-    """
+def _compare_texts(operator: str, left: Column, right: Column | Constant, backend: Backend) -> Truth:
+    """Compare strings per row, in the order of code points; the distinct ones are compared on the host."""
     if isinstance(right, Constant):
-        return _gather_result(
-            left, _COMPARE[operator](left.dictionary, pa.scalar(right.value, pa.large_string())), backend
-        )
+        held = getattr(pc, _UFUNCS[operator])(left.dictionary, pa.scalar(right.value, pa.large_string()))
+        return _gather_result(left, held, backend)
     texts = unite_dictionaries([left.dictionary, right.dictionary])
     ranks = np.empty(len(texts), dtype="int32")
     ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts), dtype="int32")
@@ -129,23 +100,6 @@ def compare_texts(operator: str, left: Column, right: Column | Constant, backend
         _translate_codes(column, ranks[find_positions(column.dictionary, texts)], backend) for column in (left, right)
     )
     return Truth.from_valid(getattr(backend.xp, _UFUNCS[operator])(a, b), (a >= 0) & (b >= 0))
-
-
-def isin_texts(column: Column, values: Sequence[str], backend: Backend) -> Truth:
-    """Test whether each string is one of `values`."""
-    return _gather_result(column, pc.is_in(column.dictionary, value_set=strings(values)), backend)
-
-
-def matches(name: str, column: Column, part: str, backend: Backend) -> Truth:
-    """Match strings: `contains`, `startswith` and `endswith` compare literally, `search` by a regular expression."""
-    return _gather_result(column, _MATCH[name](column.dictionary, part), backend)
-
-
-def rewrite_texts(name: str, column: Column, backend: Backend, *constants: Any) -> Column:
-    """Apply a function from text to text; strings that become equal get one code. Case is changed as in Python."""
-    encoded = _REWRITE[name](column.dictionary, *constants).dictionary_encode()
-    codes = _translate_codes(column, encoded.indices.fill_null(-1).to_numpy(), backend)
-    return Column("string", codes, None, encoded.dictionary)
 
 
 def _change_case(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable[[str], str]) -> pa.Array:
@@ -157,12 +111,7 @@ def _change_case(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable
 
 
 def _one_group(pattern: str) -> str:
-    """Name the first group of a pattern `part`, and drop all others; without a group name all of it.
-
-    Example:
-        >>> _one_group("(a)[(](b)"), _one_group("a+")
-        ('(?P<part>a)[(](?:b)', '(?P<part>a+)')
-    """
+    """Name the first group of a pattern `part`, and drop all others; without a group name all of it."""
     openings = [found for found in _GROUPS.finditer(pattern) if found.group().startswith("(")]
     if not openings:
         return f"(?P<part>{pattern})"
@@ -193,28 +142,16 @@ def replace_texts(
     return Column("string", backend.to_device(codes)[column.data], None, encoded.dictionary)
 
 
-def length(column: Column, backend: Backend) -> Column:
-    """Count the characters (code points) of strings or the elements of lists, int64."""
-    if column.elements is not None:
-        return Column("int64", column.data[1:] - column.data[:-1], column.valid)
-    counts = pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False)
-    return Column("int64", backend.to_device(np.append(counts, 0).astype("int64"))[column.data], column.data >= 0)
-
-
-def pick_text(condition: Truth, yes: Column | Constant, no: Column | Constant, backend: Backend) -> Column:
+def _pick_text(condition: Truth, yes: Column | Constant, no: Column | Constant, backend: Backend) -> Column:
     """Select `yes` where the condition is true, `no` where it is false, missing elsewhere."""
-    xp = backend.xp
     own = [strings([str(side.value)]) if isinstance(side, Constant) else side.dictionary for side in (yes, no)]
-    texts = unite_dictionaries(own)
-    a, b = (_map_codes(side, texts, dictionary, backend) for side, dictionary in zip((yes, no), own, strict=True))
-    codes = xp.where(condition.true, a, b)
+    texts, codes = unite_dictionaries(own), []
+    for side, dictionary in zip((yes, no), own, strict=True):
+        positions = find_positions(dictionary, texts).astype("int32")
+        codes.append(positions[0] if isinstance(side, Constant) else _translate_codes(side, positions, backend))
+    found = backend.xp.where(condition.true, *codes)
     known = condition.column().valid
-    return Column("string", codes if known is None else xp.where(known, codes, np.int32(-1)), None, texts)
-
-
-def _map_codes(side: Column | Constant, texts: pa.Array, own: pa.Array, backend: Backend) -> Array:
-    positions = find_positions(own, texts).astype("int32")
-    return positions[0] if isinstance(side, Constant) else _translate_codes(side, positions, backend)
+    return Column("string", found if known is None else backend.xp.where(known, found, np.int32(-1)), None, texts)
 
 
 def _translate_codes(column: Column, codes: Any, backend: Backend) -> Array:
@@ -239,10 +176,7 @@ _ROUNDING = ("ceil", "floor", "round")
 def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
     """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask.
 
-    Raises:
-        OverflowError: the row of a uint64 beyond int64, where that is the type.
-
-    Memory: shares what is of that type already.
+    An OverflowError has the row of a uint64 beyond int64, where that is the type.
     """
     stored = "int64" if dtype == "timestamp" else dtype
     if isinstance(operand, Constant):
@@ -265,10 +199,7 @@ def both_valid(left: Array | None, right: Array | None) -> Array | None:
 def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
     """Compute one of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
 
-    Raises:
-        OverflowError: the first row whose result does not fit int64, where that is `dtype`.
-
-    Memory: the result; for // % ** and for integers about three more.
+    An OverflowError has the first row whose result does not fit int64, where that is `dtype`.
     """
     wide = "uint64" if dtype == "int64" and sign in ("//", "%") and _is_natural(left, right) else dtype
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
@@ -341,11 +272,7 @@ def _compute_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: Module
 
 
 def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
-    """Apply a function of one number, in and as `dtype`; missing where it is undefined. Memory: the result.
-
-    Raises:
-        OverflowError: the first row whose result does not fit int64, where that is `dtype`.
-    """
+    """Apply a function of one number, in and as `dtype`; missing where undefined; OverflowError as in `compute`."""
     data, valid = as_numbers(column, dtype, xp)
     if name in _ROUNDING and dtype not in FLOATS:
         return Column(dtype, data, valid)
@@ -356,12 +283,8 @@ def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Col
     return made
 
 
-def truncate(column: Column, xp: ModuleType) -> Column:
-    """Truncate to int64; NaN is missing.
-
-    Raises:
-        OverflowError: the first row whose value int64 does not have.
-    """
+def _truncate(column: Column, xp: ModuleType) -> Column:
+    """Truncate to int64; NaN is missing, an OverflowError has the first row whose value int64 does not have."""
     if column.dtype not in FLOATS:
         return Column("int64", *as_numbers(column, "int64", xp))
     whole = xp.trunc(column.data)
@@ -378,7 +301,7 @@ def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: Mo
     return Column("float64", seconds if valid is None else xp.where(valid, seconds, np.float64(np.nan)))
 
 
-def pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
+def _pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
     """Select `yes` where the condition is true, `no` where it is false, missing elsewhere; as `dtype`."""
     (a, a_valid), (b, b_valid) = as_numbers(yes, dtype, xp), as_numbers(no, dtype, xp)
     data = xp.where(condition.true, a, b)
@@ -399,38 +322,20 @@ _WITH_BELOW = {"<": "<=", "<=": "<=", ">": ">", ">=": ">"}
 
 
 def compare(operator: str, left: Column | Constant, right: Column | Constant, backend: Backend) -> Truth:
-    """Compare `left` with `right` per row; one of them is a column.
-
-    Memory: two booleans per row; for two columns of different types also one of them in the wider type.
-    """
+    """Compare `left` with `right` per row; one of them is a column."""
     if isinstance(left, Constant):
         assert isinstance(right, Column)
         left, right, operator = right, left, _FLIPPED[operator]
     if left.dtype == "string":
-        return compare_texts(operator, left, right, backend)
+        return _compare_texts(operator, left, right, backend)
     if isinstance(right, Constant):
-        return _compare_constant(operator, left, _to_number(left, right), backend.xp)
+        return _compare_constant(operator, left, right, backend.xp)
     return _compare_columns(operator, left, right, backend.xp)
-
-
-def isin(column: Column, constants: Sequence[Constant], backend: Backend) -> Truth:
-    """Test whether each value is one of the constants; missing where it is missing.
-
-    Memory: as `compare`.
-    """
-    if column.dtype == "string":
-        return isin_texts(column, [str(item.value) for item in constants], backend)
-    values = [_to_number(column, item) for item in constants]
-    own = [near for value in values if (near := _nearest(column.data.dtype, value)).item() == value]
-    found = backend.xp.isin(column.data, backend.to_device(np.array(own, dtype=column.data.dtype)))
-    return Truth.from_valid(found, _present(column, backend.xp))
 
 
 def _to_number(column: Column, constant: Constant) -> float:
     """Convert a constant to the number to compare with a column of numbers or times."""
-    value = value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)
-    assert not isinstance(value, str)
-    return value
+    return value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)  # type: ignore[return-value]
 
 
 def _present(column: Column, xp: ModuleType) -> Array | None:
@@ -438,20 +343,16 @@ def _present(column: Column, xp: ModuleType) -> Array | None:
     return None if missing is None else ~missing
 
 
-def _compare_constant(operator: str, column: Column, value: float, xp: ModuleType) -> Truth:
+def _compare_constant(operator: str, column: Column, constant: Constant, xp: ModuleType) -> Truth:
+    value = _to_number(column, constant)
     near = _nearest(column.data.dtype, value)
-    if near.item() == value:
-        return _compare_scalar(operator, column, near, xp)
-    if operator in ("==", "!="):
-        return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), _present(column, xp))
-    return _compare_scalar((_WITH_ABOVE if near.item() > value else _WITH_BELOW)[operator], column, near, xp)
-
-
-def _compare_scalar(operator: str, column: Column, value: Any, xp: ModuleType) -> Truth:
-    """Compare with a scalar of the column's own type."""
+    if near.item() != value:
+        if operator in ("==", "!="):
+            return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), _present(column, xp))
+        operator = (_WITH_ABOVE if near.item() > value else _WITH_BELOW)[operator]
     if column.dtype in FLOATS:
-        return _compare_floats(operator, column.data, value, xp)
-    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(column.data, value), column.valid)
+        return _compare_floats(operator, column.data, near, xp)
+    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(column.data, near), column.valid)
 
 
 def _nearest(dtype: np.dtype[Any], value: float) -> Any:
@@ -502,27 +403,8 @@ _Value: TypeAlias = Column | Constant | Truth
 def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> Column:
     """Evaluate an expression per row, to the type that `expression.check` returns.
 
-    Args:
-        expression: parsed.
-        columns: those that it reads, of `num_rows` rows each.
-        backend: of the columns.
-        num_rows: how many rows there are, for an expression without columns.
-
-    Raises:
-        ColumnNotFound: a column is not among them.
-        ExpressionError: types that do not go together.
-        BadData: arithmetic on integers whose result does not fit int64.
-
-    Memory: the result on the device, and a few columns of its size on the way; a plain column is shared. Distinct
-        strings, and distinct integers that become text, go through the host.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> from gpupipe.expressions import parse
-        >>> delay = Column("float64", np.array([20.0, np.nan, 3.0]))
-        >>> late = evaluate(parse("dep_delay > 15"), {"dep_delay": delay}, select("cpu"), 3)
-        >>> late.data, late.valid
-        (array([ True, False, False]), array([ True, False,  True]))
+    A result of integers that does not fit int64 is `BadData`. A plain column is shared. Distinct strings, and distinct
+    integers that become text, go through the host.
     """
     rows = _Rows(expression, columns, backend, num_rows)
     with np.errstate(all="ignore"):  # 1 / 0 is inf, log(-1) is missing
@@ -530,14 +412,7 @@ def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Bac
 
 
 def truth(column: Column, xp: ModuleType) -> Array:
-    """Return n booleans, True where a condition is true, and False where it is false or missing.
-
-    Memory: shares the column's data where nothing can be missing.
-
-    Example:
-        >>> truth(Column("bool", np.array([True, True, False]), np.array([True, False, True])), np)
-        array([ True, False, False])
-    """
+    """Return n booleans, True where a condition is true, and False where it is false or missing."""
     return column.data if column.valid is None else xp.logical_and(column.data, column.valid)
 
 
@@ -546,7 +421,7 @@ class _Rows:
 
     def __init__(self, expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> None:
         self.backend, self.xp = backend, backend.xp
-        self._source, self._columns, self._num_rows = expression.source, columns, num_rows
+        self.source, self._columns, self._num_rows = expression.source, columns, num_rows
 
     def value(self, node: Node) -> _Value:
         """Evaluate a node; a constant is not repeated per row."""
@@ -554,10 +429,10 @@ class _Rows:
             return node
         if isinstance(node, Name):
             if node.name not in self._columns:
-                raise self._source.no_column(node.span, node.name, self._columns)
+                raise self.source.no_column(node.span, node.name, self._columns)
             return self._columns[node.name]
         values = [self.value(operand) for operand in node.operands]
-        dtype = infer_operation(node, [value.dtype for value in values], self._source)
+        dtype = infer_operation(node, [value.dtype for value in values], self.source)
         if isinstance(node, Comparison):
             return reduce(and_, map(self._compare, node.operators, pairwise(values)))
         call = _Call(node.name, self._ensure_column(values), dtype, self)
@@ -568,20 +443,17 @@ class _Rows:
 
     def _make_overflow_error(self, node: Operation, call: _Call, row: int) -> BadData:
         """Create the error for a row whose result, or an operand, is out of range of int64."""
-        values = [
+        values = tuple(
             value.value if isinstance(value, Constant) else self.backend.to_host(value.data[row : row + 1])[0].item()
             for value in call.values
-        ]
-        shown = self._source.slice(node.span)
-        pairs = zip(node.operands, call.values, strict=True)
-        first = next(self._source.slice(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
-        error = BadData(
-            self.where,
-            f"row {row:,}: `{shown}` does not fit int64",
-            got=values[0] if len(values) == 1 else tuple(values),
-            expected="integers from -2**63 to 2**63 - 1",
-            remedy=f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64",
         )
+        shown = self.source.slice(node.span)
+        pairs = zip(node.operands, call.values, strict=True)
+        first = next(self.source.slice(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
+        remedy = f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64"
+        problem, expected = f"row {row:,}: `{shown}` does not fit int64", "integers from -2**63 to 2**63 - 1"
+        got = values[0] if len(values) == 1 else values
+        error = BadData(self.source.where, problem, got=got, expected=expected, remedy=remedy)
         error.row = row
         return error
 
@@ -597,14 +469,12 @@ class _Rows:
         scalar, _ = as_numbers(value, dtype, self.xp)
         return Column(dtype, self.xp.full(self._num_rows, scalar, dtype=scalar.dtype))
 
-    @property
-    def where(self) -> str:
-        """The owner of the expression, for messages."""
-        return self._source.where
-
     def truth(self, value: _Value) -> Truth:
         """Convert a condition's value to `Truth`."""
-        return value if isinstance(value, Truth) else Truth.from_column(self.column(value))
+        if isinstance(value, Truth):
+            return value
+        column = self.column(value)
+        return Truth(column.data) if column.valid is None else Truth.from_valid(column.data, column.valid)
 
     def _compare(self, operator: str, pair: Sequence[_Value]) -> Truth:
         left, right = self._ensure_column(pair)
@@ -632,6 +502,11 @@ class _Call:
     def first(self) -> Column:
         return self.rows.column(self.values[0])
 
+    @property
+    def constants(self) -> list[Constant]:
+        """Those behind the first value."""
+        return [value for value in self.values[1:] if isinstance(value, Constant)]
+
 
 def _logic(call: _Call) -> Truth:
     outcomes = map(call.rows.truth, call.values)
@@ -639,7 +514,14 @@ def _logic(call: _Call) -> Truth:
 
 
 def _isin(call: _Call) -> Truth:
-    return isin(call.first, [value for value in call.values[1:] if isinstance(value, Constant)], call.rows.backend)
+    column, backend = call.first, call.rows.backend
+    if column.dtype == "string":
+        texts = strings([str(item.value) for item in call.constants])
+        return _gather_result(column, pc.is_in(column.dictionary, value_set=texts), backend)
+    values = [_to_number(column, item) for item in call.constants]
+    own = [near for value in values if (near := _nearest(column.data.dtype, value)).item() == value]
+    found = backend.xp.isin(column.data, backend.to_device(np.array(own, dtype=column.data.dtype)))
+    return Truth.from_valid(found, _present(column, backend.xp))
 
 
 def _arithmetic(call: _Call) -> Column:
@@ -654,18 +536,14 @@ def _transform(call: _Call) -> Column:
 
 
 def _where(call: _Call) -> Column:
-    return _pick(call, call.rows.truth(call.values[0]), *call.values[1:])
-
-
-def _fillna(call: _Call) -> Column:
-    present = Column(call.first.dtype, call.first.data, None, call.first.dictionary)  # where it is taken
-    return _pick(call, ~_missing(call), present, call.values[1])
-
-
-def _pick(call: _Call, condition: Truth, yes: Column | Constant, no: Column | Constant) -> Column:
+    yes, no = call.values[-2:]
+    if call.name == "where":
+        condition = call.rows.truth(call.values[0])
+    else:
+        condition, yes = ~_missing(call), replace(call.first, valid=None)
     if call.dtype == "string":
-        return pick_text(condition, yes, no, call.rows.backend)
-    return pick_number(condition, yes, no, call.dtype, call.rows.xp)
+        return _pick_text(condition, yes, no, call.rows.backend)
+    return _pick_number(condition, yes, no, call.dtype, call.rows.xp)
 
 
 def _is_missing(call: _Call) -> Truth:
@@ -673,50 +551,57 @@ def _is_missing(call: _Call) -> Truth:
 
 
 def _missing(call: _Call) -> Truth:
-    xp = call.rows.xp
-    missing = call.first.missing(xp)
-    return Truth(xp.zeros(len(call.first), dtype=bool) if missing is None else missing)
+    missing = call.first.missing(call.rows.xp)
+    return Truth(call.rows.xp.zeros(len(call.first), dtype=bool) if missing is None else missing)
 
 
 def _clip(call: _Call) -> Column:
-    _, low, high = call.values
+    (_, low, high), dtype, xp = call.values, call.dtype, call.rows.xp
+    column = call.rows.column(call.values[0], dtype)
     if isinstance(low, Constant) and isinstance(high, Constant):
-        xp = call.rows.xp
-        data, valid = as_numbers(call.rows.column(call.values[0], call.dtype), call.dtype, xp)
-        least, most = (as_numbers(bound, call.dtype, xp)[0] for bound in (low, high))
-        return Column(call.dtype, xp.clip(data, least, most), valid)
-    raised = compute("maximum", call.rows.column(call.values[0], call.dtype), low, call.dtype, call.rows.xp)
-    return compute("minimum", raised, high, call.dtype, call.rows.xp)
+        data, valid = as_numbers(column, dtype, xp)
+        return Column(dtype, xp.clip(data, *(as_numbers(bound, dtype, xp)[0] for bound in (low, high))), valid)
+    return compute("minimum", compute("maximum", column, low, dtype, xp), high, dtype, xp)
 
 
 def _date_part(call: _Call) -> Column:
-    zone = next((str(value.value) for value in call.values[1:] if isinstance(value, Constant)), None)
+    zone = str(call.constants[0].value) if call.constants else None
     return date_part(call.name, local_time(call.first, zone, call.rows.backend))
 
 
 def _text(call: _Call) -> Column | Truth:
-    backend, constants = call.rows.backend, [value.value for value in call.values[1:] if isinstance(value, Constant)]
-    if call.name == "len":
-        return length(call.first, backend)
+    column, backend, constants = call.first, call.rows.backend, [item.value for item in call.constants]
     try:
-        if call.dtype == "string":
-            return rewrite_texts(call.name, call.first, backend, *constants)
-        return matches(call.name, call.first, str(constants[0]), backend)
+        if call.name in _MATCH:
+            return _gather_result(column, _MATCH[call.name](column.dictionary, str(constants[0])), backend)
+        encoded = _REWRITE[call.name](column.dictionary, *constants).dictionary_encode()
     except pa.ArrowInvalid as cause:
         raise ExpressionError(
-            call.rows.where,
+            call.rows.source.where,
             f"`{call.name}` cannot do this ({cause})",
             got=constants,
             expected="a regular expression of RE2, and groups that it has",
             remedy=f"{call.name}({FUNCTIONS[call.name].arguments})",
         ) from None
+    # Strings that become equal get one code.
+    codes = _translate_codes(column, encoded.indices.fill_null(-1).to_numpy(), backend)
+    return Column("string", codes, None, encoded.dictionary)
+
+
+def _length(call: _Call) -> Column:
+    """Count the characters (code points) of strings or the elements of lists, int64."""
+    column = call.first
+    if column.elements is not None:
+        return Column("int64", column.data[1:] - column.data[:-1], column.valid)
+    counts = np.append(pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False), 0).astype("int64")
+    return Column("int64", call.rows.backend.to_device(counts)[column.data], column.data >= 0)
 
 
 def _cast(call: _Call) -> Column:
     if call.name == "string":
         return cast_column(call.first, call.dtype, "", call.rows.backend)
     if call.name == "int":
-        return truncate(call.first, call.rows.xp)
+        return _truncate(call.first, call.rows.xp)
     return Column(call.dtype, *as_numbers(call.first, call.dtype, call.rows.xp))
 
 
@@ -726,11 +611,10 @@ _OPERATIONS: dict[str, Callable[[_Call], Column | Truth]] = {
     **dict.fromkeys(("negative", "log1p", "log", "exp", "sqrt", "abs", "round", "floor", "ceil"), _transform),
     **dict.fromkeys(("isnull", "notnull"), _is_missing),
     **dict.fromkeys((*DATE_PARTS, *DATE_FLAGS), _date_part),
-    **dict.fromkeys(("lower", "upper", "strip", "extract", "split", "slice", "replace", "sub"), _text),
-    **dict.fromkeys(("len", "contains", "startswith", "endswith", "search"), _text),
+    **dict.fromkeys((*_REWRITE, *_MATCH), _text),
     **dict.fromkeys(("int", "float", "string"), _cast),
+    **dict.fromkeys(("where", "fillna"), _where),
     "in": _isin,
-    "where": _where,
-    "fillna": _fillna,
+    "len": _length,
     "clip": _clip,
 }

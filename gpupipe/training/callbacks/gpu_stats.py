@@ -15,11 +15,18 @@ from typing import Any
 import pynvml
 import torch
 
-from gpupipe.support.nvml import throttles
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import TrainState
 
 EVERY = 1.0
+_SLOWDOWNS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""The reasons that slow a busy GPU down. Source: nvml.h, "Clocks Event Reasons"."""
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +106,7 @@ class GpuStats(Callback):
             reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         except nvml.NVMLError:
             return
-        self._throttled.update(throttles(reasons))
+        self._throttled.update(reason for bit, reason in _SLOWDOWNS.items() if reasons & bit)
 
     def _stop(self) -> None:
         thread, self._thread = self._thread, None

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpupipe.backend.device import host_memory as h
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc is Linux'")
 
 FAULTS = """
@@ -55,3 +57,13 @@ def test_what_the_user_has_set_is_left_alone() -> None:
     assert said == "False"
     assert pool == "mimalloc"
     assert faults > 100_000
+
+
+def test_errors_of_memory_and_of_the_device() -> None:
+    assert h.is_out_of_memory(MemoryError()) and h.is_out_of_memory(RuntimeError("std::bad_alloc: out_of_memory"))
+    assert not h.is_out_of_memory(RuntimeError("an illegal memory access was encountered"))
+    assert h.is_out_of_device_memory(MemoryError("std::bad_alloc: out_of_memory: (failed to allocate 8 bytes)"))
+    assert not h.is_out_of_device_memory(MemoryError("Unable to allocate 8.00 GiB for an array"))
+    assert h.is_device_error(RuntimeError("CUDA error encountered at: a.cu:9: 700 cudaErrorIllegalAddress"))
+    assert not h.is_device_error(RuntimeError("JSON Parser encountered an invalid format at location 7"))
+    assert (h.free_host_memory() or 1) > 0
