@@ -190,9 +190,7 @@ def load(
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
     with blame_file(folder / "pipeline.json", BackendMissing, *theirs):
         pipeline = Pipeline(
-            [decoder.step(item) for item in description["steps"]],
-            decoder.features(description["features"]),
-            backend,
+            [decoder.step(item) for item in description["steps"]], decoder.features(description["features"]), backend
         )
         decoder.check_all_used()
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
@@ -294,11 +292,7 @@ def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
         )
     elif name not in NETWORKS:
         raise ArtifactError(
-            str(folder),
-            "unknown network",
-            got=name,
-            expected=f"one of {NETWORKS}",
-            remedy="a newer gpupipe",
+            str(folder), "unknown network", got=name, expected=f"one of {NETWORKS}", remedy="a newer gpupipe"
         )
     else:
         with blame_file(file):

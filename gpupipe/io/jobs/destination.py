@@ -181,10 +181,7 @@ class LocalFolder:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        with (
-            writing(Path(self.where)),
-            TemporaryDirectory(prefix="scratch-", dir=self.drafts / self.digest) as folder,
-        ):
+        with writing(Path(self.where)), TemporaryDirectory(prefix="scratch-", dir=self.drafts / self.digest) as folder:
             yield Path(folder)
 
     def keep(self, scratch: Path, record: Part) -> None:
