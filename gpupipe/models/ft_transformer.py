@@ -10,12 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpupipe.models.tabular import Tabular, make_generator, make_linear, select_arguments
+from gpupipe.models.tabular import Tabular, begin, make_linear
 from gpupipe.support.validation import check_integer, check_number, refuse_argument
 from gpupipe.tensors.batch import Batch
-
-# Of the feed-forward part, as in the paper: ReGLU halves, so 4 / 3 costs as many weights as a plain layer of 8 / 3.
-HIDDEN_FACTOR = 4 / 3
 
 
 class FTTransformer(Tabular):
@@ -24,25 +21,15 @@ class FTTransformer(Tabular):
     A number's token is bias + x * weight, an id's bias + its row of the shared embedding (section 3.3). Blocks
     normalise first, but for the first attention, which does not (appendix E.1); the feed-forward part is ReGLU. The
     last block computes [CLS] alone, since nothing else of it is used. Attention is torch's own
-    `scaled_dot_product_attention`.
-    Costs grow with (F + C)^2; the defaults are smaller than the authors' (3 blocks of 192), for tables of few columns.
+    `scaled_dot_product_attention`. Costs grow with (F + C)^2; the defaults are smaller than the authors' (3 blocks of
+    192), for tables of few columns. The other arguments, and the errors, are those of `MLP`.
 
     Args:
-        numeric: F, how many numeric features a batch has.
-        cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
-        outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
         blocks: how many.
         dim: a token's width.
         heads: of the attention; divides `dim`.
         attention_dropout: fraction of attention weights zeroed in training.
         dropout: fraction of the feed-forward part's hidden values zeroed in training.
-        seed: rules the weights.
-        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
-        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
-            list.
-
-    Raises:
-        BadConfig: no input at all, or a size that makes no sense.
 
     Memory:
         sum(cardinalities) x `dim` float32 for the embedding, about 8 x `dim`^2 a block; training with AdamW four
@@ -71,22 +58,22 @@ class FTTransformer(Tabular):
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        config = select_arguments(locals())
+        config, generator = begin(self, locals())
         check_integer(self, "[1, inf)", blocks=blocks, dim=dim, heads=heads)
         check_number(self, "[0, 1)", attention_dropout=attention_dropout)
         if dim % heads:
             raise refuse_argument(self, "heads", heads, f"a divisor of dim={dim}", f"heads={math.gcd(dim, heads)}")
-        generator = make_generator(self, seed)
-        super().__init__(config | {"embedding_dim": dim}, generator)
-        del self._config["embedding_dim"]
+        super().__init__(config, generator, dim=dim)
         columns = sum(self.num_features) + len(self.lists)
-        self.weight = _uniform((numeric, dim), generator)
-        self.bias = _uniform((columns, dim), generator)
-        self.cls = _uniform((1, dim), generator)
-        self.blocks = nn.ModuleList(
-            _Block(dim, heads, attention_dropout, dropout, generator, first=position == 0, last=position == blocks - 1)
-            for position in range(blocks)
+        self.weight, self.bias, self.cls = (
+            nn.Parameter(torch.empty(rows, dim, device="cpu").uniform_(-(dim**-0.5), dim**-0.5, generator=generator))
+            for rows in (numeric, columns, 1)  # as in the authors' code
         )
+        self.blocks = nn.ModuleList()
+        for number in range(blocks):
+            attention = Attention(dim, heads, attention_dropout, generator)
+            ends = {"first": number == 0, "last": number == blocks - 1}
+            self.blocks.append(_Block(dim, attention, dropout, generator, **ends))
         self.norm = nn.LayerNorm(dim)
         self.last = make_linear(dim, outputs, generator, "glorot")
 
@@ -104,11 +91,6 @@ class FTTransformer(Tabular):
         return torch.cat([self.cls.expand(features.shape[0], -1, -1), features], 1)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Compute B logits or values with one output, else B x K logits.
-
-        Raises:
-            SchemaMismatch: the batch has another number of columns than the model was made for, or other lists.
-        """
         tokens = self.tokens(batch)
         for block in self.blocks:
             tokens = block(tokens)
@@ -116,19 +98,7 @@ class FTTransformer(Tabular):
 
 
 class Attention(nn.Module):
-    """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762) of some tokens over all, by torch's fused kernels.
-
-    Args:
-        dim: a token's width.
-        heads: divides `dim`.
-        dropout: fraction of attention weights zeroed in training.
-        generator: draws the start.
-
-    Example:
-        >>> attention = Attention(8, 2, 0.0, torch.Generator())
-        >>> attention(torch.zeros(4, 1, 8), torch.zeros(4, 6, 8)).shape
-        torch.Size([4, 1, 8])
-    """
+    """Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762) of some tokens over all, by torch's kernels."""
 
     def __init__(self, dim: int, heads: int, dropout: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -151,22 +121,15 @@ class Attention(nn.Module):
 
 class _Block(nn.Module):
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        attention_dropout: float,
-        dropout: float,
-        generator: torch.Generator,
-        *,
-        first: bool,
-        last: bool,
+        self, dim: int, attention: Attention, dropout: float, generator: torch.Generator, *, first: bool, last: bool
     ) -> None:
         super().__init__()
         self.last = last
         self.before_attention = nn.Identity() if first else nn.LayerNorm(dim)
-        self.attention = Attention(dim, heads, attention_dropout, generator)
+        self.attention = attention
         self.before_layers = nn.LayerNorm(dim)
-        hidden = max(int(dim * HIDDEN_FACTOR), 1)
+        # As in the paper: ReGLU halves, so 4 / 3 costs as many weights as a plain layer of 8 / 3.
+        hidden = max(int(dim * 4 / 3), 1)
         self.enter = make_linear(dim, 2 * hidden, generator)
         self.leave = make_linear(hidden, dim, generator, "glorot")
         self.dropout = nn.Dropout(dropout)
@@ -178,8 +141,3 @@ class _Block(nn.Module):
         values, gate = self.enter(self.before_layers(tokens)).chunk(2, -1)
         changed: Tensor = tokens + self.leave(self.dropout(values * gate.relu()))
         return changed
-
-
-def _uniform(shape: tuple[int, int], generator: torch.Generator) -> nn.Parameter:
-    bound = shape[1] ** -0.5  # as in the authors' code
-    return nn.Parameter(torch.empty(shape, device="cpu").uniform_(-bound, bound, generator=generator))

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch, nearest
-from gpupipe.models.embedding import BAGS, RESERVED, SharedEmbedding
-from gpupipe.models.numeric_embeddings import Numbers, NumericEmbedding, parse_numbers
+from gpupipe.models.embeddings import BAGS, RESERVED, Numbers, NumericEmbedding, SharedEmbedding, parse_numbers
 from gpupipe.schema import Schema
 from gpupipe.support.validation import (
     check_choice,
@@ -31,11 +30,13 @@ from gpupipe.support.validation import (
 from gpupipe.tensors.batch import Batch
 
 _WIDTHS = ("hidden", "head")
-_OF_SCHEMA = ("numeric", "cardinalities", "outputs", "lists")
 
 
 class Tabular(nn.Module):
     """Base class of networks over `Batch`es that remember their arguments.
+
+    `forward` computes B values or logits of one output, else B x K; it raises `SchemaMismatch` for a batch with another
+    number of columns than the model was made for, or other lists.
 
     Weights are drawn on the CPU from the model's own generator: the same on every device, and torch's global one is
     left as it was.
@@ -43,12 +44,13 @@ class Tabular(nn.Module):
     Args:
         config: the constructor's arguments by name.
         generator: draws the embeddings' start; what comes after draws from it too. It is not kept: it has no copy.
+        dim: the embeddings' width, where it is not an argument.
     """
 
     learning_rate: ClassVar[float] = 3e-3
     """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
 
-    def __init__(self, config: dict[str, Any], generator: torch.Generator) -> None:
+    def __init__(self, config: dict[str, Any], generator: torch.Generator, *, dim: int | None = None) -> None:
         super().__init__()
         _check(self, config)
         config = {name: _plain(value) for name, value in config.items()}
@@ -62,7 +64,8 @@ class Tabular(nn.Module):
         self.embedding: SharedEmbedding | None = None
         self.lists = list(lists)
         if cardinalities or lists:
-            self.embedding = SharedEmbedding(cardinalities, config["embedding_dim"], generator, lists, config["bag"])
+            dim = config["embedding_dim"] if dim is None else dim
+            self.embedding = SharedEmbedding(cardinalities, dim, generator, lists, config["bag"])
         self.numbers: NumericEmbedding | None = None
         if numbers is not None and config["numeric"]:
             self.numbers = numbers.build(config["numeric"], generator)
@@ -87,30 +90,20 @@ class Tabular(nn.Module):
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
-        given: Any = schema
+        where, given = f"{cls.__name__}.from_schema", cast(Any, schema)
         if not isinstance(given, Schema):
             has_one = isinstance(getattr(given, "schema", None), Schema)
-            raise BadConfig(
-                f"{cls.__name__}.from_schema",
-                "not a schema",
-                got=type(given),
-                expected="the schema of a fitted pipeline",
-                remedy=f"{cls.__name__}.from_schema({type(given).__name__.lower() if has_one else 'pipeline'}.schema)",
-            )
+            remedy = f"{where}({type(given).__name__.lower() if has_one else 'pipeline'}.schema)"
+            expected = "the schema of a fitted pipeline"
+            raise BadConfig(where, "not a schema", got=type(given), expected=expected, remedy=remedy)
         parameters = signature(cls).parameters
-        known = [name for name in parameters if name not in _OF_SCHEMA]
+        known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists")]
         for option in options:
             if option not in known and all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
-                near = nearest(option, known)
-                raise BadConfig(
-                    f"{cls.__name__}.from_schema",
-                    "no such option",
-                    got=option,
-                    expected=f"some of {', '.join(known)}",
-                    remedy=f"{cls.__name__}.from_schema(schema)" if near is None else f"{near}=",
-                )
-        numeric, cardinalities, outputs, lists = _sizes(schema, cls.__name__)
-        return make(numeric, cardinalities, outputs, lists=lists, **options)
+                near, expected = nearest(option, known), f"some of {', '.join(known)}"
+                remedy = f"{where}(schema)" if near is None else f"{near}="
+                raise BadConfig(where, "no such option", got=option, expected=expected, remedy=remedy)
+        return make(**_sizes(schema, where), **options)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON values: `type(model)(**config)` starts with the same weights."""
@@ -118,58 +111,35 @@ class Tabular(nn.Module):
         return dict(self._config) if numbers is None else self._config | {"numbers": numbers.to_json()}
 
     def check(self, batch: Batch) -> None:
-        """Raise where the batch has another number of columns than the model was made for, or other lists.
-
-        Raises:
-            SchemaMismatch: it does, or is no batch.
-        """
+        """Raise `SchemaMismatch` for a batch of other columns than the model was made for, or of other lists."""
+        name, shown = type(self).__name__, "{} numeric and {} categorical columns"
         if not hasattr(batch, "numeric"):
-            raise SchemaMismatch(
-                type(self).__name__,
-                "not a batch",
-                got=type(batch),
-                expected="a gpupipe.Batch, which a loader of gp.Pipeline gives",
-                remedy="trainer.fit(pipeline.loader(train)), or model(gp.Batch(numeric, codes))",
-            )
+            expected = "a gpupipe.Batch, which a loader of gp.Pipeline gives"
+            remedy = "trainer.fit(pipeline.loader(train)), or model(gp.Batch(numeric, codes))"
+            raise SchemaMismatch(name, "not a batch", got=type(batch), expected=expected, remedy=remedy)
+        remedy = f"{name}.from_schema(pipeline.schema) with the pipeline that makes the batches"
         found = (batch.numeric.shape[1], batch.codes.shape[1])
         if found != self.num_features:
-            raise SchemaMismatch(
-                type(self).__name__,
-                "the batch has other features than the model",
-                got=f"{found[0]} numeric and {found[1]} categorical columns",
-                expected=f"{self.num_features[0]} numeric and {self.num_features[1]} categorical columns",
-                remedy=f"{type(self).__name__}.from_schema(pipeline.schema) with the pipeline that makes the batches",
-            )
+            problem, expected = "the batch has other features than the model", shown.format(*self.num_features)
+            raise SchemaMismatch(name, problem, got=shown.format(*found), expected=expected, remedy=remedy)
         if self.lists != list(batch.lists):
-            raise SchemaMismatch(
-                type(self).__name__,
-                "the batch has other lists than the model",
-                got=list(batch.lists),
-                expected=str(self.lists),
-                remedy=f"{type(self).__name__}.from_schema(pipeline.schema) with the pipeline that makes the batches",
-            )
+            problem, expected = "the batch has other lists than the model", str(self.lists)
+            raise SchemaMismatch(name, problem, got=list(batch.lists), expected=expected, remedy=remedy)
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise where a pipeline's output does not match the model's arguments.
-
-        Raises:
-            SchemaMismatch: another number of numeric features, other lists, or ids beyond the model's.
-        """
+        """Raise `SchemaMismatch` for a pipeline's output of other features or lists, or of ids beyond the model's."""
         ids = [*self._config["cardinalities"], *self._config["lists"].values()]
         given = [field.cardinality or 0 for field in (*schema.categorical, *schema.lists)]
         same = (len(schema.numeric), len(schema.categorical)) == self.num_features
         same = same and [field.name for field in schema.lists] == self.lists
         if not same or any(found > own for found, own in zip(given, ids, strict=True)):
-            made, found = (
-                f"{numbers} numeric features, ids {codes}"
-                for numbers, codes in ((self.num_features[0], ids), (len(schema.numeric), given))
-            )
+            name = type(self).__name__
             raise SchemaMismatch(
-                type(self).__name__,
+                name,
                 "the model was made for the output of another pipeline",
-                got=found,
-                expected=made,
-                remedy=f"{type(self).__name__}.from_schema(pipeline.schema), trained on this pipeline's batches",
+                got=f"{len(schema.numeric)} numeric features, ids {given}",
+                expected=f"{self.num_features[0]} numeric features, ids {ids}",
+                remedy=f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches",
             )
 
     @property
@@ -189,26 +159,11 @@ class Tabular(nn.Module):
         return output.squeeze(1) if self.outputs == 1 else output
 
 
-def select_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the arguments of a constructor from its `locals()`, taken in its first line.
-
-    Example:
-        >>> def make(numeric, *, seed=0):
-        ...     return select_arguments(locals())
-        >>> make(3)
-        {'numeric': 3, 'seed': 0}
-    """
-    return {name: value for name, value in given.items() if name not in ("self", "__class__")}
-
-
-def make_generator(model: nn.Module, seed: int) -> torch.Generator:
-    """Return the random generator of a model's weights.
-
-    Raises:
-        BadConfig: no seed.
-    """
-    check_seed(model, seed=seed)
-    return torch.Generator("cpu").manual_seed(int(seed))
+def begin(model: nn.Module, given: Mapping[str, Any]) -> tuple[dict[str, Any], torch.Generator]:
+    """Return the arguments of a constructor, from its `locals()`, and the random generator of the model's weights."""
+    check_seed(model, seed=given["seed"])
+    arguments = {name: value for name, value in given.items() if name not in ("self", "__class__")}
+    return arguments, torch.Generator("cpu").manual_seed(int(given["seed"]))
 
 
 def make_linear(
@@ -229,41 +184,33 @@ def make_linear(
     return layer
 
 
-def _sizes(schema: Schema, model: str) -> tuple[int, list[int], int, dict[str, int]]:
-    """Return the number of numbers, the cardinalities, the number of outputs, and the cardinalities of the lists."""
+def _sizes(schema: Schema, where: str) -> dict[str, Any]:
+    """Return the arguments of a network that a schema decides."""
     if schema.target is None:
-        raise BadConfig(
-            f"{model}.from_schema",
-            "the schema has no target",
-            got=schema.names,
-            expected="a column with the role target, which decides the number of outputs",
-            remedy="gp.Features(..., target='column')",
-        )
+        expected = "a column with the role target, which decides the number of outputs"
+        remedy = "gp.Features(..., target='column')"
+        raise BadConfig(where, "the schema has no target", got=schema.names, expected=expected, remedy=remedy)
     classes = schema.target.classes
     if classes is not None and len(classes) < 2:
+        where, remedy = f"{where}, target {schema.target.name!r}", "fit the pipeline on data that holds more than one"
         raise BadConfig(
-            f"{model}.from_schema, target {schema.target.name!r}",
-            "there is nothing to tell apart",
-            got=classes,
-            expected="at least two classes",
-            remedy="fit the pipeline on data that holds more than one",
+            where, "there is nothing to tell apart", got=classes, expected="at least two classes", remedy=remedy
         )
-    cardinalities = {}
     for field in [*schema.categorical, *schema.lists]:
         if field.cardinality is None:
             raise BadConfig(
-                f"{model}.from_schema, column {field.name!r}",
+                f"{where}, column {field.name!r}",
                 f"a {field.kind} feature whose number of ids is not known",
                 got=field.dtype,
                 expected="a cardinality in the schema",
                 remedy=f"([{field.name!r}], pre.Categorify()); for numbers a model that reads batch.lists",
             )
-        cardinalities[field.name] = field.cardinality
-    outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
-    codes, lists = (
-        {field.name: cardinalities[field.name] for field in part} for part in (schema.categorical, schema.lists)
-    )
-    return len(schema.numeric), list(codes.values()), outputs, lists
+    return {
+        "numeric": len(schema.numeric),
+        "cardinalities": [field.cardinality for field in schema.categorical],
+        "outputs": len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets),
+        "lists": {field.name: field.cardinality for field in schema.lists},
+    }
 
 
 def _check(model: Tabular, config: Mapping[str, Any]) -> None:
@@ -274,7 +221,7 @@ def _check(model: Tabular, config: Mapping[str, Any]) -> None:
     check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
     check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
     check_choice(model, BAGS, bag=config["bag"])
-    check_integer(model, "[1, inf)", "auto", embedding_dim=config["embedding_dim"])
+    check_integer(model, "[1, inf)", "auto", embedding_dim=config.get("embedding_dim", "auto"))
     check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
     for name in _WIDTHS:
         if not is_integer(config.get(name), 1):  # one layer

@@ -29,7 +29,7 @@ from gpupipe.pipeline.loading import build_table
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.tensors import BatchOptions, FeatureTable, Loader
-from gpupipe.tensors.process_group import open_group, open_store
+from gpupipe.tensors.order import open_group, open_store
 
 _program, _numbers = uuid.uuid4().hex, itertools.count()
 _clusters: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -6,13 +6,21 @@ arrays.safetensors    learned numbers
 values.arrow          learned strings, one row of lists
 tables/NAME.parquet   tables to join with, up to 64 MB each
 model.json, model.safetensors
+
+Files and JSON are checked before any of it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,23 +38,65 @@ from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.drift import Profile
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
-from gpupipe.saving.manifest import (
-    FORMAT,
-    MODEL,
-    PIPELINE,
-    blame_file,
-    list_other_files,
-    read_json,
-    verify_files,
-    write_json,
-    write_manifest,
-)
 from gpupipe.saving.scorer import Scorer
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice, is_path
 from gpupipe.version import __version__
 
-NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
+_FORMAT = 2
+_NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
+_ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
+_WITH_MODEL = {"model.json", "model.safetensors"}
+_TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
+
+# Shapes: a type, `object` for anything, None, [what each item is], {key: what is there} with `key?` where it may be
+# left out and `str` for all keys, or a tuple of those.
+_OBJECT, _NUMBER = {str: object}, (int, float)
+_FIELD = {
+    **dict.fromkeys(("name", "dtype", "kind", "step", "units"), str),
+    "nullable": bool,
+    "cardinality": (int, None),
+    "lineage": [str],
+    "role": (str, None),
+    "classes": ([(str, bool, int, float)], None),
+    "range": ([_NUMBER], None),
+}
+_STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
+_FEATURES = {
+    "groups": [{"columns": [str], "name": (str, None), "steps": [_STEP]}],
+    "target": ([str], None),
+    "task": str,
+    "standardised": bool,
+    "target_transform": [_STEP],
+    "classes": ([_OBJECT], None),
+    **dict.fromkeys(("lineage", "weight"), (str, None)),
+    "keep": [str],
+    "allow_leak": [str],
+}
+_PROFILE = {
+    **dict.fromkeys(("missing", "mean", "std"), _NUMBER),
+    "edges": [_NUMBER],
+    "shares": [_NUMBER],
+    "unknown": (int, float, None),
+}
+_PIPELINE = {
+    "source": [_FIELD],
+    "schema": [_FIELD],
+    "steps": [_STEP],
+    "features": (_FEATURES, None),
+    "profiles": {str: _PROFILE},
+}
+_MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}
+_MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
+_WORDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
+}
 
 
 def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = None) -> None:
@@ -73,13 +123,21 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         ...     load(f"{folder}/run").schema.names
         ['distance']
     """
-    _check_saved(path, pipeline, model)
-    target, schema = _local(path), pipeline.schema
+    given: tuple[Any, Any] = (path, pipeline)
+    if isinstance(given[0], Pipeline) or not isinstance(given[1], Pipeline):
+        is_swapped = isinstance(given[0], Pipeline)
+        problem = "a pipeline in the place of the path" if is_swapped else "not a pipeline"
+        expected = "the path, the fitted pipeline, then the model, in this order"
+        got = type(given[0] if is_swapped else given[1])
+        parts = "scorer.pipeline, scorer.model" if got is Scorer else "pipeline, model"
+        raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy=f"gp.save(path, {parts})")
+    _check_model("save", model)
+    target, schema = _as_local(path), pipeline.schema
     if isinstance(model, Tabular):
         model.check_schema(schema)
     encoder = Encoder(pipeline.select_backend(), MAX_TABLE_BYTES)
     description = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "gpupipe": __version__,
         "source": pipeline.source.to_json(),
         "schema": schema.to_json(),
@@ -88,24 +146,28 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
     }
     with writing(target):
-        _check_replaceable(target)
+        if others := _list_other_files(target):
+            expected = "a new path, an empty folder or an earlier artifact, and nothing else in it"
+            where, problem = str(target), "something else is there"
+            raise ArtifactError(where, problem, got=others[0], expected=expected, remedy="another path")
         target.parent.mkdir(parents=True, exist_ok=True)
     with replacing(target, overwrite=True) as folder:
         folder.mkdir()
         write_json(folder / "pipeline.json", description)
         save_file(encoder.arrays, folder / "arrays.safetensors")
         lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
-        with (
-            pa.OSFile(str(folder / "values.arrow"), "wb") as sink,
-            pa.ipc.new_file(sink, pa.table(lists).schema) as file,
-        ):
-            file.write_table(pa.table(lists))
-        if encoder.tables:
-            (folder / "tables").mkdir()
+        strings, place = pa.table(lists), str(folder / "values.arrow")
+        with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, strings.schema) as file:
+            file.write_table(strings)
         for name, table in encoder.tables.items():
+            (folder / "tables").mkdir(exist_ok=True)
             pq.write_table(table, folder / "tables" / f"{name}.parquet", compression="zstd")
         if model is not None:
-            write_json(folder / "model.json", _describe(model))
+            kind = type(model)
+            described: dict[str, Any] = {"class": None, "name": f"{kind.__module__}.{kind.__qualname__}"}
+            if isinstance(model, Tabular) and getattr(models, kind.__name__, None) is kind:
+                described = {"class": kind.__name__, "config": model.get_config()}
+            write_json(folder / "model.json", described)
             # A copy of each: tied weights share memory, which safetensors does not write.
             weights = {
                 name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -149,8 +211,8 @@ def load(
         Expected a folder written by gpupipe.save.
         Try: the folder's path
     """
-    folder = _local(path)
-    names = verify_files(folder)
+    folder = _as_local(path)
+    names = _verify_files(folder)
     if not isinstance(tables, Mapping | None):
         raise BadConfig(
             "load(tables=)",
@@ -159,26 +221,23 @@ def load(
             expected="a mapping from joins' names to tables",
             remedy="gp.load(path, tables={'weather': table})",
         )
-    if not isinstance(model, torch.nn.Module | None):
-        raise _no_model("load(model=)", model)
+    _check_model("load", model)
     check_choice(load, BACKENDS, backend=backend)
     resolve(backend)  # what is wrong with it is not the file's fault
     paths: Any = allow
     allowed = [paths] if isinstance(paths, str) or callable(paths) else list(paths)
     if not all(isinstance(name, str) for name in allowed):
-        raise BadConfig(
-            "load(allow=)",
-            "not import paths",
-            got=allow,
-            expected="text such as 'my_steps.clean', since nothing is imported that is not named",
-            remedy=f"allow={[_get_import_path(item) for item in allowed]}",
-        )
+        expected = "text such as 'my_steps.clean', since nothing is imported that is not named"
+        remedy = f"allow={[_get_import_path(item) for item in allowed]}"
+        raise BadConfig("load(allow=)", "not import paths", got=allow, expected=expected, remedy=remedy)
     given = {name: as_dataset(table) for name, table in (tables or {}).items()}
-    description = read_json(folder / "pipeline.json", PIPELINE)
-    with blame_file(folder / "arrays.safetensors"):
+    description = _read_json(folder / "pipeline.json", _PIPELINE)
+    with _blame_file(folder / "arrays.safetensors"):
         arrays = load_file(folder / "arrays.safetensors")
-    with blame_file(folder / "values.arrow"):
-        values = _read_values(folder / "values.arrow")
+    with _blame_file(folder / "values.arrow"):
+        with pa.OSFile(str(folder / "values.arrow"), "rb") as source, pa.ipc.open_file(source) as reader:
+            table = reader.read_all()
+        values = {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
     decoder = Decoder(
         arrays=arrays,
         values=values,
@@ -188,136 +247,196 @@ def load(
     )
     # What does not fit a table that the caller gave is for the caller to hear.
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
-    with blame_file(folder / "pipeline.json", BackendMissing, *theirs):
-        pipeline = Pipeline(
-            [decoder.step(item) for item in description["steps"]],
-            decoder.features(description["features"]),
-            backend,
-        )
+    with _blame_file(folder / "pipeline.json", BackendMissing, *theirs):
+        steps = [decoder.step(item) for item in description["steps"]]
+        pipeline = Pipeline(steps, decoder.features(description["features"]), backend)
         decoder.check_all_used()
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
         pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
-    network = _network(folder, model) if "model.json" in names else None
+    network = _load_network(folder, model) if "model.json" in names else None
     if model is None and isinstance(network, Tabular):
-        with blame_file(folder / "model.json"):
+        with _blame_file(folder / "model.json"):
             network.check_schema(pipeline.schema)
     if network is None and model is not None:
-        raise BadConfig(
-            "load(model=...)",
-            "the artifact holds no weights",
-            expected="a pipeline saved with a model",
-            remedy="gp.load(path)",
-        )
+        problem, expected = "the artifact holds no weights", "a pipeline saved with a model"
+        raise BadConfig("load(model=...)", problem, expected=expected, remedy="gp.load(path)")
     return Scorer(pipeline, network, device=device)
 
 
-def _check_saved(path: object, pipeline: object, model: object) -> None:
-    """Refuse what `save` was given where it has another place, or none.
-
-    Raises:
-        BadConfig: no path, no pipeline or no model.
-    """
-    order = "gp.save(path, pipeline, model)"
-    if isinstance(path, Pipeline) or not isinstance(pipeline, Pipeline):
-        mistaken = pipeline if not isinstance(path, Pipeline) else path
-        raise BadConfig(
-            "save(pipeline=)",
-            "not a pipeline" if mistaken is pipeline else "a pipeline in the place of the path",
-            got=type(mistaken),
-            expected="the path, the fitted pipeline, then the model, in this order",
-            remedy="gp.save(path, scorer.pipeline, scorer.model)" if isinstance(mistaken, Scorer) else order,
-        )
-    if not isinstance(model, torch.nn.Module | None):
-        raise _no_model("save(model=)", model)
-
-
-def _no_model(where: str, given: object) -> BadConfig:
-    """Build the error for an object that is no network, with the attribute that holds one."""
-    called = where.partition("(")[0]
+def _check_model(function: str, given: object) -> None:
+    """Raise `BadConfig` for an object that is no network, with the attribute that holds one."""
+    if isinstance(given, torch.nn.Module | None):
+        return
     remedy = "the network itself, which its weights alone cannot make again"
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
-        name = type(given).__name__.lower()
-        remedy = f"gp.save(path, pipeline, {name}.model)" if called == "save" else f"model={name}.model"
-    return BadConfig(where, "not a model", got=type(given), expected="a torch.nn.Module, or None", remedy=remedy)
+        found = f"{type(given).__name__.lower()}.model"
+        remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
+    where, expected = f"{function}(model=)", "a torch.nn.Module, or None"
+    raise BadConfig(where, "not a model", got=type(given), expected=expected, remedy=remedy)
 
 
 def _get_import_path(given: object) -> str:
     return given if isinstance(given, str) else f"{given.__module__}.{getattr(given, '__qualname__', '')}"
 
 
-def _local(path: str | Path) -> Path:
+def _as_local(path: str | Path) -> Path:
     if not is_path(path):
         raise BadConfig("path", "not a path", got=path, expected="a folder's path", remedy="'runs/flights'")
     if "://" in str(path):
-        raise ArtifactError(
-            str(path),
-            "artifacts are saved to and loaded from folders of this machine",
-            expected="a path",
-            remedy="a local folder, and fsspec's put or get for the rest of the way",
-        )
+        problem = "artifacts are saved to and loaded from folders of this machine"
+        remedy = "a local folder, and fsspec's put or get for the rest of the way"
+        raise ArtifactError(str(path), problem, expected="a path", remedy=remedy)
     return Path(path)
 
 
-def _check_replaceable(target: Path) -> None:
-    """Raise unless the folder is an earlier artifact or empty."""
-    others = list_other_files(target) if target.is_dir() else [target.name] * (target.exists() or target.is_symlink())
-    if others:
-        expected = "a new path, an empty folder or an earlier artifact, and nothing else in it"
-        raise ArtifactError(
-            str(target), "something else is there", got=others[0], expected=expected, remedy="another path"
-        )
-
-
-def _describe(model: torch.nn.Module) -> dict[str, Any]:
-    name = type(model).__name__
-    own: Any = model
-    if getattr(models, name, None) is type(model):
-        return {"class": name, "config": own.get_config()}
-    return {"class": None, "name": f"{type(model).__module__}.{type(model).__qualname__}"}
-
-
-def _network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
-    file = folder / "model.json"
-    described = read_json(file, MODEL)
+def _load_network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
+    file, where = folder / "model.json", str(folder)
+    described = _read_json(file, _MODEL)
     name = described["class"]
     if given is not None:
         network = given
     elif name is None:
         own = described.get("name", "unnamed")
-        raise ArtifactError(
-            str(folder),
-            f"it holds the weights of a network of the user's own, {own}",
-            expected="that network as an argument",
-            remedy=f"gp.load(path, model={own.rpartition('.')[2]}())",
-        )
-    elif name not in NETWORKS:
-        raise ArtifactError(
-            str(folder),
-            "unknown network",
-            got=name,
-            expected=f"one of {NETWORKS}",
-            remedy="a newer gpupipe",
-        )
+        problem, expected = f"it holds the weights of a network of the user's own, {own}", "that network as an argument"
+        remedy = f"gp.load(path, model={own.rpartition('.')[2]}())"
+        raise ArtifactError(where, problem, expected=expected, remedy=remedy)
+    elif name not in _NETWORKS:
+        expected = f"one of {_NETWORKS}"
+        raise ArtifactError(where, "unknown network", got=name, expected=expected, remedy="a newer gpupipe")
     else:
-        with blame_file(file):
+        with _blame_file(file):
             network = getattr(models, name)(**described["config"])
-    with blame_file(folder / "model.safetensors"):
+    with _blame_file(folder / "model.safetensors"):
         weights = load_tensors(folder / "model.safetensors")
     try:
         network.load_state_dict(weights)
     except RuntimeError as cause:
-        raise ArtifactError(
-            str(folder),
-            f"the saved weights do not fit the network ({cause})",
-            expected="the network that was saved",
-            remedy="model=...",
-        ) from cause
+        problem = f"the saved weights do not fit the network ({cause})"
+        raise ArtifactError(where, problem, expected="the network that was saved", remedy="model=...") from cause
     return network.eval()
 
 
-def _read_values(file: Path) -> dict[str, pa.Array]:
-    with pa.OSFile(str(file), "rb") as source, pa.ipc.open_file(source) as reader:
-        table = reader.read_all()
-    return {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
+def write_manifest(folder: Path) -> None:
+    """List all files of `folder`, with sizes and SHA-256, in its `manifest.json`."""
+    files = sorted(item for item in folder.rglob("*") if item.is_file())
+    listed = {item.relative_to(folder).as_posix(): _fingerprint(item) for item in files}
+    write_json(folder / "manifest.json", {"format": _FORMAT, "files": listed, "digest": _digest(listed)})
+
+
+def _list_other_files(folder: Path) -> list[str]:
+    """List the files of a folder that `save` did not put there, or what stands in its place."""
+    if not folder.is_dir():
+        return [folder.name] * os.path.lexists(folder)
+    if not any(folder.iterdir()):  # raises where the system hides the folder, as `rglob` does not
+        return []
+    files = (item for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
+    names = sorted(file.relative_to(folder).as_posix() for file in files)
+    if "manifest.json" not in names:
+        return names
+    ours = {"manifest.json", *_ALWAYS, *_WITH_MODEL}
+    return [name for name in names if name not in ours and not _TABLE.fullmatch(name)]
+
+
+def _verify_files(folder: Path) -> list[str]:
+    """Check that the folder has exactly the files of the manifest, each unaltered; return their names."""
+    manifest = folder / "manifest.json"
+    with _blame_file(manifest):
+        is_there = manifest.is_file()
+    if not is_there:
+        problem, expected = "it holds no saved pipeline (manifest.json is missing)", "a folder written by gpupipe.save"
+        raise ArtifactError(str(folder), problem, expected=expected, remedy="the folder's path")
+    found = _read_json(manifest, {"format": int})["format"]
+    if found != _FORMAT:
+        expected, remedy = f"format {_FORMAT}", "the gpupipe version that wrote it"
+        raise ArtifactError(str(manifest), "another format", got=found, expected=expected, remedy=remedy)
+    content = _read_json(manifest, _MANIFEST)
+    listed = content["files"]
+    if content["digest"] != _digest(listed):
+        _refuse(manifest, "its list of files was altered")
+    needed = _ALWAYS | (_WITH_MODEL if _WITH_MODEL & listed.keys() else set())
+    for name in sorted(needed - listed.keys()):
+        _refuse(manifest, f"it does not list {name}")
+    for name, expected in listed.items():
+        if name not in needed and not _TABLE.fullmatch(name):
+            _refuse(manifest, f"it lists a file that no artifact has, {name!r}")
+        file = folder / name
+        if not file.is_file():
+            _refuse(file, "the file is missing")
+        with _blame_file(file):
+            if _fingerprint(file) != expected:
+                _refuse(file, "the file was altered or cut short")
+    return list(listed)
+
+
+@contextmanager
+def _blame_file(file: Path, *passing: type[Exception]) -> Iterator[None]:
+    """Report exceptions raised inside as a fault of the file, except artifact errors and those of `passing`."""
+    try:
+        yield
+    except Exception as cause:
+        if isinstance(cause, (ArtifactError, *passing)):
+            if str(file) not in str(cause):
+                cause.add_note(f"in {file}")
+            raise
+        line = str(cause).partition("\n")[0]
+        if isinstance(cause, PermissionError):
+            problem, expected = f"it cannot be read ({line})", "a file that this process may read"
+            raise ArtifactError(str(file), problem, expected=expected, remedy="its permissions") from cause
+        _refuse(file, f"its content cannot be used ({type(cause).__name__}: {line})", cause)
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Write JSON, of finite numbers only."""
+    file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def _read_json(file: Path, shape: Any) -> Any:
+    """Read a JSON file that has this shape and finite numbers only; else an `ArtifactError` names the place in it."""
+    with _blame_file(file):
+        content = json.loads(file.read_bytes(), parse_float=_parse_finite, parse_constant=_parse_finite)
+        _check_shape(file, content, shape, "")
+    return content
+
+
+def _check_shape(file: Path, value: Any, shape: Any, place: str) -> None:
+    shapes = shape if isinstance(shape, tuple) else (shape,)
+    kinds = {one if isinstance(one, type) else type(one): one for one in shapes}
+    if object in kinds:
+        return
+    if type(value) not in kinds:
+        words = " or ".join(_WORDS[kind] for kind in kinds)
+        _refuse(file, f"{place or 'the content'} is {_WORDS[type(value)]}, not {words}")
+    fitting = kinds[type(value)]
+    if isinstance(fitting, list):
+        for position, item in enumerate(value):
+            _check_shape(file, item, fitting[0], f"{place}[{position}]")
+    elif isinstance(fitting, dict):
+        for key, inner in fitting.items():
+            for name in value if key is str else [key.rstrip("?")]:
+                if name in value:
+                    _check_shape(file, value[name], inner, f"{place}.{name}" if place else name)
+                elif not key.endswith("?"):
+                    _refuse(file, f"{place or 'the content'} lacks {name!r}")
+
+
+def _parse_finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+def _refuse(file: Path, problem: str, cause: Exception | None = None) -> NoReturn:
+    expected, remedy = "the file as it was saved", "saving again, or a copy that is whole"
+    raise ArtifactError(str(file), problem, expected=expected, remedy=remedy) from cause
+
+
+def _fingerprint(file: Path) -> dict[str, Any]:
+    with file.open("rb") as stream:
+        return {"bytes": file.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+def _digest(listed: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()

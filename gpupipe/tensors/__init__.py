@@ -4,10 +4,9 @@ In: feature columns. Does: one feature table, typed views, gathers of rows. Out:
 """
 
 from gpupipe.tensors.batch import Batch, Ragged
-from gpupipe.tensors.feature_table import MISSING_TIME, FeatureTable, require_device
+from gpupipe.tensors.feature_table import MISSING_TIME, FeatureTable, require_device, share
 from gpupipe.tensors.loader import BatchOptions, Loader, LoaderOptions
 from gpupipe.tensors.order import Permutation
-from gpupipe.tensors.zero_copy import share
 
 __all__ = [
     "MISSING_TIME",

@@ -37,20 +37,11 @@ class Ragged:
         return self.offsets.diff()
 
     def mask(self, length: int) -> Tensor:
-        """Return B x length booleans: where `pad(length)` holds elements. Memory: B x length bytes on the device.
-
-        Example:
-            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).mask(2).tolist()
-            [[True, True], [True, False]]
-        """
+        """Return B x length booleans: where `pad(length)` holds elements. Memory: B x length bytes on the device."""
         return torch.arange(length, device=self.offsets.device) < self.lengths[:, None]
 
     def pad(self, length: int, value: float = 0) -> Tensor:
-        """Return the first elements of each list, B x length, shorter ones padded with `value`; without a host sync.
-
-        Args:
-            length: elements of each row, 1 or more; what a longer list has beyond is left out.
-            value: the padding value; 0 is the id of a missing value.
+        """Return the first `length` elements of each list, B x length, shorter ones padded; without a host sync.
 
         Raises:
             BadConfig: no positive length.
@@ -65,23 +56,13 @@ class Ragged:
         return extended[torch.where(self.mask(length), places, len(self.values))]
 
     def narrow(self, start: int, stop: int) -> Ragged:
-        """Return the lists of these rows. Memory: shares the elements; the device is asked for two offsets.
-
-        Example:
-            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).narrow(1, 2).values.tolist()
-            [9]
-        """
+        """Return the lists of these rows. Memory: shares the elements; the device is asked for two offsets."""
         offsets = self.offsets[start : stop + 1]
         first, last = offsets[[0, -1]].tolist()
         return Ragged(self.values[first:last], offsets - first)
 
     def followed_by_empty(self, num_lists: int) -> Ragged:
-        """Append so many empty lists. Memory: shares the elements.
-
-        Example:
-            >>> Ragged(torch.tensor([7, 8]), torch.tensor([0, 2])).followed_by_empty(1).offsets.tolist()
-            [0, 2, 2]
-        """
+        """Append so many empty lists. Memory: shares the elements."""
         if num_lists == 0:
             return self
         return Ragged(self.values, torch.cat([self.offsets, self.offsets[-1:].expand(num_lists)]))
@@ -89,15 +70,9 @@ class Ragged:
     def take(self, rows: Tensor, num_values: int | None = None) -> Ragged:
         """Return the lists of these rows, in that order.
 
-        Args:
-            rows: their numbers.
-            num_values: how many elements they have together; where it is not given, the device is asked.
+        Without `num_values`, how many elements they have together, the device is asked for it.
 
         Memory: the elements, and two int64 for each while they are gathered.
-
-        Example:
-            >>> Ragged(torch.tensor([7, 8, 9]), torch.tensor([0, 2, 3])).take(torch.tensor([1, 0])).values.tolist()
-            [9, 7, 8]
         """
         starts, lengths = self.offsets[:-1][rows], self.lengths[rows]
         offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
@@ -107,15 +82,7 @@ class Ragged:
 
 
 def concat_ragged(parts: Sequence[Ragged]) -> Ragged:
-    """Concatenate the lists of all parts.
-
-    Memory: shares a single part, else copies.
-
-    Example:
-        >>> one = Ragged(torch.tensor([7, 8]), torch.tensor([0, 2]))
-        >>> concat_ragged([one, one]).offsets.tolist()
-        [0, 2, 4]
-    """
+    """Concatenate the lists of all parts; share a single part."""
     if len(parts) == 1:
         return parts[0]
     offsets, end = [parts[0].offsets[:1]], 0

@@ -13,196 +13,17 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
 from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
-from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound, SchemaMismatch
-from gpupipe.schema import FLOATS, Field, Kind, Role, Schema, get_element_dtype
-from gpupipe.support.text import derive
+from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound, CopyRequired, SchemaMismatch
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_element_dtype
+from gpupipe.support.text import derive, format_count
 from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
 from gpupipe.tensors.order import Rows, Sharding, Step
 
-
-def is_index(item: Field) -> bool:
-    """Return whether its word is an int32: an id, or the index of a class."""
-    return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
-
-
-def check_column(item: Field, column: Column) -> None:
-    """Raise for a column whose type or missing values a table cannot hold: text, times, fractions, missing integers."""
-    name, index = item.name, is_index(item)
-    if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
-        hour = f"T.{derive(name, 'hour({})', f'{name}_hour')}"
-        remedies = {"string": "pre.Categorify() on this column", "timestamp": hour}
-        raise SchemaMismatch(
-            f"column {name!r}",
-            f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}",
-            expected="integers" if index else "numbers or ids",
-            remedy=remedies.get(column.dtype, f"T.Cast({{{name!r}: 'int32'}})"),
-        )
-    missing = 0 if column.valid is None else int((~column.valid).sum())
-    if missing:
-        raise missing_values(item, missing)
-
-
-def missing_values(item: Field, count: int) -> BadData:
-    """Return the error for so many missing values."""
-    return BadData(
-        f"column {item.name!r}",
-        f"{count} missing value{'s' if count > 1 else ''} would reach the model",
-        expected="a value in every row",
-        remedy="pre.SimpleImputer() on this column"
-        if item.role == Role.FEATURE
-        else f"an expression for {item.role} that gives a value in every row",
-    )
-
-
-def infinite_values(item: Field, count: int) -> BadData:
-    """Return the error for so many values that float32 cannot hold."""
-    return BadData(
-        f"column {item.name!r}",
-        f"{count} infinite value{'s' if count > 1 else ''} would reach the model",
-        expected="finite values, in float32 at most 3.4e38",
-        remedy=f"T.{derive(item.name, 'clip({}, low, high)')} before it"
-        if item.role == Role.FEATURE
-        else f"an expression for {item.role} within that range, such as one divided by 1e6",
-    )
-
-
-class ListParts:
-    """Lists of one feature, in the parts they were written in.
-
-    Args:
-        item: the feature; with a cardinality its elements are ids.
-    """
-
-    def __init__(self, item: Field) -> None:
-        self._item, self._parts = item, dict[int, Ragged]()
-
-    def add(self, first_row: int, column: Column, backend: Backend, device: torch.device) -> None:
-        """Add the lists of the rows from `first_row` on, a missing one as an empty one.
-
-        Raises:
-            BadData: an element is missing or infinite; names column and count.
-            SchemaMismatch: the elements are text or times.
-
-        Memory: shares int32 ids and float32 numbers that are on the device already, else copies.
-        """
-        values, element = column.elements, get_element_dtype(column.dtype)
-        if values is None or element in ("string", "timestamp"):
-            raise SchemaMismatch(
-                f"column {self._item.name!r}",
-                f"{column.dtype} values cannot be fed to a network",
-                expected="lists of ids or numbers",
-                remedy="pre.Categorify() on this column",
-            )
-        xp = backend.xp
-        data = values.data.astype("float32" if self._item.cardinality is None else "int32", copy=False)
-        missing = values.missing(xp)
-        self._refuse(0 if missing is None else int(missing.sum()), "missing")
-        if self._item.cardinality is None:
-            self._refuse(int(xp.isinf(data).sum()), "infinite")
-        parts = [from_dlpack(array) for array in (data, column.data)]
-        self.put(first_row, Ragged(*(part.to(device) for part in parts)))
-
-    def put(self, first_row: int, lists: Ragged) -> None:
-        """Store lists, uncopied, as those of the rows from `first_row` on. Memory: shares."""
-        self._parts[first_row] = lists
-
-    def copy(self, other: ListParts, device: torch.device) -> None:
-        """Copy all lists of another one. Memory: copies to the device."""
-        for row, lists in other._parts.items():
-            self.put(row, Ragged(lists.values.to(device), lists.offsets.to(device)))
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """All tensors that hold the lists."""
-        return [tensor for lists in self._parts.values() for tensor in (lists.values, lists.offsets)]
-
-    def whole(self, device: torch.device) -> Ragged:
-        """Return all lists in the order of the rows."""
-        if len(self._parts) != 1:
-            self._parts = {0: self._joined(sorted(self._parts), device)}
-        (found,) = self._parts.values()
-        return found
-
-    def between(self, start: int, stop: int, device: torch.device) -> Ragged:
-        """Return the lists whose first rows are among these, in the order of the rows."""
-        return self._joined(sorted(row for row in self._parts if start <= row < stop), device)
-
-    def _joined(self, rows: list[int], device: torch.device) -> Ragged:
-        return concat_ragged([self._parts[row] for row in rows]) if rows else self._none(device)
-
-    def _none(self, device: torch.device) -> Ragged:
-        dtype = torch.float32 if self._item.cardinality is None else torch.int32
-        return Ragged(torch.zeros(0, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64, device=device))
-
-    def _refuse(self, count: int, problem: str) -> None:
-        if count:
-            raise BadData(
-                f"column {self._item.name!r}",
-                f"{count} {problem} element{'s' if count > 1 else ''} would reach the model",
-                expected="ids, or finite numbers in every place of a list",
-                remedy="pre.Categorify() for ids; lists without them before they are read",
-            )
-
-
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
-
-
-def get_stored_fields(schema: Schema) -> list[Field]:
-    """Return the kept columns that a feature table stores: all but those that no tensor can hold.
-
-    Example:
-        >>> schema = Schema([Field("id", "int64", role=Role.KEEP), Field("blob", "binary", role=Role.KEEP)])
-        >>> [item.name for item in get_stored_fields(schema)]
-        ['id']
-    """
-    return [item for item in schema.with_role(Role.KEEP) if item.kind != Kind.PASSENGER]
-
-
-def encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
-    """Return n values of a kept column as they are stored; the dictionaries grow with new strings."""
-    xp = backend.xp
-    if column.dictionary is not None:
-        known = dictionaries.get(item.name)
-        dictionaries[item.name] = column.dictionary if known is None else unite_dictionaries([known, column.dictionary])
-        places = find_positions(column.dictionary, dictionaries[item.name])
-        return xp.append(backend.to_device(places), -1)[column.data]
-    if column.dtype in FLOATS:
-        return column.data
-    data = column.data if column.valid is None else xp.where(column.valid, column.data, 0)
-    if column.dtype == "uint64" and len(data) and int(data.max()) >= -MISSING_TIME:
-        raise BadData(
-            f"column {item.name!r}",
-            "a kept column holds a value beyond 64 signed bits",
-            got=int(data.max()),
-            expected=f"at most {-MISSING_TIME - 1}",
-            remedy=f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep=",
-        )
-    data = data.astype("int64")
-    return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
-
-
-def get_kept_dtype(item: Field) -> torch.dtype:
-    """Return the dtype of a kept column's tensor.
-
-    Raises:
-        SchemaMismatch: lists.
-    """
-    if item.kind == Kind.LIST:
-        raise SchemaMismatch(
-            f"column {item.name!r}",
-            "a loader keeps no lists with the features",
-            got=item.dtype,
-            expected="one value in each row",
-            remedy=f"leave {item.name!r} out of keep=; as a feature it is in batch.lists",
-        )
-    if item.dtype == "float32":
-        return torch.float32
-    return torch.float64 if item.dtype == "float64" else torch.int64
-
 
 _WORD, _ALIGN, _LINE = 4, 32, 64
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
@@ -242,7 +63,7 @@ class FeatureTable:
         self.forget_lists()
         self._fields = _order_fields(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
-        self._numeric_words = _numeric_words(schema, dtype)
+        self._numeric_words = _count_numeric_words(schema, dtype)
 
     @classmethod
     def allocate(
@@ -260,20 +81,22 @@ class FeatureTable:
         """
         require_device(device)
         words = _allocate_words(num_rows, cls.row_bytes_of(schema, dtype) // _WORD, torch.device(device))
-        kept = get_stored_fields(schema)
-        keep = {item.name: torch.empty(num_rows, dtype=get_kept_dtype(item), device=device) for item in kept}
+        keep = {}
+        for item in get_stored_fields(schema):
+            if item.kind == Kind.LIST:
+                problem, expected = "a loader keeps no lists with the features", "one value in each row"
+                remedy = f"leave {item.name!r} out of keep=; as a feature it is in batch.lists"
+                raise SchemaMismatch(f"column {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
+            kind = getattr(torch, item.dtype) if item.dtype in FLOATS else torch.int64
+            keep[item.name] = torch.empty(num_rows, dtype=kind, device=device)
         return cls(schema, words, keep, {}, dtype)
 
     def empty_like(
         self, num_rows: int, device: torch.device | None = None, *, words: Tensor | None = None, pinned: bool = False
     ) -> FeatureTable:
-        """Allocate a table with the same columns whose rows are not written yet.
+        """Allocate a table with the same columns whose rows are not written yet, by default on the same device.
 
-        Args:
-            num_rows: how many.
-            device: where; by default on that of this one.
-            words: memory for the packed columns, to be used instead of new one.
-            pinned: whether to lock it in the host's memory, for copies to a GPU during other work.
+        With `words`, that memory is used for the packed columns; `pinned` memory is locked, for copies to a GPU.
         """
         made, place = copy(self), self.device if device is None else device
         if words is None:
@@ -289,7 +112,7 @@ class FeatureTable:
     @staticmethod
     def row_bytes_of(schema: Schema, dtype: str = "float32") -> int:
         """Return the bytes per row of a table of that schema, padding included, kept columns apart."""
-        words = len(_order_fields(schema)) - len(schema.numeric) + _numeric_words(schema, dtype)
+        words = len(_order_fields(schema)) - len(schema.numeric) + _count_numeric_words(schema, dtype)
         return -(-max(words, 1) * _WORD // _ALIGN) * _ALIGN
 
     def __len__(self) -> int:
@@ -331,35 +154,41 @@ class FeatureTable:
 
         Memory: shares what one `write` brought; what several brought is copied together once.
         """
-        return {name: parts.whole(self.device) for name, parts in self._lists.items()}
+        self.join_lists()
+        return {name: parts[0] for name, parts in self._lists.items()}
 
     def join_lists(self) -> None:
         """Concatenate the lists of several writes, on the current stream; later `lists` shares the result."""
-        for parts in self._lists.values():
-            parts.whole(self.device)
+        self._lists = {name: {0: found} for name, found in self.lists_between(0, len(self)).items()}
 
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
         """Return the lists that were written to these rows, by name. Memory: shares where one write brought them."""
-        return {name: parts.between(start, stop, self.device) for name, parts in self._lists.items()}
+        found = {}
+        for item in self.schema.lists:
+            parts = [part for row, part in sorted(self._lists[item.name].items()) if start <= row < max(stop, 1)]
+            found[item.name] = concat_ragged(parts) if parts else _make_empty_lists(item, self.device)
+        return found
 
     def put_lists(self, first_row: int, lists: Mapping[str, Ragged]) -> None:
         """Store lists, uncopied, as those of the rows from `first_row` on. Memory: shares."""
         for name, found in lists.items():
-            self._lists[name].put(first_row, found)
+            self._lists[name][first_row] = found
 
     def copy_lists(self, other: FeatureTable) -> None:
         """Copy the lists of another table of the same columns. Memory: copies to this table's device."""
         for name, parts in other._lists.items():
-            self._lists[name].copy(parts, self.device)
+            for row, part in parts.items():
+                self._lists[name][row] = Ragged(part.values.to(self.device), part.offsets.to(self.device))
 
     def forget_lists(self) -> None:
         """Drop all lists: others will be written to the same rows."""
-        self._lists = {item.name: ListParts(item) for item in self.schema.lists}
+        self._lists = {item.name: dict[int, Ragged]() for item in self.schema.lists}  # by their first row
 
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that hold its values."""
-        return [self.words, *self.keep.values(), *(part for parts in self._lists.values() for part in parts.tensors)]
+        lists = [part for parts in self._lists.values() for part in parts.values()]
+        return [self.words, *self.keep.values(), *(tensor for part in lists for tensor in (part.values, part.offsets))]
 
     def batch_of(self, words: Tensor) -> Batch:
         """Return the typed views of some rows of words. Memory: shares, but for numbers stored as bfloat16."""
@@ -375,18 +204,13 @@ class FeatureTable:
         if len(targets) > 1:
             batch.target = floats.narrow(1, place, len(targets))
         elif targets:
-            batch.target = (words if is_index(targets[0]) else floats).select(1, place)
+            batch.target = (words if _is_index(targets[0]) else floats).select(1, place)
         if len(labels) > len(targets):
             batch.weight = floats.select(1, place + len(targets))
         return batch
 
     def write(self, first_row: int, columns: Mapping[str, Column], backend: Backend) -> int:
-        """Write columns into the rows from `first_row` on, and return the number of rows.
-
-        Args:
-            first_row: the table's row of the columns' first value.
-            columns: every column of the schema, equally long.
-            backend: the one whose arrays the columns are.
+        """Write columns, every one of the schema and equally long, from row `first_row` on; return the number of rows.
 
         Raises:
             BadData: a value is missing, or float32 cannot hold it; names column and count.
@@ -409,15 +233,14 @@ class FeatureTable:
         part = rows if there is self else slice(None)
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
-            _array(there.keep[item.name][part], backend)[:] = encode_kept(
-                item, columns[item.name], self.dictionaries, backend
-            )
-        for name, parts in self._lists.items():
-            parts.add(first_row, columns[name], backend, self.device)
+            values = _encode_kept(item, columns[item.name], self.dictionaries, backend)
+            _array(there.keep[item.name][part], backend)[:] = values
+        for item in self.schema.lists:
+            self._lists[item.name][first_row] = _read_lists(item, columns[item.name], backend, self.device)
         if there is not self:
             self.words[rows].copy_(there.words)
-            for name, values in there.keep.items():
-                self.keep[name][rows].copy_(values)
+            for name, stored in there.keep.items():
+                self.keep[name][rows].copy_(stored)
         return num_rows
 
     def first(self, num_rows: int) -> FeatureTable:
@@ -442,10 +265,10 @@ class FeatureTable:
 
     def _write_packed(self, words: Tensor, columns: Mapping[str, Column], backend: Backend) -> None:
         for item in self._fields:
-            check_column(item, columns[item.name])
+            _check_column(item, columns[item.name])
         xp, ids, floats = backend.xp, _array(words, backend), _array(words.view(torch.float32), backend)
-        num_numeric, places, half = self._num_numeric, self._places(), self.dtype != "float32"
-        written, indices = [columns[item.name] for item in self._fields], [*map(is_index, self._fields)]
+        num_numeric, half = self._num_numeric, self.dtype != "float32"
+        written, indices = [columns[item.name] for item in self._fields], [*map(_is_index, self._fields)]
         if backend.write_rows(ids, written, indices, num_numeric if half else 0):
             return
         step = min(_HOST_ROWS if backend.name == "cpu" else _DEVICE_ROWS, max(len(words), 1))
@@ -456,35 +279,39 @@ class FeatureTable:
             for start in range(0, len(words), step):
                 chunk = slice(start, start + step)
                 there = chunk if halves is None else slice(len(words[chunk]))
-                for place, item in zip(places[:num_numeric], self._fields, strict=False):
-                    staged[there, place] = columns[item.name].data[chunk]
+                for place, column in enumerate(written[:num_numeric]):
+                    staged[there, place] = column.data[chunk]
                 finite &= xp.isfinite(staged[there, :num_numeric]).all()
-                for place, item in zip(places[num_numeric:], self._fields[num_numeric:], strict=True):
-                    (ids if is_index(item) else floats)[chunk, place] = columns[item.name].data[chunk]
-                    if not is_index(item):
+                others = zip(written[num_numeric:], indices[num_numeric:], strict=True)
+                for place, (column, is_index) in enumerate(others, start=self._numeric_words):
+                    (ids if is_index else floats)[chunk, place] = column.data[chunk]
+                    if not is_index:
                         finite &= xp.isfinite(floats[chunk, place]).all()
                 if halves is not None:
                     words[chunk].view(torch.bfloat16)[:, :num_numeric].copy_(halves[there])
             if not bool(finite):
-                raise self._not_finite(columns, backend)
+                for item, column, is_index in zip(self._fields, written, indices, strict=True):
+                    if not is_index:
+                        values = column.data.astype("float32")
+                        _refuse_values(item, "missing", int(xp.isnan(values).sum()))
+                        _refuse_values(item, "infinite", int(xp.isinf(values).sum()))
 
-    def _places(self) -> list[int]:
-        """Return the word of each field; of numbers that are stored in halves, the half."""
-        after = self._numeric_words - self._num_numeric
-        return [place if place < self._num_numeric else place + after for place in range(len(self._fields))]
 
-    def _not_finite(self, columns: Mapping[str, Column], backend: Backend) -> BadData:
-        xp = backend.xp
-        for item in self._fields:
-            if not is_index(item):
-                values = columns[item.name].data.astype("float32")
-                missing = int(xp.isnan(values).sum())
-                if missing:
-                    return missing_values(item, missing)
-                endless = int(xp.isinf(values).sum())
-                if endless:
-                    return infinite_values(item, endless)
-        raise AssertionError("some value was not finite")
+def _order_fields(schema: Schema) -> list[Field]:
+    """Return the columns of a row, in the order of its words."""
+    weight = [] if schema.weight is None else [schema.weight]
+    return [*schema.numeric, *schema.categorical, *schema.targets, *weight]
+
+
+def _count_numeric_words(schema: Schema, dtype: str) -> int:
+    """Return the number of words of a row that hold its numbers."""
+    check_choice("FeatureTable", ("float32", "bfloat16"), dtype=dtype)
+    return len(schema.numeric) if dtype == "float32" else -(-len(schema.numeric) // 2)
+
+
+def get_stored_fields(schema: Schema) -> list[Field]:
+    """Return the kept columns that a feature table stores: all but those that no tensor can hold."""
+    return [item for item in schema.with_role(Role.KEEP) if item.kind != Kind.PASSENGER]
 
 
 def _allocate_words(num_rows: int, width: int, device: torch.device, *, pinned: bool = False) -> Tensor:
@@ -498,8 +325,13 @@ def _allocate_words(num_rows: int, width: int, device: torch.device, *, pinned: 
     return torch.from_numpy(memory[start : start + size]).view(torch.int32).view(num_rows, width)
 
 
+def _array(tensor: Tensor, backend: Backend) -> Array:
+    """Return the tensor's memory as the backend's array, for a tensor of autograd or inference mode too."""
+    return backend.xp.from_dlpack(tensor.detach())
+
+
 def require_device(device: torch.device | str) -> None:
-    """Raise `BackendMissing` where torch cannot use the device.
+    """Raise an error where torch cannot use the device.
 
     Raises:
         BackendMissing: a GPU that torch does not see.
@@ -509,34 +341,96 @@ def require_device(device: torch.device | str) -> None:
         >>> require_device("cpu")
     """
     if re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)) is None:
-        raise BadConfig(
-            "device", "no such device", got=device, expected="'auto', 'cpu', 'cuda' or 'cuda:0'", remedy="device='cuda'"
-        )
+        expected = "'auto', 'cpu', 'cuda' or 'cuda:0'"
+        raise BadConfig("device", "no such device", got=device, expected=expected, remedy="device='cuda'")
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise BackendMissing(
-            "device",
-            "torch sees no GPU it can use",
-            got=str(device),
-            expected="a visible GPU and a CUDA build of torch",
-            remedy="device='cpu', or gpupipe doctor, which says what is missing",
+        problem, expected = "torch sees no GPU it can use", "a visible GPU and a CUDA build of torch"
+        remedy = "device='cpu', or gpupipe doctor, which says what is missing"
+        raise BackendMissing("device", problem, got=str(device), expected=expected, remedy=remedy)
+
+
+def _is_index(item: Field) -> bool:
+    """Return whether its word is an int32: an id, or the index of a class."""
+    return item.kind == Kind.CATEGORICAL if item.role == Role.FEATURE else item.dtype == "int32"
+
+
+def _check_column(item: Field, column: Column) -> None:
+    """Raise for a column whose type or missing values a table cannot hold: text, times, fractions, missing integers."""
+    name, index = item.name, _is_index(item)
+    if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
+        problem = f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}"
+        hour = f"T.{derive(name, 'hour({})', f'{name}_hour')}"
+        remedy = {"string": "pre.Categorify() on this column", "timestamp": hour}.get(
+            column.dtype, f"T.Cast({{{name!r}: 'int32'}})"
         )
+        expected = "integers" if index else "numbers or ids"
+        raise SchemaMismatch(f"column {name!r}", problem, expected=expected, remedy=remedy)
+    if column.valid is not None:
+        _refuse_values(item, "missing", int((~column.valid).sum()))
 
 
-def _order_fields(schema: Schema) -> list[Field]:
-    """Return the columns of a row, in the order of its words."""
-    weight = [] if schema.weight is None else [schema.weight]
-    return [*schema.numeric, *schema.categorical, *schema.targets, *weight]
+def _refuse_values(item: Field, kind: str, count: int) -> None:
+    """Raise `BadData` for so many values that are missing, or infinite in float32."""
+    if not count:
+        return
+    if kind == "missing":
+        expected, remedy = "a value in every row", "pre.SimpleImputer() on this column"
+        target = f"an expression for {item.role} that gives a value in every row"
+    else:
+        expected = "finite values, in float32 at most 3.4e38"
+        remedy = f"T.{derive(item.name, 'clip({}, low, high)')} before it"
+        target = f"an expression for {item.role} within that range, such as one divided by 1e6"
+    raise BadData(
+        f"column {item.name!r}",
+        f"{format_count(count, f'{kind} value')} would reach the model",
+        expected=expected,
+        remedy=remedy if item.role == Role.FEATURE else target,
+    )
 
 
-def _numeric_words(schema: Schema, dtype: str) -> int:
-    """Return the number of words of a row that hold its numbers."""
-    check_choice("FeatureTable", ("float32", "bfloat16"), dtype=dtype)
-    return len(schema.numeric) if dtype == "float32" else -(-len(schema.numeric) // 2)
+def _read_lists(item: Field, column: Column, backend: Backend, device: torch.device) -> Ragged:
+    """Convert a column of lists of ids or numbers, a missing one to an empty one; share what is on the device."""
+    values, element, is_number = column.elements, get_element_dtype(column.dtype), item.cardinality is None
+    name, remedy = f"column {item.name!r}", "pre.Categorify() on this column"
+    if values is None or element in ("string", "timestamp"):
+        problem, expected = f"{column.dtype} values cannot be fed to a network", "lists of ids or numbers"
+        raise SchemaMismatch(name, problem, expected=expected, remedy=remedy)
+    data, missing = values.data.astype("float32" if is_number else "int32", copy=False), values.missing(backend.xp)
+    counts = {
+        "missing": 0 if missing is None else int(missing.sum()),
+        "infinite": int(backend.xp.isinf(data).sum()) if is_number else 0,
+    }
+    for kind, count in counts.items():
+        if count:
+            problem = f"{format_count(count, f'{kind} element')} would reach the model"
+            expected = "ids, or finite numbers in every place of a list"
+            remedy = "pre.Categorify() for ids; lists without them before they are read"
+            raise BadData(name, problem, expected=expected, remedy=remedy)
+    return Ragged(*(from_dlpack(array).to(device) for array in (data, column.data)))
 
 
-def _array(tensor: Tensor, backend: Backend) -> Array:
-    """Return the tensor's memory as the backend's array, for a tensor of autograd or inference mode too."""
-    return backend.xp.from_dlpack(tensor.detach())
+def _make_empty_lists(item: Field, device: torch.device) -> Ragged:
+    dtype = torch.float32 if item.cardinality is None else torch.int32
+    return Ragged(torch.zeros(0, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64, device=device))
+
+
+def _encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
+    """Return n values of a kept column as they are stored; the dictionaries grow with new strings."""
+    xp = backend.xp
+    if column.dictionary is not None:
+        known = dictionaries.get(item.name)
+        dictionaries[item.name] = column.dictionary if known is None else unite_dictionaries([known, column.dictionary])
+        places = find_positions(column.dictionary, dictionaries[item.name])
+        return xp.append(backend.to_device(places), -1)[column.data]
+    if column.dtype in FLOATS:
+        return column.data
+    data = column.data if column.valid is None else xp.where(column.valid, column.data, 0)
+    if column.dtype == "uint64" and len(data) and int(data.max()) >= -MISSING_TIME:
+        problem, expected = "a kept column holds a value beyond 64 signed bits", f"at most {-MISSING_TIME - 1}"
+        remedy = f"T.Cast({{{item.name!r}: 'float64'}}), or leave it out of keep="
+        raise BadData(f"column {item.name!r}", problem, got=int(data.max()), expected=expected, remedy=remedy)
+    data = data.astype("int64")
+    return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
 
 
 class RowSource(Protocol):
@@ -549,18 +443,18 @@ class RowSource(Protocol):
 def gather(
     table: FeatureTable, rows: Rows, out: FeatureTable, at: int = 0, num_values: Mapping[str, int] | None = None
 ) -> None:
-    """Copy rows of `table` into `out` from its row `at` on; both are on one device.
+    """Copy rows of `table` into `out`, on the same device, from its row `at` on.
 
-    Args:
-        table: of the same columns as `out`.
-        rows: of it.
-        out: where they go.
-        at: the first row there.
-        num_values: how many elements the rows' lists have, by column; where it is not given, the device is asked.
+    `num_values` has the number of elements of the rows' lists, by column; without it the device is asked.
     """
-    _copy(table.words, rows, out.words, at)
-    for name, values in table.keep.items():
-        _copy(values, rows, out.keep[name], at)
+    for source, target in (
+        (table.words, out.words),
+        *((values, out.keep[name]) for name, values in table.keep.items()),
+    ):
+        if isinstance(rows, slice):
+            target[at : at + rows.stop - rows.start].copy_(source[rows])
+        else:
+            torch.index_select(source, 0, rows, out=target[at : at + len(rows)])
     if table.schema.lists:
         numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
         counts = num_values or {}
@@ -594,13 +488,10 @@ def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
 def split_batches(
     slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool = False
 ) -> Iterator[Batch]:
-    """Yield the batches in a table that was filled. Memory: shares.
+    """Yield the batches in a table that holds the rows of these steps. Memory: shares.
 
-    Args:
-        slab: holds the rows of the steps, one after the other.
-        steps: whose they are.
-        pads: whether all batches have weights, as some have padding.
-        unweighted: whether the table's own weights are left out, as they decided which rows were drawn.
+    With `pads` all batches have weights, as some have padding; with `unweighted` the table's own weights are left out,
+    as they decided which rows were drawn.
     """
     sizes, whole = [step.size for step in steps], slab.batch_of(slab.words)
     none = [None] * len(steps)
@@ -619,8 +510,40 @@ def split_batches(
         yield batch
 
 
-def _copy(source: Tensor, rows: Rows, out: Tensor, at: int) -> None:
-    if isinstance(rows, slice):
-        out[at : at + rows.stop - rows.start].copy_(source[rows])
-    else:
-        torch.index_select(source, 0, rows, out=out[at : at + len(rows)])
+def share(frame: Frame, column: str) -> Tensor:
+    """Return a column of a pandas or cuDF frame as a tensor of n values, in the same memory.
+
+    It is the frame's memory: read it only. PyTorch cannot mark a tensor read only, and an operation in place would
+    change the frame, and every frame that shares with it. Masked values would be garbage: such a column is refused.
+
+    Raises:
+        ColumnNotFound: the frame has no such column.
+        CopyRequired: the column cannot be shared as it is: text, times, numbers with a mask or stored backwards.
+
+    Memory: shares; nothing is copied.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"x": [1.0, 2.0]})
+        >>> share(frame, "x").data_ptr() == frame["x"].to_numpy().ctypes.data
+        True
+    """
+    backend = infer_backend(frame)
+    if column not in frame.columns:
+        raise ColumnNotFound.among("share", column, frame.columns)
+    found, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))
+    problem = None
+    if found.dtype not in (*FLOATS, *INTEGERS, "bool"):
+        problem = f"a column of {found.dtype} cannot be shared"
+    elif found.valid is not None:
+        problem = f"a column of {found.dtype} with missing values cannot be shared"
+    elif min(found.data.strides) < 0:  # torch would end the process
+        problem = "a column that runs backwards through memory cannot be shared"
+    # The frame's own memory has the same address at each access; memory allocated for the access has not.
+    elif from_dlpack(found.data).data_ptr() != from_dlpack(again.data).data_ptr():
+        problem = f"a column of {found.dtype} is not stored as a tensor would be"
+    if problem is not None:
+        expected = "numbers without a mask, one after the other"
+        remedy = "pipeline.loader(...), which writes every column into one table"
+        raise CopyRequired(f"share({column!r})", problem, expected=expected, remedy=remedy)
+    return from_dlpack(found.data)

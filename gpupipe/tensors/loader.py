@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -20,77 +20,32 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import FeatureTable, RowSource
+from gpupipe.tensors.feature_table import FeatureTable, RowSource, fill, gather, group_steps, split_batches
 from gpupipe.tensors.order import (
     ByBlocks,
-    ByRows,
+    Drawn,
     InOrder,
     Order,
+    Permutation,
     Rows,
     Sharding,
-    Windowed,
     gather_row_counts,
     get_rank,
+    sum_weights,
 )
-from gpupipe.tensors.sampling import Drawn, running_sum
-from gpupipe.tensors.stream_table import Parts, open_windows, warn_of_rereads
-from gpupipe.tensors.tables import Resident, iterate_device_table, iterate_slabs
+from gpupipe.tensors.streaming import Parts, iterate_slabs, open_windows, warn_of_rereads
+
+# Positions whose rows are looked up at a time: between copies of rows each call would find the cache emptied.
+_HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
+_TOGETHER = 256 << 10  # bytes of small batches that one copy makes
+_SHARE = 0.8  # of the host's free memory that a table may take
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Position of the next batch.
-
-    Args:
-        epoch: from 0.
-        batch: its number in the epoch, from 0.
-    """
+class _Position(NamedTuple):
+    """Position of the next batch: its epoch and its number there, from 0."""
 
     epoch: int = 0
     batch: int = 0
-
-
-def to_state(position: Position, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position, and what the order of the epoch depends on, as plain numbers and strings.
-
-    Example:
-        >>> to_state(Position(1, 5), {"seed": 7})
-        {'epoch': 1, 'batch': 5, 'seed': 7}
-    """
-    return {"epoch": position.epoch, "batch": position.batch, **identity}
-
-
-def restore(state: Mapping[str, Any], identity: Mapping[str, Any]) -> Position:
-    """Return the position in a state; in the middle of an epoch all else must be unchanged.
-
-    Raises:
-        BadConfig: it is not, or the state is invalid.
-
-    Example:
-        >>> restore({"epoch": 1, "batch": 0, "seed": 7}, {"seed": 8})
-        Position(epoch=1, batch=0)
-    """
-    known = isinstance(state, Mapping)
-    epoch, batch = (state.get("epoch"), state.get("batch")) if known else (None, None)
-    if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
-        raise BadConfig(
-            "Loader.load_state_dict",
-            "this is no state of a loader",
-            got=dict(state) if known else state,
-            expected="what state_dict() gave",
-            remedy="loader.load_state_dict(saved['loader'])",
-        )
-    then = {name: value for name, value in state.items() if name not in ("epoch", "batch")}
-    if batch and then != identity:
-        names = [name for name in {**identity, **then} if identity.get(name) != then.get(name)]
-        raise BadConfig(
-            "Loader.load_state_dict",
-            f"the state is from the middle of an epoch with another {' and '.join(names)}",
-            got={name: then.get(name) for name in names},
-            expected=f"{ {name: identity.get(name) for name in names} }, or a state from the beginning of an epoch",
-            remedy="a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew",
-        )
-    return Position(epoch, batch)
 
 
 class BatchOptions(TypedDict, total=False):
@@ -163,8 +118,13 @@ class Loader:
     Example:
         >>> from gpupipe.schema import Field, Role
         >>> schema = Schema([Field("x", "float32", role=Role.FEATURE)])
-        >>> loader = Loader(FeatureTable.allocate(schema, 10, "cpu"), batch_size=4)
-        >>> [len(batch) for batch in loader]
+        >>> loader = Loader(FeatureTable.allocate(schema, 10, "cpu"), batch_size=4, shuffle="rows")
+        >>> [len(batch) for batch in loader], sorted(loader.order(0).tolist()) == list(range(10))
+        ([4, 4, 2], True)
+        >>> {name: values.shape for name, values in loader.arrays().items()}
+        {'numeric': (10, 1), 'codes': (10, 0)}
+        >>> from torch.utils.data import DataLoader
+        >>> [len(batch) for batch in DataLoader(loader.as_torch(), batch_size=None)]
         [4, 4, 2]
     """
 
@@ -198,22 +158,22 @@ class Loader:
             else FeatureTable.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
         )
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
-        self.residency = self._residency(residency)
-        self.batch_size = batch_size
+        self.residency = self._choose_residency(residency)
+        self.batch_size, self.block_rows, self.window, self.seed = batch_size, block_rows, window, seed
         self.shuffle = "rows" if shuffle is True else shuffle
-        self.block_rows = block_rows
-        self.window = window
-        self.seed = seed
-        self.drop_last = drop_last
-        self.reuse_buffers = reuse_buffers
-        self.target_units = target_units
+        self.drop_last, self.reuse_buffers, self.target_units = drop_last, reuse_buffers, target_units
         self.rank, self.world_size = get_rank(rank, world_size)
         shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
         self._ranks = Sharding(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
-        self._next = self._reached = Position()
+        self._next = self._reached = _Position()
         self._check_order(sampler)
-        self._sampler = "given" if isinstance(sampler, Tensor) else sampler
-        self._sums = None if sampler is None else running_sum(self.table, sampler)
+        self._sampler: str | Tensor | None = sampler
+        self._sums: Tensor | None = None
+        if isinstance(sampler, Tensor):
+            self._sampler, sampler = "given", sampler.to(self.table.device)
+        if sampler is not None:
+            whole = self.table.batch_of(self.table.words)
+            self._sums = sum_weights(sampler, len(whole), whole.target, whole.weight)
 
     def __len__(self) -> int:
         """Return the number of batches per epoch, wherever the next iteration begins."""
@@ -228,12 +188,8 @@ class Loader:
         """
         if isinstance(self._table, FeatureTable):
             return self._table
-        raise BadConfig(
-            "loader",
-            "the whole table is asked for, and it is streamed",
-            expected="a table that fits in memory",
-            remedy="residency='host' or 'device'",
-        )
+        problem, expected = "the whole table is asked for, and it is streamed", "a table that fits in memory"
+        raise BadConfig("loader", problem, expected=expected, remedy="residency='host' or 'device'")
 
     @property
     def schema(self) -> Schema:
@@ -265,7 +221,7 @@ class Loader:
         """
         check_integer("Loader.set_epoch", "[0, inf)", epoch=epoch)
         if epoch != self._next.epoch:
-            self._next = Position(epoch)
+            self._next = _Position(epoch)
         self._reached = self._next
 
     def state_dict(self) -> dict[str, Any]:
@@ -273,7 +229,7 @@ class Loader:
 
         Inside the loop the batch that was given last counts as seen; after its last batch comes the next epoch.
         """
-        return to_state(self._reached, self._identity())
+        return {**self._reached._asdict(), **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state: the next iteration gives the batches still to come, in the same order, at no cost.
@@ -284,7 +240,24 @@ class Loader:
         Raises:
             BadConfig: the state is from the middle of an epoch of another order, or is invalid.
         """
-        self._next = self._reached = restore(state, self._identity())
+        where, is_mapping, now = "Loader.load_state_dict", isinstance(state, Mapping), self._identity()
+        epoch, batch = (state.get("epoch"), state.get("batch")) if is_mapping else (None, None)
+        if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
+            expected, remedy = "what state_dict() gave", "loader.load_state_dict(saved['loader'])"
+            got = dict(state) if is_mapping else state
+            raise BadConfig(where, "this is no state of a loader", got=got, expected=expected, remedy=remedy)
+        then = {name: value for name, value in state.items() if name not in ("epoch", "batch")}
+        if batch and then != now:
+            names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+            ours = {name: now.get(name) for name in names}
+            raise BadConfig(
+                where,
+                f"the state is from the middle of an epoch with another {' and '.join(names)}",
+                got={name: then.get(name) for name in names},
+                expected=f"{ours}, or a state from the beginning of an epoch",
+                remedy="a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew",
+            )
+        self._next = self._reached = _Position(epoch, batch)
 
     def _identity(self) -> dict[str, Any]:
         """Return what the batches of an epoch depend on, besides its number."""
@@ -304,7 +277,7 @@ class Loader:
         return parts
 
     def __iter__(self) -> Iterator[Batch]:
-        begun, self._next = self._next, Position(self._next.epoch + 1)
+        begun, self._next = self._next, _Position(self._next.epoch + 1)
         self._reached = begun
         return self._batches(begun)
 
@@ -318,27 +291,23 @@ class Loader:
 
         Memory: shares (numbers stored as bfloat16, and a target that went through steps, are copied); NumPy's arrays
             are read only.
-
-        Example:
-            >>> from gpupipe.schema import Field, Role
-            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-            >>> {name: values.shape for name, values in Loader(table).arrays().items()}
-            {'numeric': (3, 1), 'codes': (3, 0)}
         """
-        return to_arrays(self.table, self.target_units)
+        whole, arrays = self.table.batch_of(self.table.words), {}
+        if whole.target is not None and self.target_units is not None:
+            whole.target = self.target_units(whole.target)
+        parts = {name: getattr(whole, name) for name in ("numeric", "codes", "target", "weight")} | self.table.keep
+        for name, values in parts.items():
+            if values is not None and values.device.type == "cuda":
+                arrays[name] = select("gpu").xp.from_dlpack(values.detach())
+            elif values is not None:
+                arrays[name] = values.detach().numpy()
+                arrays[name].flags.writeable = False
+        return arrays
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
         """Return the batches as a `torch.utils.data.IterableDataset`, for code that expects a DataLoader.
 
-        Args:
-            convert: converts a batch, as `lambda batch: (batch.numeric, batch.target)`.
-
-        Example:
-            >>> from gpupipe.schema import Field, Role
-            >>> from torch.utils.data import DataLoader
-            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-            >>> [len(batch) for batch in DataLoader(Loader(table, batch_size=2).as_torch(), batch_size=None)]
-            [2, 1]
+        `convert` is called with each batch, as `lambda batch: (batch.numeric, batch.target)`.
         """
         return TorchBatches(self, convert)
 
@@ -346,109 +315,119 @@ class Loader:
         """Return the rows in an epoch's order: a slice of them, or int64 row numbers on the table's device.
 
         Memory: 8 bytes per row.
-
-        Example:
-            >>> from gpupipe.schema import Field, Role
-            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 3, "cpu")
-            >>> sorted(Loader(table, shuffle="rows").order(0).tolist())
-            [0, 1, 2]
         """
-        return self._order(epoch).at(0, self.num_rows, self.table.device)
+        return self._order(epoch)(0, self.num_rows, self.table.device)
 
     def row_numbers(self, epoch: int, batch: int) -> Tensor:
-        """Return the table's rows in a batch of an epoch, both counted from 0; int64, padding left out.
-
-        Example:
-            >>> from gpupipe.schema import Field, Role
-            >>> table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 5, "cpu")
-            >>> Loader(table, batch_size=2).row_numbers(0, 1)
-            tensor([2, 3])
-        """
+        """Return the table's rows in a batch of an epoch, both counted from 0; int64, padding left out."""
         step = self._ranks.step(batch)
-        rows = self._order(epoch).at(step.start, step.stop, self.device)
+        rows = self._order(epoch)(step.start, step.stop, self.device)
         return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
-    def _batches(self, begun: Position) -> Generator[Batch]:
-        with closing(self._source(begun.epoch, begun.batch)) as batches:
+    def _batches(self, begun: _Position) -> Generator[Batch]:
+        with closing(self._iterate(begun.epoch, begun.batch)) as batches:
             for number, batch in enumerate(batches, start=begun.batch + 1):
-                self._reached = Position(begun.epoch, number)
+                self._reached = _Position(begun.epoch, number)
                 yield batch
-        self._reached = Position(begun.epoch + 1)
+        self._reached = _Position(begun.epoch + 1)
 
-    def _source(self, epoch: int, first: int) -> Generator[Batch]:
-        ranks, reuse, unweighted = self._ranks, self.reuse_buffers, self._sampler == "weights"
-        if self.residency == "device":
-            return iterate_device_table(
-                self.table, self._order(epoch), ranks, first, reuse=reuse, unweighted=unweighted
-            )
+    def _iterate(self, epoch: int, first: int) -> Generator[Batch]:
+        """Yield the batches of an epoch from number `first` on."""
+        ranks, unweighted = self._ranks, self._sampler == "weights"
+        if self.residency == "device":  # each batch is copied when it is needed, small ones several at once
+            table, words, many = self.table, None, max(1, _TOGETHER // max(ranks.largest * self._like.row_bytes, 1))
+            if self.reuse_buffers:
+                words, many = table.empty_like(ranks.largest).words, 1
+            source = _Resident(table, self._order(epoch))
+            for steps in group_steps(ranks, first, many):
+                slab = table.empty_like(sum(step.size for step in steps), words=words)
+                fill(slab, steps, source)
+                yield from split_batches(slab, steps, pads=ranks.pads, unweighted=unweighted)
+            return
 
         def opened() -> Generator[RowSource]:
             if isinstance(self._table, FeatureTable):
-                yield Resident(self._table, self._order(epoch))
+                yield _Resident(self._table, self._order(epoch))
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
                 yield from open_windows(self._table, order, position, self._like.dictionaries)
 
-        return iterate_slabs(self._like, opened, ranks, first, self.device, reuse=reuse, unweighted=unweighted)
+        reuse = self.reuse_buffers
+        yield from iterate_slabs(self._like, opened, ranks, first, self.device, reuse=reuse, unweighted=unweighted)
 
     def _order(self, epoch: int) -> Order:
         if self._sums is not None:
-            return Drawn(self._sums, seed=self.seed, epoch=epoch)
+            return Drawn(self._sums, seed=self.seed, epoch=epoch).at
         if self.shuffle == "rows":
-            return ByRows(self.num_rows, seed=self.seed, epoch=epoch)
-        return self._windowed(epoch)
+            permutation = Permutation(self.num_rows, seed=self.seed, epoch=epoch)
+            return lambda start, stop, device: permutation.order(device, start, stop)
+        return self._windowed(epoch).at
 
-    def _windowed(self, epoch: int) -> Windowed:
+    def _windowed(self, epoch: int) -> InOrder:
         if self.shuffle == "blocks":
             return ByBlocks(self.num_rows, self.block_rows, self.window, seed=self.seed, epoch=epoch)
         rows = [self.num_rows] if isinstance(self._table, FeatureTable) else self._table.rows
         return InOrder(list(accumulate(rows, initial=0)))  # of a streamed table each part is read once
 
-    def _residency(self, asked: str) -> str:
+    def _choose_residency(self, asked: str) -> str:
         kinds = {"stream"}
         if isinstance(self._table, FeatureTable):
             kinds = {"device", "host"} if self.device == self._table.device else {"host"}
         if asked == "auto":
             return min(kinds)
         if asked not in kinds:
-            raise BadConfig(
-                "loader",
-                f"this table cannot be used as residency={asked!r}",
-                got=f"{type(self._table).__name__} on {self._like.device}, batches wanted on {self.device}",
-                expected=" or ".join(sorted(kinds)),
-                remedy="residency='auto'",
-            )
+            problem = f"this table cannot be used as residency={asked!r}"
+            got = f"{type(self._table).__name__} on {self._like.device}, batches wanted on {self.device}"
+            expected = " or ".join(sorted(kinds))
+            raise BadConfig("loader", problem, got=got, expected=expected, remedy="residency='auto'")
         return asked
 
     def _check_order(self, sampler: object) -> None:
+        got = f"shuffle={self.shuffle!r}"
         if sampler is not None and self.shuffle:
-            raise BadConfig(
-                "loader",
-                "a sampler and a shuffle: a sampler draws rows at random already",
-                got=f"shuffle={self.shuffle!r}",
-                expected="one of them",
-                remedy="shuffle=False",
-            )
+            problem, remedy = "a sampler and a shuffle: a sampler draws rows at random already", "shuffle=False"
+            raise BadConfig("loader", problem, got=got, expected="one of them", remedy=remedy)
         if isinstance(self._table, FeatureTable):
             return
         if sampler is not None or self.shuffle == "rows":
-            raise BadConfig(
-                "loader",
-                "rows of a streamed table cannot be fetched one by one",
-                got="a sampler" if sampler is not None else f"shuffle={self.shuffle!r}",
-                expected="shuffle='blocks' or False, or a table that fits in memory",
-                remedy="shuffle='blocks'",
-            )
+            problem = "rows of a streamed table cannot be fetched one by one"
+            expected = "shuffle='blocks' or False, or a table that fits in memory"
+            got = got if sampler is None else "a sampler"
+            raise BadConfig("loader", problem, got=got, expected=expected, remedy="shuffle='blocks'")
         warn_of_rereads(self._table, self._windowed(0))
 
 
-class TorchBatches(IterableDataset[Any]):
-    """IterableDataset of a loader's batches; made by `Loader.as_torch`.
+class _Resident:
+    """Row source over a whole table.
 
-    Args:
-        loader: gives the batches.
-        convert: converts a batch.
+    Memory: 8 bytes per position that is looked up ahead, and a few temporary arrays of that length; 8 more on the host
+        for each column of lists.
     """
+
+    def __init__(self, table: FeatureTable, order: Order) -> None:
+        self._table, self._order = table, order
+        self._ahead = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
+        self._start = self._stop = 0
+        self._rows: Rows = slice(0)
+        self._ends: dict[str, Tensor] = {}
+
+    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
+        """Copy the rows at these positions into `out` from its row `at` on."""
+        if start < self._start or stop > self._stop:
+            self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
+            self._rows = rows = self._order(self._start, self._stop, self._table.device)
+            # The offsets of their lists, on the host: the device is asked once, for many batches.
+            self._ends = {
+                name: F.pad(lists.lengths[rows].cumsum(0), (1, 0)).cpu() for name, lists in self._table.lists.items()
+            }
+        first, last = start - self._start, stop - self._start
+        rows = slice(start, stop) if isinstance(self._rows, slice) else self._rows[first:last]
+        num_values = {name: int(ends[last] - ends[first]) for name, ends in self._ends.items()}
+        gather(self._table, rows, out, at, num_values)
+
+
+class TorchBatches(IterableDataset[Any]):
+    """IterableDataset of a loader's batches, each passed through `convert`; made by `Loader.as_torch`."""
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
         self.loader, self.convert = loader, convert
@@ -468,61 +447,21 @@ class TorchBatches(IterableDataset[Any]):
         return iter(self.loader) if self.convert is None else map(self.convert, self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """See `Loader.set_epoch`."""
         self.loader.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Loader.state_dict`."""
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See `Loader.load_state_dict`."""
         self.loader.load_state_dict(state)
 
 
-def to_arrays(table: FeatureTable, units: Callable[[Tensor], Tensor] | None = None) -> dict[str, Any]:
-    """Return the table as NumPy (on a GPU: CuPy) arrays: numeric, codes, target, weight, kept columns, by name.
-
-    With `units`, what they make of the target.
-
-    Memory: shares, but for numbers stored as bfloat16 and a target in other units; NumPy's are read only.
-    """
-    whole = table.batch_of(table.words)
-    target = whole.target if whole.target is None or units is None else units(whole.target)
-    parts = {"numeric": whole.numeric, "codes": whole.codes, "target": target, "weight": whole.weight}
-    return {name: _array(values) for name, values in (parts | table.keep).items() if values is not None}
-
-
-def _array(values: Tensor) -> Any:
-    if values.device.type == "cuda":
-        return select("gpu").xp.from_dlpack(values.detach())
-    array = values.detach().numpy()
-    array.flags.writeable = False
-    return array
-
-
-RESIDENCIES = ("device", "host", "stream")
-_SHARE = 0.8  # of the host's free memory that a table may take
-
-
 def choose_residency(asked: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
-    """Return the residency: as given, or the first of device, host and stream with enough free bytes.
+    """Return the residency of a table: as given, or the first of device, host and stream with enough free bytes.
 
-    Args:
-        asked: `"auto"` or one of `RESIDENCIES`.
-        table_bytes: of the whole table.
-        device: where batches are wanted.
-        free_bytes: bytes that are free, by kind of device; None where that is not known and taken for enough.
-
-    Raises:
-        BadConfig: no such residency.
-
-    Example:
-        >>> gpu = torch.device("cuda")
-        >>> [choose_residency("auto", size, gpu, {"cuda": 80, "cpu": 500}) for size in (50, 100, 1000)]
-        ['device', 'host', 'stream']
+    `free_bytes` has them by kind of device; None where that is not known and taken for enough.
     """
-    check_choice("loader", ("auto", *RESIDENCIES), residency=asked)
+    check_choice("loader", ("auto", "device", "host", "stream"), residency=asked)
     if asked != "auto":
         return asked
     for residency, kind in (("device", device.type), ("host", "cpu")):
@@ -533,12 +472,7 @@ def choose_residency(asked: str, table_bytes: int, device: torch.device, free_by
 
 
 def get_free_bytes(device: torch.device) -> int | None:
-    """Return the bytes a table may occupy there, besides what training needs; None where that is unknown.
-
-    Example:
-        >>> (get_free_bytes(torch.device("cpu")) or 1) > 0
-        True
-    """
+    """Return the bytes a table may occupy there, besides what training needs; None where that is unknown."""
     if device.type == "cuda":
         torch.cuda.empty_cache()  # else the table of an earlier loader would take it
         free, total = torch.cuda.mem_get_info(device)

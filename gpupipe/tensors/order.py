@@ -1,30 +1,43 @@
-"""Row order of an epoch: a formula, not a list, and its batches over processes so that all take equally many steps.
+"""Rows of a batch: the order of an epoch, which is a formula and not a list, and each rank's part of its batches.
 
 Every order can be asked for any stretch of it, so an epoch can be resumed anywhere at no cost. Those that are cut into
-windows (`ByBlocks`, `InOrder`) serve tables that are streamed: the rows of a window come before those of the next.
+windows (`InOrder`, `ByBlocks`) serve tables that are streamed: the rows of a window come before those of the next.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import accumulate
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
 from torch import Tensor, distributed
 
 from gpupipe.backend.protocol import get_array_module
-from gpupipe.errors import BadConfig
-from gpupipe.support.validation import is_integer, is_sequence
-from gpupipe.tensors.process_group import MEETING, gather_tensors, is_joined, join, make_host_group
+from gpupipe.errors import BadConfig, BadData
+from gpupipe.support.validation import is_integer, is_one_of, is_sequence
 
 # Few bits need many rounds before all orders are alike, and cost nothing there.
 _ROUNDS, _ROUNDS_UP_TO_16_BITS = 8, 24
 _HOST_CHUNK, _DEVICE_CHUNK = 1 << 15, 1 << 24  # positions at a time: on the CPU what is computed stays in its cache
 _MASK = (1 << 64) - 1
+_GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's
+_SCALE_BITS = 44  # of all weights together: 17,000 steps for the average of a billion rows, and a bias below 1e-5
+
+Rows: TypeAlias = slice | Tensor
+"""Rows of a table: a stretch of it, or int64 row numbers on its device."""
+Order: TypeAlias = Callable[[int, int, torch.device], Rows]
+"""The order of an epoch: gives the rows at the positions from the first number to before the second."""
+Ranges: TypeAlias = list[tuple[int, int]]
 
 
 class Permutation:
@@ -47,16 +60,18 @@ class Permutation:
 
     def __init__(self, num_rows: int, *, seed: int = 0, epoch: int = 0) -> None:
         if num_rows < 0:
-            raise BadConfig(
-                "Permutation", "fewer than no rows", got=num_rows, expected="0 or more", remedy="num_rows=0"
-            )
+            expected = "0 or more"
+            raise BadConfig("Permutation", "fewer than no rows", got=num_rows, expected=expected, remedy="num_rows=0")
         self.num_rows = num_rows
         bits = max((num_rows - 1).bit_length(), 2)
         self._word = 32 if bits < 32 else 64
         self._left_bits, self._right_bits = bits // 2, bits - bits // 2
-        state = stream_key(seed, epoch)
+        state = _stream_key(seed, epoch)
         rounds = _ROUNDS_UP_TO_16_BITS if bits <= 16 else _ROUNDS
-        self._keys = [(self._signed(_mix(state + i) | 1), self._signed(_mix(state - i - 1))) for i in range(rounds)]
+        self._keys = [
+            (_to_signed(_mix(state + i) | 1, self._word), _to_signed(_mix(state - i - 1), self._word))
+            for i in range(rounds)
+        ]
 
     def at(self, positions: Any) -> Any:
         """Return the rows at these positions of the order.
@@ -68,11 +83,6 @@ class Permutation:
             int64 of the same kind and length.
 
         Memory: a few temporary arrays of that length, on the device of `positions`.
-
-        Example:
-            >>> import numpy as np
-            >>> sorted(Permutation(4, seed=1).at(np.arange(4)).tolist())
-            [0, 1, 2, 3]
         """
         xp = torch if isinstance(positions, Tensor) else get_array_module(positions)
         return self._walk(positions, xp.empty_like(positions), xp)
@@ -84,11 +94,9 @@ class Permutation:
         """
         stop = self.num_rows if stop is None else stop
         order = torch.arange(start, stop, dtype=torch.int64, device=device)
-        if order.device.type == "cpu":
-            # NumPy's calls cost a fraction of torch's, and with chunks that fit a cache the calls are what it costs.
-            self._walk(order.numpy(), order.numpy(), np)
-        else:
-            self._walk(order, order, torch)
+        # NumPy's calls cost a fraction of torch's, and with chunks that fit a cache the calls are what it costs.
+        values: Any = order.numpy() if order.device.type == "cpu" else order
+        self._walk(values, values, np if order.device.type == "cpu" else torch)
         return order
 
     def _walk(self, positions: Any, rows: Any, xp: ModuleType) -> Any:
@@ -126,175 +134,166 @@ class Permutation:
         left += right_offset
         return left
 
-    def _signed(self, value: int) -> int:
-        """Return the value's low bits as a signed word."""
-        half = 1 << self._word - 1
-        return ((value + half) & 2 * half - 1) - half
 
-
-def stream_key(seed: int, epoch: int) -> int:
-    """Derive 64 bits from a seed and an epoch.
-
-    Example:
-        >>> stream_key(0, 1) != stream_key(1, 0)
-        True
-    """
+def _stream_key(seed: int, epoch: int) -> int:
+    """Derive 64 bits from a seed and an epoch."""
     return _mix(_mix(seed & _MASK) ^ (epoch & _MASK))
 
 
 def _mix(value: int) -> int:
     """Mix the bits of a value by SplitMix64 (Steele, Lea and Flood, 2014)."""
-    value = (value + 0x9E3779B97F4A7C15) & _MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    value = (value + _GAMMA) & _MASK
+    value = ((value ^ (value >> 30)) * _FIRST) & _MASK
+    value = ((value ^ (value >> 27)) * _SECOND) & _MASK
     return value ^ (value >> 31)
 
 
-Rows: TypeAlias = slice | Tensor
-"""Rows of a table: a stretch of it, or int64 row numbers on its device."""
-Ranges: TypeAlias = list[tuple[int, int]]
+def _to_signed(value: int, bits: int = 64) -> int:
+    """Return the low bits of a value as a signed word."""
+    half = 1 << bits - 1
+    return ((value + half) & 2 * half - 1) - half
 
 
-class Order(Protocol):
-    """Base class of the order of one epoch."""
+class InOrder:
+    """Order of the table itself, in windows: `starts` has the first position of each, and the number of rows."""
 
-    def at(self, start: int, stop: int, device: torch.device) -> Rows:
-        """Return the rows at the order's positions from `start` to before `stop`."""
-
-
-class Windowed(Order, Protocol):
-    """Base class of orders whose rows come a window of the table at a time."""
+    def __init__(self, starts: Sequence[int]) -> None:
+        self._starts = starts
 
     def window_of(self, position: int) -> int:
         """Return the number of the window with that position."""
+        return bisect_right(self._starts, position) - 1
 
     def starts_at(self, window: int) -> int:
         """Return the window's first position; of the number after the last window, the number of rows."""
+        return self._starts[window]
 
     def ranges(self, window: int) -> Ranges:
         """Return the row ranges of the table in the window, ascending."""
+        return [(self.starts_at(window), self.starts_at(window + 1))]
+
+    def at(self, start: int, stop: int, device: torch.device) -> Rows:
+        """Return the rows at the positions from `start` to before `stop`; see `Order`."""
+        return slice(start, stop)
 
     def inside(self, window: int, start: int, stop: int, device: torch.device) -> Rows:
         """Return what `at` does, but counted among the window's own rows."""
+        first = self.starts_at(window)
+        return slice(start - first, stop - first)
 
 
-class ByRows:
-    """Shuffle of all rows.
+class ByBlocks(InOrder):
+    """Shuffle of blocks of consecutive rows, and of the rows of `window` blocks at a time.
 
-    Memory: 8 bytes per position asked for, and a few temporary arrays of that length.
-    """
-
-    def __init__(self, num_rows: int, *, seed: int, epoch: int) -> None:
-        self._permutation = Permutation(num_rows, seed=seed, epoch=epoch)
-
-    def at(self, start: int, stop: int, device: torch.device) -> Rows:
-        """See `Order`."""
-        return self._permutation.order(device, start, stop)
-
-
-class ByBlocks:
-    """Shuffle of blocks of consecutive rows, and of the rows of so many blocks at a time (a window).
-
-    Args:
-        num_rows: of the table.
-        block_rows: rows of a block; the table's last block may be shorter.
-        window: blocks whose rows are mixed.
-        seed: any integer.
-        epoch: from 0, below 2^32.
-
-    Memory: 8 bytes per block.
-
-    Example:
-        >>> order = ByBlocks(8, 2, 2, seed=0, epoch=0)
-        >>> [order.ranges(window) for window in (0, 1)]
-        [[(0, 2), (4, 6)], [(2, 4), (6, 8)]]
+    The table's last block may be shorter. Epochs are below 2^32. Memory: 8 bytes per block.
     """
 
     def __init__(self, num_rows: int, block_rows: int, window: int, *, seed: int, epoch: int) -> None:
-        self._num_rows, self._block_rows, self._window = num_rows, block_rows, window
-        self._seed, self._epoch = seed, epoch
+        self._num_rows, self._block_rows, self._seed, self._epoch = num_rows, block_rows, seed, epoch
         num_blocks = -(-num_rows // block_rows)
         blocks = Permutation(num_blocks, seed=seed, epoch=epoch).order("cpu").numpy()
         # Ascending in each window, as files are read; so the short block is the last of its window.
         self._blocks = [np.sort(blocks[first : first + window]) for first in range(0, num_blocks, window)]
-        rows = [sum(last - first for first, last in self.ranges(number)) for number in range(len(self._blocks))]
-        self._starts = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)])
-
-    def window_of(self, position: int) -> int:
-        """See `Windowed`."""
-        return int(np.searchsorted(self._starts, position, side="right")) - 1
-
-    def starts_at(self, window: int) -> int:
-        """See `Windowed`."""
-        return int(self._starts[window])
+        rows = (sum(last - first for first, last in self.ranges(number)) for number in range(len(self._blocks)))
+        super().__init__(list(accumulate(rows, initial=0)))
 
     def ranges(self, window: int) -> Ranges:
-        """See `Windowed`."""
         firsts = (int(block) * self._block_rows for block in self._blocks[window])
         return [(first, min(first + self._block_rows, self._num_rows)) for first in firsts]
 
-    def inside(self, window: int, start: int, stop: int, device: torch.device) -> Rows:
-        """See `Windowed`."""
+    def inside(self, window: int, start: int, stop: int, device: torch.device) -> Tensor:
         first, last = self.starts_at(window), self.starts_at(window + 1)
         # Another permutation for each window: epochs do not come near 2^32.
         mixed = Permutation(last - first, seed=self._seed, epoch=self._epoch + (window + 1 << 32))
         return mixed.order(device, start - first, stop - first)
 
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
-        """See `Order`."""
         parts = []
         while start < stop:
             window = self.window_of(start)
             end = min(stop, self.starts_at(window + 1))
             among = self.inside(window, start, end, device)
-            assert isinstance(among, Tensor)
             firsts = torch.from_numpy(self._blocks[window] * self._block_rows).to(device)
             parts.append(firsts[among // self._block_rows] + among % self._block_rows)
             start = end
         return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else slice(start, start)
 
 
-class InOrder:
-    """Order of the table itself.
+class Drawn:
+    """Order of weighted draws with replacement, as many as there are rows.
 
-    Args:
-        starts: the first row of each window, and the number of rows.
+    Draw number p of an epoch is SplitMix64's p-th number of the stream that seed and epoch choose, looked up in `sums`,
+    the running sum of the rows' weights: n int64, so the draws are the same on every device.
     """
 
-    def __init__(self, starts: Sequence[int]) -> None:
-        self._starts = starts
-
-    def window_of(self, position: int) -> int:
-        """See `Windowed`."""
-        return bisect_right(self._starts, position) - 1
-
-    def starts_at(self, window: int) -> int:
-        """See `Windowed`."""
-        return self._starts[window]
-
-    def ranges(self, window: int) -> Ranges:
-        """See `Windowed`."""
-        return [(self.starts_at(window), self.starts_at(window + 1))]
-
-    def inside(self, window: int, start: int, stop: int, device: torch.device) -> Rows:
-        """See `Windowed`."""
-        first = self.starts_at(window)
-        return slice(start - first, stop - first)
+    def __init__(self, sums: Tensor, *, seed: int, epoch: int) -> None:
+        self._sums, self._total = sums, int(sums[-1]) if len(sums) else 0
+        self._key = _stream_key(seed, epoch)
 
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
-        """See `Order`."""
-        return slice(start, stop)
+        """Return the rows at the draws from `start` to before `stop`; see `Order`."""
+        if device.type == "cpu":
+            values = torch.from_numpy(self._drawn(np.arange(start + 1, stop + 1, dtype="int64")))
+        else:
+            values = self._drawn(torch.arange(start + 1, stop + 1, device=device))
+        return torch.searchsorted(self._sums, values, right=True)
+
+    def _drawn(self, counters: Any) -> Any:
+        """Draw a number from 0 to below the total for each; NumPy's and torch's int64 wrap alike."""
+        value = counters * _to_signed(_GAMMA) + _to_signed(self._key)
+        for bits, factor in ((30, _FIRST), (27, _SECOND)):
+            value = (value ^ _shift_right(value, bits)) * _to_signed(factor)
+        return _shift_right(value ^ _shift_right(value, 31), 2) % self._total
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Part of one batch on one rank.
+def _shift_right(value: Any, bits: int) -> Any:
+    """Shift right, with zeros coming in from the left."""
+    return (value >> bits) & (1 << 64 - bits) - 1
 
-    Args:
-        start: its first position in the epoch's order.
-        stop: the position after its last.
-        size: rows that are given; those beyond `stop - start` are padding of weight 0.
-    """
+
+def sum_weights(sampler: str | Tensor, num_rows: int, target: Tensor | None, weight: Tensor | None) -> Tensor:
+    """Return the running sum of a sampler's weights of the rows, n int64; see `Loader`."""
+    if isinstance(sampler, Tensor):
+        shares = _check_weights(sampler, num_rows)
+    elif is_one_of(sampler, ["balanced"]):
+        shares = _compute_class_weights(target)
+    elif not is_one_of(sampler, ["weights"]):
+        raise _bad("no such sampler", sampler, "'balanced', 'weights' or a weight for each row", "sampler='balanced'")
+    elif weight is None:
+        raise _bad("the table has no weights", sampler, "Features(..., weight=...)", "sampler='balanced'")
+    else:
+        shares = _check_weights(weight, num_rows)
+    return torch.cumsum(shares, 0)
+
+
+def _compute_class_weights(target: Tensor | None) -> Tensor:
+    if target is None or target.ndim != 1 or (target.is_floating_point() and bool((target != target.round()).any())):
+        got = "none" if target is None else f"{target.ndim} dimensions of {target.dtype}"
+        raise _bad("the target has no classes", got, "one target of class numbers, or of 0 and 1", "sampler='weights'")
+    _, classes, counts = torch.unique(target, return_inverse=True, return_counts=True)
+    each = (1 << _SCALE_BITS) // (counts * len(counts)).clamp(min=1)
+    return torch.index_select(each, 0, classes)
+
+
+def _check_weights(weights: Tensor, num_rows: int) -> Tensor:
+    if weights.shape != (num_rows,):
+        raise _bad("not a weight for each row", tuple(weights.shape), (num_rows,), "sampler=weights of that shape")
+    weights = weights.double()
+    total = float(weights.sum())
+    if num_rows and not (total > 0 and total < float("inf") and bool((weights >= 0).all())):
+        problem, got = "rows cannot be drawn by these weights", f"from {float(weights.min())} to {float(weights.max())}"
+        expected, remedy = "finite weights of 0 or more, some above 0", "a weight of 0 for rows that are never drawn"
+        raise BadData("loader(sampler=)", problem, got=got, expected=expected, remedy=remedy)
+    # By a power of two, which changes no digit of a weight.
+    return (weights * 2.0 ** (_SCALE_BITS - int(np.frexp(total)[1]))).long()
+
+
+def _bad(problem: str, got: object, expected: object, remedy: str) -> BadConfig:
+    return BadConfig("loader(sampler=)", problem, got=got, expected=str(expected), remedy=remedy)
+
+
+class Step(NamedTuple):
+    """Part of one batch on one rank: positions of the epoch's order, and the rows that are given, padding included."""
 
     start: int
     stop: int
@@ -303,7 +302,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Sharding:
-    """Sharding of the rows of an epoch over the ranks.
+    """Sharding of the rows of an epoch over the ranks, so that all take equally many steps.
 
     Args:
         num_rows: of this rank's table.
@@ -312,14 +311,6 @@ class Sharding:
         rank: this one's number, from 0.
         world_size: how many ranks there are.
         shards: the rows of each rank's own table; None where all have the same table.
-
-    Example:
-        >>> ranks = Sharding(10, 4, False, rank=1, world_size=2)
-        >>> [(step.start, step.stop, step.size) for step in map(ranks.step, range(len(ranks)))]
-        [(2, 4, 2), (6, 8, 2), (9, 10, 1)]
-        >>> short = Sharding(1, 4, False, rank=1, world_size=2, shards=(5, 1))
-        >>> [(step.stop - step.start, step.size) for step in map(short.step, range(len(short)))]
-        [(1, 2), (0, 2), (0, 1)]
     """
 
     num_rows: int
@@ -331,9 +322,7 @@ class Sharding:
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch, the same on all ranks."""
-        each, rows = self.batch_size, [self.num_rows]
-        if self.shards is not None:
-            each, rows = self._each, list(self.shards)
+        each, rows = (self.batch_size, (self.num_rows,)) if self.shards is None else (self._each, self.shards)
         return min(rows) // each if self.drop_last else (max(rows) + each - 1) // each
 
     @property
@@ -373,29 +362,15 @@ class Sharding:
 
 
 def get_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return this process's rank and the number of ranks; by default torch.distributed's, or torchrun's.
-
-    Raises:
-        BadConfig: one of the two only, or an invalid rank.
-
-    Example:
-        >>> get_rank(None, None), get_rank(1, 4)
-        ((0, 1), (1, 4))
-    """
+    """Return this process's rank and the number of ranks; by default torch.distributed's, or torchrun's."""
     if rank is None and world_size is None:
         join()
-        if is_joined():
-            return distributed.get_rank(), distributed.get_world_size()
-        return 0, 1
+        return (distributed.get_rank(), distributed.get_world_size()) if is_joined() else (0, 1)
     both = rank is not None and world_size is not None and is_integer(rank, 0) and is_integer(world_size, 1)
     if rank is None or world_size is None or not both or rank >= world_size:
-        raise BadConfig(
-            "loader",
-            "no rank of a group",
-            got=f"rank={rank}, world_size={world_size}",
-            expected="both, and a rank from 0 to below world_size",
-            remedy="rank=0, world_size=1; or neither, which asks torch.distributed",
-        )
+        got, expected = f"rank={rank}, world_size={world_size}", "both, and a rank from 0 to below world_size"
+        remedy = "rank=0, world_size=1; or neither, which asks torch.distributed"
+        raise BadConfig("loader", "no rank of a group", got=got, expected=expected, remedy=remedy)
     return rank, world_size
 
 
@@ -405,9 +380,6 @@ def gather_row_counts(
     """Return the number of rows of each rank's own table; None where all have the same one.
 
     With True the ranks exchange them, a collective call that all of them must make.
-
-    Raises:
-        BadConfig: the numbers are not those of these ranks.
     """
     if sharded is False:
         return None
@@ -415,21 +387,87 @@ def gather_row_counts(
         if world_size == 1:
             return (num_rows,)
         if not is_joined():
-            raise BadConfig(
-                "loader",
+            problem, got = (
                 "the ranks cannot tell each other how many rows they have",
-                got="sharded=True without torch.distributed",
-                expected="an initialised process group, or the numbers",
-                remedy="sharded=[rows of rank 0, rows of rank 1, ...]",
+                "sharded=True without torch.distributed",
             )
-        with make_host_group(MEETING) as group:
+            expected = "an initialised process group, or the numbers"
+            remedy = "sharded=[rows of rank 0, rows of rank 1, ...]"
+            raise BadConfig("loader", problem, got=got, expected=expected, remedy=remedy)
+        with make_host_group(_MEETING) as group:
             return tuple(gather_tensors(torch.tensor(num_rows), group).tolist())
     if not is_sequence(sharded) or len(sharded) != world_size or sharded[rank] != num_rows:
-        raise BadConfig(
-            "loader",
-            "the shards are not those of these ranks",
-            got=f"{sharded} for rank {rank} of {world_size}, whose table has {num_rows} rows",
-            expected="the rows of each rank's table, in the order of ranks",
-            remedy="sharded=True, which asks the ranks",
-        )
+        got = f"{sharded} for rank {rank} of {world_size}, whose table has {num_rows} rows"
+        expected, remedy = "the rows of each rank's table, in the order of ranks", "sharded=True, which asks the ranks"
+        raise BadConfig("loader", "the shards are not those of these ranks", got=got, expected=expected, remedy=remedy)
     return tuple(sharded)
+
+
+_LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# To meet for the first time; ranks read their tables before that, some of them longer than others.
+_MEETING = timedelta(minutes=30)
+_log = logging.getLogger(__name__)
+
+
+def is_joined() -> bool:
+    """Return whether this process is in a group of torch.distributed."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def join() -> None:
+    """Join the group in the environment, as torchrun sets it; do nothing without one, or in a group of one.
+
+    The process takes the GPU of its number on this machine, where it sees several, and leaves the group at its end.
+    """
+    launched = all(name in os.environ for name in _LAUNCHED)
+    if not launched or os.environ["WORLD_SIZE"] == "1" or not distributed.is_available() or is_joined():
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    distributed.init_process_group(_backends(), timeout=_MEETING)
+    atexit.register(lambda: distributed.destroy_process_group() if is_joined() else None)
+    _log.info("this is rank %d of %d", distributed.get_rank(), distributed.get_world_size())
+
+
+@contextmanager
+def open_group(store: Any, rank: int, world_size: int, timeout: float) -> Iterator[None]:
+    """Make this process a rank of a group that meets at a torch store and answers within `timeout` seconds."""
+    limit = timedelta(seconds=timeout)
+    distributed.init_process_group(_backends(), store=store, rank=rank, world_size=world_size, timeout=limit)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+@contextmanager
+def make_host_group(timeout: timedelta) -> Iterator[Any]:
+    """Open a gloo group of all ranks, for data on the host, whatever backend the program's own group has."""
+    group = distributed.new_group(backend="gloo", timeout=timeout)
+    try:
+        yield group
+    finally:
+        distributed.destroy_process_group(group)
+
+
+def gather_tensors(tensor: Tensor, group: Any) -> Tensor:
+    """Stack a tensor of every rank of such a group; all of them have the same shape."""
+    found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(found, tensor, group=group)
+    return torch.stack(found)
+
+
+def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0) -> Any:
+    """Open a torch store for messages among processes: a new one here, or the one at a host and port.
+
+    A question to it may take `timeout` seconds.
+    """
+    host, port = address or ("127.0.0.1", 0)
+    store: Any = cast(Any, distributed).TCPStore
+    limit = timedelta(seconds=timeout)
+    return store(host, port, is_master=address is None, timeout=limit, wait_for_workers=False)
+
+
+def _backends() -> str:
+    """Return the communication backends of the ranks: gloo, and NCCL between GPUs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and distributed.is_nccl_available() else "gloo"

@@ -16,8 +16,7 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing.steps.kmeans import _uniform
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
-from gpupipe.tensors.order import ByBlocks, Permutation
-from gpupipe.tensors.sampling import Drawn
+from gpupipe.tensors.order import ByBlocks, Drawn, Permutation
 
 ROWS = 8192
 LAGS = range(-3, 4)

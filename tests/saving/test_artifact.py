@@ -20,7 +20,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.cli.demo import add_holiday, flights_pipeline
-from gpupipe.saving.manifest import _digest
+from gpupipe.saving.artifact import _digest
 
 DATA = Path(__file__).parents[2] / "data"
 ALLOW = ["gpupipe.cli.demo.add_holiday"]

@@ -18,7 +18,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import ArtifactError
-from gpupipe.saving.manifest import _digest, write_manifest
+from gpupipe.saving.artifact import _digest, write_manifest
 
 NESTED = "[" * 50_000 + "]" * 50_000
 DEEP = "[" * 300 + "]" * 300  # read by the parser, too deep for much else

@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader
 
 from gpupipe.backend import Backend
 from gpupipe.tensors import Loader
-from gpupipe.tensors.loader import to_arrays
 
 from .tables import WEIGHTED, block_of, rows_of
 
@@ -29,7 +28,7 @@ def test_arrays_are_views(backend: Backend) -> None:
 
 
 def test_halves_come_as_float32() -> None:
-    arrays = to_arrays(block_of(9, dtype="bfloat16"))
+    arrays = Loader(block_of(9, dtype="bfloat16")).arrays()
     assert arrays["numeric"].dtype == np.float32 and arrays["numeric"][:, 0].tolist() == [2.0 * i for i in range(9)]
 
 

@@ -8,11 +8,13 @@ from contextlib import closing
 
 import pytest
 
-from gpupipe.tensors.tables import prefetch
+from gpupipe.tensors.streaming import prefetch
+
+THREAD = "gpupipe-prefetch_0"
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "gpupipe-prefetch"]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpupipe-prefetch")]
 
 
 class Source:
@@ -37,7 +39,7 @@ class Source:
 def test_all_items_in_order_from_another_thread() -> None:
     source = Source(100)
     assert list(prefetch(source.items())) == list(range(100))
-    assert source.closed_in == "gpupipe-prefetch" and threads() == []
+    assert source.closed_in == THREAD and threads() == []
     assert list(prefetch(Source(0).items())) == []
 
 
@@ -58,7 +60,7 @@ def test_an_early_end_closes_the_source_and_ends_the_thread(taken: int, depth: i
     items.close()
     assert threads() == []
     assert len(source.begun) <= taken + depth + 1, "no more is worked out than may wait"
-    assert source.closed_in == ("gpupipe-prefetch" if taken else "")
+    assert source.closed_in == (THREAD if taken else "")
 
 
 def test_one_inside_another() -> None:
@@ -71,7 +73,7 @@ def test_one_inside_another() -> None:
 
     with closing(prefetch(doubled())) as items:
         assert [next(items) for _ in range(4)] == [0, 2, 4, 6]
-    assert threads() == [] and inner.closed_in == "gpupipe-prefetch"
+    assert threads() == [] and inner.closed_in == THREAD
 
 
 def test_a_fault_while_it_is_closed_is_told(caplog: pytest.LogCaptureFixture) -> None:

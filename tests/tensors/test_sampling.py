@@ -11,7 +11,7 @@ from gpupipe import errors
 from gpupipe.backend import Backend, Column, select
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import FeatureTable, Loader
-from gpupipe.tensors.sampling import Drawn
+from gpupipe.tensors.order import Drawn
 
 from .tables import WEIGHTED, block_of, rows_of
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from glob import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
@@ -29,42 +29,9 @@ _LOCK = "lock"
 _log = logging.getLogger("gpupipe")
 
 
-class Destination(Protocol):
-    """Folder that a job writes parts to. Old content stays readable until `publish`; workers get a copy."""
-
-    where: str
-    suffix: str
-    """What files' names have behind the part's."""
-
-    def find(self, *, overwrite: bool) -> Manifest | None:
-        """Read the manifest of the folder, None if there is none; raise `BadFile` where no job may write."""
-
-    def names(self) -> set[str]:
-        """List the files in the folder."""
-
-    def begin(self, digest: str) -> list[Part]:
-        """Begin a job, or resume the one with this digest; return the records of the parts already written."""
-
-    def scratch(self) -> AbstractContextManager[Path]:
-        """Yield a local folder that is removed at the end of the block."""
-
-    def keep(self, scratch: Path, record: Part) -> None:
-        """Move a part's files to the destination, then write its record."""
-
-    def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
-        """Make the manifest's files the folder's content and remove those that they replace; other files stay."""
-
-    def clean(self, manifest: Manifest | None) -> None:
-        """Remove files left by earlier jobs that the manifest does not list."""
-
-
 @contextmanager
 def open_destination(where: str, storage_options: StorageOptions | None) -> Iterator[Destination]:
-    """Open a folder to write to; a local one is locked until the block ends.
-
-    Raises:
-        BadFile: another process writes there, or the system does not let this one.
-    """
+    """Open a folder to write to; a local one is locked until the block ends."""
     if is_remote(where):
         yield StoreFolder(where.rstrip("/"), storage_options)
     else:
@@ -75,11 +42,7 @@ def open_destination(where: str, storage_options: StorageOptions | None) -> Iter
 
 @contextmanager
 def create_file(where: str, storage_options: StorageOptions | None, *, overwrite: bool) -> Iterator[Path]:
-    """Yield a local path to write a file to; it is moved to `where` if the block ends without an error.
-
-    Raises:
-        BadFile: something is there and `overwrite` is False, a folder is, or it cannot be written.
-    """
+    """Yield a local path to write a file to; it is moved to `where` if the block ends without an error."""
     if is_remote(where):
         parent, _, name = where.rpartition("/")
         if not overwrite and get_stamp(where, storage_options) is not None:
@@ -108,15 +71,12 @@ def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: Sto
 class LocalFolder:
     """Local folder: a sibling draft `.name.draft/<digest>` holds parts and records until all are written.
 
-    Args:
-        where: its path.
-        digest: of the job that is writing.
-        suffix: see `Destination`.
+    What it held before stays readable until `publish`. Workers get a copy.
     """
 
     where: str
     digest: str = ""
-    suffix: str = ""
+    suffix: str = ""  # of the files' names, behind the part's
 
     @property
     def drafts(self) -> Path:
@@ -125,11 +85,7 @@ class LocalFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the drafts until the block or the process ends; an empty drafts folder is removed.
-
-        Raises:
-            BadFile: another process has them, or there is no folder to put them in.
-        """
+        """Lock the drafts until the block or the process ends; an empty drafts folder is removed."""
         parent, drafts = Path(self.where).parent, self.drafts
         if not parent.is_dir():
             expected, remedy = "an existing folder", f"mkdir -p {parent}"
@@ -155,24 +111,23 @@ class LocalFolder:
                         drafts.rmdir()
 
     def find(self, *, overwrite: bool) -> Manifest | None:
+        """Read the manifest of the folder, None if there is none; raise `BadFile` where no job may write."""
         path = Path(self.where)
         found = Manifest.read(path) if path.is_dir() else None
         there = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
         if found is None and there:
-            raise BadFile(
-                self.where,
-                "something is there that write_parquet did not write",
-                got=there[0].name,
-                expected="a new path, an empty folder, or one that write_parquet wrote",
-                remedy="another path",
-            )
+            problem = "something is there that write_parquet did not write"
+            expected = "a new path, an empty folder, or one that write_parquet wrote"
+            raise BadFile(self.where, problem, got=there[0].name, expected=expected, remedy="another path")
         return found
 
     def names(self) -> set[str]:
+        """List the files in the folder."""
         path = Path(self.where)
         return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()}
 
     def begin(self, digest: str) -> list[Part]:
+        """Begin a job, or resume the one with this digest; return the records of the parts already written."""
         self.digest, draft = digest, self.drafts / digest
         self._remove_drafts(but=digest)
         (draft / "parts").mkdir(parents=True, exist_ok=True)
@@ -181,13 +136,12 @@ class LocalFolder:
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
-        with (
-            writing(Path(self.where)),
-            TemporaryDirectory(prefix="scratch-", dir=self.drafts / self.digest) as folder,
-        ):
+        """Yield a local folder that is removed at the end of the block."""
+        with writing(Path(self.where)), TemporaryDirectory(prefix="scratch-", dir=self.drafts / self.digest) as folder:
             yield Path(folder)
 
     def keep(self, scratch: Path, record: Part) -> None:
+        """Move a part's files to the destination, then write its record."""
         draft, note = self.drafts / self.digest, scratch / "record"
         note.write_text(json.dumps(asdict(record)))
         moves = {scratch / file: draft / "parts" / file for file in record.files}
@@ -198,6 +152,7 @@ class LocalFolder:
             sync(target.parent)
 
     def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
+        """Make the manifest's files the folder's content and remove those that they replace; other files stay."""
         parts = self.drafts / self.digest / "parts"
         write_quarantine(manifest.notes, str(parts / QUARANTINE))
         for name in self.names() - {MANIFEST, QUARANTINE, *replaced}:
@@ -213,6 +168,7 @@ class LocalFolder:
         self.clean(manifest)
 
     def clean(self, manifest: Manifest | None) -> None:
+        """Remove files left by earlier jobs that the manifest does not list."""
         self._remove_drafts()
 
     def _remove_drafts(self, but: str = _LOCK) -> None:
@@ -226,13 +182,7 @@ class StoreFolder:
     """Folder in object storage, where nothing can be renamed: its manifest lists the files that count.
 
     A job's files have its digest in their names, so that what was there before is whole until the manifest is replaced.
-    A store has no locks: one job at a time should write to a folder.
-
-    Args:
-        where: its URL, without a slash at its end.
-        storage_options: see `locate`.
-        digest: of the job that is writing.
-        suffix: see `Destination`.
+    A store has no locks: one job at a time should write to a folder. Its URL `where` has no slash at its end.
     """
 
     where: str
@@ -242,13 +192,8 @@ class StoreFolder:
 
     def find(self, *, overwrite: bool) -> Manifest | None:
         if "/" not in locate(self.where, self.storage_options)[1].strip("/"):
-            raise BadConfig(
-                "write_parquet",
-                "the URL is a whole bucket",
-                got=self.where,
-                expected="a folder in it",
-                remedy=f"write_parquet({self.where + '/scores'!r})",
-            )
+            problem, remedy = "the URL is a whole bucket", f"write_parquet({self.where + '/scores'!r})"
+            raise BadConfig("write_parquet", problem, got=self.where, expected="a folder in it", remedy=remedy)
         if find_kind(self.where, self.storage_options) == "file":
             expected, remedy = "a folder", "another name, or one ending in .parquet"
             raise BadFile(self.where, "an object has this name", expected=expected, remedy=remedy)
@@ -299,12 +244,9 @@ class StoreFolder:
 
     def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
         if gone := sorted({*manifest.files} - self.names()):
-            raise BadFile(
-                f"{self.where}/{gone[0]}",
-                "it was written, and is gone",
-                expected="nobody else to write to this folder, or to remove files there",
-                remedy="the same call again when nobody does",
-            )
+            expected = "nobody else to write to this folder, or to remove files there"
+            remedy = "the same call again when nobody does"
+            raise BadFile(f"{self.where}/{gone[0]}", "it was written, and is gone", expected=expected, remedy=remedy)
         write_quarantine(manifest.notes, f"{self.where}/{QUARANTINE}", self.storage_options)
         self.put_text(manifest.to_json(), MANIFEST)
         self.clean(manifest, replaced)
@@ -320,16 +262,13 @@ class StoreFolder:
             self._remove(stray - records)
             self._remove(records)  # last, as they show that a job was not finished
         except BadFile as error:
-            _log.warning(
-                "%s: %d files that its manifest does not list cannot be removed (%s)", self.where, len(stray), error
-            )
+            message = "%s: %d files that its manifest does not list cannot be removed (%s)"
+            _log.warning(message, self.where, len(stray), error)
 
     def put(self, local: Path, name: str) -> None:
-        """Upload a local file."""
         self._call(lambda fs, path: fs.put_file(str(local), path), "written", name)
 
     def put_text(self, text: str, name: str) -> None:
-        """Upload a file with this content."""
         self._call(lambda fs, path: fs.pipe_file(path, text.encode()), "written", name)
 
     def _remove(self, names: Collection[str]) -> None:
@@ -343,14 +282,11 @@ class StoreFolder:
         return call_with_retries(lambda: work(fs, path), where, doing)
 
 
-def _find_leftovers(names: Collection[str]) -> set[str]:
-    """Select the files that unfinished jobs left in a folder; no manifest lists them.
+Destination: TypeAlias = LocalFolder | StoreFolder
 
-    Example:
-        >>> begun, part = "_records/0123456789abcdef/begun", "part-00001-0123456789abcdef-0.parquet"
-        >>> sorted(_find_leftovers([begun, f"month=3/{part}", "part-00001-fedcba9876543210.parquet", "a.csv"]))
-        ['_records/0123456789abcdef/begun', 'month=3/part-00001-0123456789abcdef-0.parquet']
-    """
+
+def _find_leftovers(names: Collection[str]) -> set[str]:
+    """Select the files that unfinished jobs left in a folder, with their digest in the name; no manifest lists them."""
     jobs = {name.split("/")[1] for name in names if name.startswith(f"{RECORDS}/")}
     return {name for name in names if name == QUARANTINE or any(job in name for job in jobs)}
 

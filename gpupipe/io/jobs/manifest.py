@@ -22,21 +22,13 @@ _FORMAT = "gpupipe dataset 1"
 
 @dataclass(frozen=True)
 class Part:
-    """Record of a written partition.
-
-    Args:
-        name: the part's.
-        files: rows of each row group, by the file's name in the folder.
-        rows_in: rows read, before any filter.
-        inputs: the input files the rows came from.
-        halved: a line for each piece that was too large for memory and was processed in halves.
-    """
+    """Record of a written partition."""
 
     name: str
-    files: dict[str, list[int]]
-    rows_in: int
-    inputs: list[str]
-    halved: list[str] = field(default_factory=list, compare=False)
+    files: dict[str, list[int]]  # rows of each row group, by the file's name in the folder
+    rows_in: int  # before any filter
+    inputs: list[str]  # the files the rows came from
+    halved: list[str] = field(default_factory=list, compare=False)  # a line per piece too large for memory
 
     @property
     def rows_out(self) -> int:
@@ -88,11 +80,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str | Path, storage_options: StorageOptions | None = None) -> Manifest | None:
-        """Read the manifest of a folder; None if it has none.
-
-        Raises:
-            BadFile: it is there but damaged.
-        """
+        """Read the manifest of a folder; None if it has none, `BadFile` if it is damaged."""
         path = f"{str(folder).rstrip('/')}/{MANIFEST}"
         if get_stamp(path, storage_options) is None:
             return None
@@ -104,9 +92,8 @@ class Manifest:
             kind = {_FORMAT: cls}[body["format"]]
             return kind(body["job"], dict(body["inputs"]), parts, notes, dict(body["partition_by"]))
         except (ValueError, KeyError, TypeError) as cause:
-            raise BadFile(
-                path, f"damaged ({cause})", expected="a manifest", remedy="the folder removed, and written again"
-            ) from cause
+            remedy = "the folder removed, and written again"
+            raise BadFile(path, f"damaged ({cause})", expected="a manifest", remedy=remedy) from cause
 
     def __repr__(self) -> str:
         new = len(self.parts) - self.num_done

@@ -35,16 +35,7 @@ _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """Options of Parquet files: layout, compression and partitioning.
-
-    Args:
-        rows_per_group: rows of a row group; smaller tables are gathered. None is what the layout has.
-        compression: Parquet's name of a codec.
-        partition_by: columns whose values become folders (`month=3/`) and are left out of the files.
-        shuffle: which rows are put in a random order: none (False), those of each partition, or all (`"full"`).
-        seed: of that order.
-        layout: what row groups, pages and dictionaries are sized for: any reader (`"default"`) or a GPU (`"gpu"`).
-    """
+    """Options of Parquet files, as of `Dataset.write_parquet`."""
 
     rows_per_group: int | None = None
     compression: str = "snappy"
@@ -69,14 +60,10 @@ class ParquetOptions:
 
 
 def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: ParquetOptions) -> None:
-    """Write all tables to one file.
-
-    Memory: as many tables as make a row group.
-    """
+    """Write all tables to one file. Memory: as many tables as make a row group."""
     types, layout = get_file_types(schema), options.lay_out(schema)
-    groups = map(
-        pa.concat_tables, cut_rows((cast_to_file_types(table, types) for table in tables), layout.rows_per_group)
-    )
+    cast = (cast_to_file_types(table, types) for table in tables)
+    groups = map(pa.concat_tables, cut_rows(cast, layout.rows_per_group))
     first = next(groups)
     fields, sizes = [item for item in schema if item.name in layout.dictionary], {}
     if options.layout == "gpu":
@@ -90,12 +77,7 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
 
 
 def cut_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[list[pa.Table]]:
-    """Cut the rows of one or more tables into tables of this many rows; the last may be shorter.
-
-    Example:
-        >>> [sum(map(len, tables)) for tables in cut_rows([pa.table({"n": range(5)})] * 2, 4)]
-        [4, 4, 2]
-    """
+    """Cut the rows of one or more tables into tables of this many rows; the last may be shorter."""
     waiting: list[pa.Table] = []
     missing, is_first, table = num_rows, True, None
     for table in tables:
@@ -120,9 +102,6 @@ def group_rows(path: Path) -> list[int]:
 def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: str, options: ParquetOptions) -> None:
     """Write to a folder per combination of values of `options.partition_by`, with a file `name` in each.
 
-    Raises:
-        BadData: see `check_folder_text`.
-
     Memory: row groups of all the folders that are open.
     """
     types, layout = get_file_types(schema), options.lay_out(schema)
@@ -131,11 +110,7 @@ def write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: s
     written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
     keys = pa.schema([written.field(folder_name(key)) for key in options.partition_by])
     form = pads.ParquetFileFormat()
-    coded = [
-        parquet_path(item)
-        for item in schema
-        if item.name in layout.dictionary and item.name not in options.partition_by
-    ]
+    coded = [parquet_path(item) for item in schema if item.name in layout.dictionary - {*options.partition_by}]
     texts = [key for key in options.partition_by if schema[key].dtype == "string"]
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -163,11 +138,6 @@ def _count_gpu_group_rows(schema: Schema) -> int:
     """Count the rows of a row group that fills a GPU: 10 million, or 128 MB of the widest column, or fewer by memory.
 
     arXiv 2602.17335 measured which sizes decode fastest.
-
-    Example:
-        >>> from gpupipe.schema import Field
-        >>> _count_gpu_group_rows(Schema([Field("n", "int64")])), _count_gpu_group_rows(Schema([Field("s", "string")]))
-        (10000000, 8000000)
     """
     widest = max((_TEXT_BYTES if item.dtype == "string" else row_bytes([item]) for item in schema), default=1)
     rows = min(_GPU_GROUP_ROWS, _GPU_CHUNK_BYTES // widest)
@@ -176,12 +146,7 @@ def _count_gpu_group_rows(schema: Schema) -> int:
 
 
 def _has_repeats(column: pa.ChunkedArray) -> bool:
-    """Return whether a dictionary halves a column at least, by its first million rows.
-
-    Example:
-        >>> _has_repeats(pa.chunked_array([["JFK", "LGA"] * 50])), _has_repeats(pa.chunked_array([range(100)]))
-        (True, False)
-    """
+    """Return whether a dictionary halves a column at least, by its first million rows."""
     values = column.slice(0, _SAMPLED_ROWS).drop_null()
     values = values.combine_chunks().flatten() if is_list(values.type) else values
     if not len(values) or pa.types.is_nested(values.type):
@@ -200,11 +165,7 @@ def get_file_types(schema: Schema) -> pa.Schema:
 
 
 def cast_to_file_types(table: pa.Table, types: pa.Schema) -> pa.Table:
-    """Cast columns to the types of a file.
-
-    Raises:
-        BadData: a time of day in a column of dates.
-    """
+    """Cast columns to the types of a file; raise `BadData` for a time of day in a column of dates."""
     for item in types:
         column = table.column(item.name)
         if pa.types.is_date32(item.type) and pa.types.is_timestamp(column.type):
@@ -216,11 +177,7 @@ def cast_to_file_types(table: pa.Table, types: pa.Schema) -> pa.Table:
 
 
 def with_dates(frame: Frame, types: pa.Schema, backend: Backend) -> Frame:
-    """Check that date columns hold whole days, and return the frame; `cast_to_file_types` checks those of tables.
-
-    Raises:
-        BadData: a time of day in a column of dates.
-    """
+    """Check that date columns hold whole days, and return the frame; `cast_to_file_types` checks those of tables."""
     for name in (item.name for item in types if pa.types.is_date32(item.type)):
         column = backend.column(frame, name)
         missing, lost = column.missing(backend.xp), column.data % _DAY != 0
@@ -231,10 +188,7 @@ def with_dates(frame: Frame, types: pa.Schema, backend: Backend) -> Frame:
 
 
 def _no_date(name: str, value: object) -> BadData:
-    return BadData(
-        f"write_parquet, column {name!r}",
-        "a time of day in a column that is written as dates",
-        got=value,
-        expected="dates, as in the table that the column comes from",
-        remedy=f"T.Cast({{{name!r}: 'timestamp'}}), which makes it a column of times",
-    )
+    where, problem = f"write_parquet, column {name!r}", "a time of day in a column that is written as dates"
+    expected = "dates, as in the table that the column comes from"
+    remedy = f"T.Cast({{{name!r}: 'timestamp'}}), which makes it a column of times"
+    return BadData(where, problem, got=value, expected=expected, remedy=remedy)

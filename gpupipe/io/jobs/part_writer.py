@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,23 +52,15 @@ def write_dataset(
     overwrite: bool,
     storage_options: StorageOptions | None,
 ) -> Manifest:
-    """Write a dataset to a file or a folder, here or in a store; see `Dataset.write_parquet`.
-
-    Raises:
-        BadConfig: a single file cannot have these options.
-        BadFile: it cannot be written there.
-    """
+    """Write a dataset to a file or a folder, here or in a store; see `Dataset.write_parquet`."""
     where = os.fspath(path)
     if "://" in where and not is_remote(where):
         where = locate(where)[1]
     is_file = where.endswith(".parquet")
     if is_file and (files is not None or options.partition_by):
-        raise BadConfig(
-            "write_parquet",
-            f"{where.rpartition('/')[2]} is one file",
-            expected="a folder for files= and partition_by=",
-            remedy=f"write_parquet({where.removesuffix('.parquet')!r}, ...)",
-        )
+        problem, expected = f"{where.rpartition('/')[2]} is one file", "a folder for files= and partition_by="
+        remedy = f"write_parquet({where.removesuffix('.parquet')!r}, ...)"
+        raise BadConfig("write_parquet", problem, expected=expected, remedy=remedy)
     backend = get_executor().resolve(dataset.backend)
     dataset = shuffle(dataset, options.seed) if options.shuffle == "full" else dataset
     if is_file:
@@ -89,7 +82,7 @@ def _write_folder(
     The same call again after a crash goes on with the parts that have no record; on a folder that it has finished it
     writes parts for those input files only that are new. With `overwrite`, the files that the old manifest lists go.
     """
-    job, inputs = dataset.job_id(options, files), dataset.source.inputs()
+    job, inputs, keys = dataset.job_id(options, files), dataset.source.inputs(), options.partition_by
     found = folder.find(overwrite=overwrite)
     before = found if not overwrite else None
     old = before.parts if before else ()
@@ -100,9 +93,8 @@ def _write_folder(
             folder.clean(before)
             return replace(before, notes=tuple(dataset.source.notes), num_done=len(old))
         dataset = dataset.of_files(new)
-    writer = _PartWriter(
-        folder, options, backend, count_largest_partition(dataset), 1 + max(map(_number, old), default=-1)
-    )
+    first = 1 + max(map(_number, old), default=-1)
+    writer = _PartWriter(folder, options, backend, count_largest_partition(dataset), first)
     dataset = _cut_parts(dataset, options, files, backend)
     is_resumable = job is not None and inputs is not None
     # With the manifest that is there, so that what it lists is never written over.
@@ -118,9 +110,7 @@ def _write_folder(
             {**(before.inputs if before else {}), **(inputs or {})},
             (*old, *sorted(written, key=_number)),
             notes=tuple(dataset.source.notes),
-            partition_by={
-                item.name: item.written_as or item.dtype for item in dataset.schema.select(options.partition_by)
-            },
+            partition_by={key: dataset.schema[key].written_as or dataset.schema[key].dtype for key in keys},
             num_done=len(old) + len(done),
         )
         folder.publish(manifest, found.files if found and overwrite else ())
@@ -142,7 +132,6 @@ class _PartWriter:
     first: int  # part's number
 
     def name(self, index: int) -> str:
-        """Return the name of the part of the partition with this index."""
         return f"part-{self.first + index:05d}"
 
     def __call__(self, part: Table) -> Part:
@@ -193,13 +182,7 @@ def _number(part: Part) -> int:
 
 
 def _write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: str) -> int:
-    """Write all rows to one local file; with the device's own writer if partitions are read in this process.
-
-    Returns:
-        How many rows were read.
-
-    Memory: a partition per worker, and as many tables as make a row group; of a plan what it takes instead.
-    """
+    """Write all rows to one local file, by the device's own writer if it can; return how many rows were read."""
     plan = _get_plan(dataset, options, backend)
     if plan is not None:
         with closing(plan.batches()) as batches:
@@ -222,11 +205,7 @@ def _write_on_device(
     path: Path,
     tell: Callable[[str], None],
 ) -> bool:
-    """Write frames to one file if the backend has a writer for it; if memory is short, log it and write nothing.
-
-    Returns:
-        Whether it is written.
-    """
+    """Write frames to one file if the backend has a writer and enough memory for it; return whether it is written."""
     if not frames:
         return False
     device, types = select(backend), get_file_types(dataset.schema)
@@ -242,10 +221,7 @@ def _write_on_device(
 
 
 def _read_table(backend_name: str, options: ParquetOptions, part: Table) -> pa.Table:
-    """Read the rows of one partition on the host, in the order they are written in.
-
-    On the CPU columns that no function has made never become a frame.
-    """
+    """Read one partition on the host in the order it is written in; no frame of columns that no function made."""
     backend, (partition,) = select(backend_name), part.partitions
     functions = [stage.function for stage in part.query.stages if isinstance(stage, Mapped)]
     attached = [function for function in functions if isinstance(function, Attach)]
@@ -292,12 +268,9 @@ def _cut_parts(dataset: Table, options: ParquetOptions, files: int | None, backe
     num_rows = whole.num_rows
     files = files or max(1, -(-num_rows // options.lay_out(dataset.schema).rows_per_group))
     stops = [num_rows * number // files for number in range(files + 1)]
-    return dataset.of_partitions(
-        [
-            replace(part, index=index, description=f"rows {stops[index]:,} to {stops[index + 1]:,}")
-            for index, part in enumerate(_cut_before(whole, stops[1:-1]))
-        ]
-    )
+    parts = enumerate(_cut_before(whole, stops[1:-1]))
+    names = [f"rows {start:,} to {stop:,}" for start, stop in pairwise(stops)]
+    return dataset.of_partitions([replace(part, index=index, description=names[index]) for index, part in parts])
 
 
 def _cut_before(rest: Partition, stops: Iterable[int]) -> Iterator[Partition]:
@@ -316,18 +289,13 @@ def _check_same_job(found: Manifest, folder: Destination, job: str | None, input
     if job is None or inputs is None:
         raise BadFile(where, "something is there already", expected="a new path", remedy="overwrite=True")
     if found.job != job:
-        raise BadFile(
-            where,
-            "it was written by another pipeline, or with other options",
-            expected="the same job, which would add what is new",
-            remedy="another path, or overwrite=True",
-        )
+        problem = "it was written by another pipeline, or with other options"
+        expected = "the same job, which would add what is new"
+        raise BadFile(where, problem, expected=expected, remedy="another path, or overwrite=True")
     changed = sorted(name for name, stamp in found.inputs.items() if inputs.get(name, stamp) != stamp)
     if changed:
-        problem, expected = (
-            f"{len(changed)} of its input files have changed since",
-            "new files in addition to the old ones",
-        )
+        problem = f"{len(changed)} of its input files have changed since"
+        expected = "new files in addition to the old ones"
         raise BadFile(where, problem, got=changed[0], expected=expected, remedy=again)
     if missing := sorted({*found.files} - folder.names()):
         problem, expected = "it is missing, though the manifest beside it lists it", "all that was written"

@@ -12,24 +12,13 @@ def one_line(cause: Exception) -> str:
 
 
 def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile:
-    """Build the error for a file that is missing, empty, of another format, or damaged.
-
-    Args:
-        one: the file.
-        cause: the library's error.
-        kind: what the file should be, such as `"a Parquet file"`.
-        magic: the bytes such files begin with.
-    """
+    """Build the error for a file that is no `kind`, such as `"a Parquet file"`: gone, empty, another, or damaged."""
     path = one.path
     try:
         size, head, tail = peek(one)
     except OSError:
-        return BadFile(
-            path,
-            f"cannot be opened ({one_line(cause)})",
-            expected="a file this process may read",
-            remedy="its permissions",
-        )
+        problem, expected = f"cannot be opened ({one_line(cause)})", "a file this process may read"
+        return BadFile(path, problem, expected=expected, remedy="its permissions")
     if size == 0:
         return BadFile(path, "the file is empty (0 bytes)", expected=kind, remedy="write it again")
     if not head.startswith(magic):
@@ -37,20 +26,14 @@ def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile
         remedy = "gp.read_csv(...) or gp.read_json(...)" if is_text else "the right path, or the reader for such files"
         problem = f"not {kind}, its first bytes differ"
         return BadFile(path, problem, got=head, expected=repr(magic), remedy=remedy)
-    return BadFile(
-        path,
-        f"damaged or cut off: {size} bytes, the footer cannot be read ({one_line(cause)})",
-        got=tail[-4:],
-        expected=f"{kind} with its footer",
-        remedy="copy or write the file again",
-    )
+    problem = f"damaged or cut off: {size} bytes, the footer cannot be read ({one_line(cause)})"
+    expected, remedy = f"{kind} with its footer", "copy or write the file again"
+    return BadFile(path, problem, got=tail[-4:], expected=expected, remedy=remedy)
 
 
 def make_lost_file_error(path: str, cause: Exception) -> BadFile:
     """Build the error for a temporary file of ours that was altered or removed."""
-    return BadFile(
-        path,
-        f"a temporary file cannot be read ({one_line(cause)})",
-        expected="files that stay as long as the dataset, on all workers",
-        remedy="gp.configure(scratch=...) or TMPDIR= with a folder that is not tidied up and that all workers share",
-    )
+    problem = f"a temporary file cannot be read ({one_line(cause)})"
+    expected = "files that stay as long as the dataset, on all workers"
+    remedy = "gp.configure(scratch=...) or TMPDIR= with a folder that is not tidied up and that all workers share"
+    return BadFile(path, problem, expected=expected, remedy=remedy)

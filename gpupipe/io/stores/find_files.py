@@ -41,83 +41,46 @@ Keys = Mapping[str, pa.Scalar]
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 
 
-def parse_keys(folders: Sequence[str]) -> dict[str, str | None]:
-    """Parse folder names to text by column, None for a missing value.
-
-    Example:
-        >>> parse_keys(["2013", "month=1", "city=New%20York", "gate=__HIVE_DEFAULT_PARTITION__"])
-        {'month': '1', 'city': 'New York', 'gate': None}
-    """
+def _parse_keys(folders: Sequence[str]) -> dict[str, str | None]:
+    """Parse folder names such as `city=New%20York` to text by column, None for a missing value."""
     pairs = (folder.partition("=") for folder in folders if "=" in folder)
     return {unquote(name): None if text == _MISSING else unquote(text) for name, _, text in pairs if name}
 
 
 def folder_name(name: str) -> str:
-    """Escape a column's name for use before `=`; `parse_keys` parses it again.
-
-    Example:
-        >>> folder_name("größe"), folder_name("a=b"), folder_name("miles/hour")
-        ('größe', 'a%3Db', 'miles%2Fhour')
-    """
+    """Escape a column's name for use before `=`; `_parse_keys` parses it again."""
     return re.sub(r"[%=/\x00-\x1f]", lambda found: quote(found[0], safe=""), name)
 
 
 def check_folder_text(name: str, values: pa.ChunkedArray) -> None:
-    """Make sure that a column's texts come back from folders' names.
-
-    Raises:
-        BadData: one is the name of the folder of missing values, or has a NUL, at which pyarrow ends it.
-    """
+    """Raise `BadData` for a text that no folder's name gives back: that of missing values, or one with a NUL."""
     lost = values.filter(pc.or_(pc.equal(values, _MISSING), pc.match_substring(values, "\0")))
     if len(lost):
-        raise BadData(
-            "write_parquet(partition_by=)",
-            f"column {name!r} has a text that a folder's name cannot hold",
-            got=lost[0].as_py(),
-            expected=f"texts without the character NUL, other than {_MISSING!r}",
-            remedy=f"T.Replace({{{name!r}: {{{lost[0].as_py()!r}: 'other'}}}}) before it",
-        )
+        text, problem = lost[0].as_py(), f"column {name!r} has a text that a folder's name cannot hold"
+        expected = f"texts without the character NUL, other than {_MISSING!r}"
+        remedy = f"T.Replace({{{name!r}: {{{text!r}: 'other'}}}}) before it"
+        raise BadData("write_parquet(partition_by=)", problem, got=text, expected=expected, remedy=remedy)
 
 
-def cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
-    """Convert the keys of every file to dtypes that hold for all files.
-
-    Args:
-        keys: the texts, per file.
-        dtypes: known types; else a key is int64 where all its texts are whole numbers, and string where not.
-        where: the folder, for messages.
-
-    Raises:
-        BadFile: a text is no value of its known type.
-
-    Example:
-        >>> [keys["month"].as_py() for keys in cast_keys([{"month": "01"}, {"month": "12"}], {}, "flights")]
-        [1, 12]
-    """
+def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
+    """Convert the keys of every file to known types; else to int64 where all texts are whole numbers, or to string."""
     texts: dict[str, set[str | None]] = {}
     for one in keys:
         for name, text in one.items():
             texts.setdefault(name, set()).add(text)
-    kinds = {name: parse_type(dtypes.get(name) or _infer_dtype(found)) for name, found in texts.items()}
-    values = {(name, text): _value(name, text, kinds[name], where) for name, found in texts.items() for text in found}
+    values: dict[tuple[str, str | None], pa.Scalar] = {}
+    for name, found in texts.items():
+        present = [text for text in found if text is not None]
+        whole = bool(present) and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present)
+        kind = parse_type(dtypes.get(name) or ("int64" if whole else "string"))
+        for text in found:
+            try:
+                values[name, text] = pa.scalar(text, pa.large_string()).cast(kind)
+            except pa.ArrowInvalid as cause:
+                problem = f"the folder name {name}={text} holds no {kind}"
+                expected = "the folders as write_parquet(partition_by=) left them"
+                raise BadFile(where, problem, expected=expected, remedy="the folder written again") from cause
     return [{name: values[name, text] for name, text in one.items()} for one in keys]
-
-
-def _infer_dtype(texts: set[str | None]) -> str:
-    present = [text for text in texts if text is not None]
-    return "int64" if present and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present) else "string"
-
-
-def _value(name: str, text: str | None, kind: pa.DataType, where: str) -> pa.Scalar:
-    try:
-        return pa.scalar(text, pa.large_string()).cast(kind)
-    except pa.ArrowInvalid as cause:
-        raise BadFile(
-            where,
-            f"the folder name {name}={text} holds no {kind}",
-            expected="the folders as write_parquet(partition_by=) left them",
-            remedy="the folder written again",
-        ) from cause
 
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -126,28 +89,16 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Input:
-    """Input file: its path, options, and stamp.
-
-    Args:
-        path: a local path or a URL.
-        keys: the columns whose value its folders' names tell.
-        storage_options: for the file system of a URL. They may hold secrets, and are shown nowhere.
-        stamp: what changes when it is replaced, as it was before anything was read; None where that is not known.
-        size: bytes, then.
-    """
+    """Input file: a local path or URL, and its stamp and bytes before anything was read; None where not known."""
 
     path: str
-    keys: Keys = field(default_factory=dict)
-    storage_options: StorageOptions | None = field(default=None, repr=False)
+    keys: Keys = field(default_factory=dict)  # the columns whose value its folders' names tell
+    storage_options: StorageOptions | None = field(default=None, repr=False)  # may hold secrets
     stamp: str | None = None
     size: int | None = None
 
     def stamped(self) -> Input:
-        """Return the file with its current stamp and size.
-
-        Raises:
-            BadFile: there is none.
-        """
+        """Return the file with its current stamp and size."""
         found = get_stat(self.path, self.storage_options)
         return replace(self, stamp=found.stamp, size=found.size)
 
@@ -166,9 +117,6 @@ def find_files(
     ours, it stands for the files listed there, in that order. A pattern stands for the files it matches but hidden
     ones; one that matches folders alone, for the files below these. Folders named `key=value`, below the folder or from
     a pattern's first wildcard on, give columns.
-
-    Raises:
-        BadFile: nothing is there; or a store does not answer, or does not let this process in.
     """
     listed: Iterable[PathLike] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not is_sequence(listed) or not all(isinstance(path, str | os.PathLike) for path in listed):
@@ -208,12 +156,7 @@ def open_decompressed(one: Input) -> Iterator[Any]:
 
 
 def is_packed(path: str) -> bool:
-    """Return whether a file's name says that it is compressed.
-
-    Example:
-        >>> is_packed("a.csv.gz"), is_packed("a.csv")
-        (True, False)
-    """
+    """Return whether a file's name says that it is compressed."""
     return path.endswith(".zst") or infer_compression(path) is not None
 
 
@@ -221,21 +164,15 @@ _MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", b"\xfd7z
 
 
 def refuse_packed(path: str, head: bytes) -> None:
-    """Raise `BadFile` for a compressed file whose name does not say so, by its first bytes.
-
-    Example:
-        >>> refuse_packed("a.csv", b"x,y")
-    """
+    """Raise `BadFile` for a compressed file whose name does not say so, by its first bytes."""
     suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), None)
     if suffix is not None and not is_packed(path):
-        name = path.rpartition("/")[2]
-        raise BadFile(
-            path,
+        problem, expected = (
             f"it is packed (.{suffix}), and its name does not say so",
-            got=head[:4],
-            expected=f"text, or a name that ends in .{suffix}",
-            remedy=f"rename it to {name}.{suffix}",
+            f"text, or a name ending in .{suffix}",
         )
+        remedy = f"rename it to {path.rpartition('/')[2]}.{suffix}"
+        raise BadFile(path, problem, got=head[:4], expected=expected, remedy=remedy)
 
 
 def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
@@ -291,21 +228,14 @@ def _inside(
     if manifest is not None:
         names, dtypes = [f"{folder.rstrip('/')}/{name}" for name in manifest.files], manifest.partition_by
     elif any(parts[0] == RECORDS for parts in inside.values()):
-        raise BadFile(
-            path,
-            "it is being written, or was left unfinished: it has no manifest yet",
-            expected="a folder that is whole",
-            remedy="the same write_parquet call again, which goes on where it stopped",
-        )
+        problem = "it is being written, or was left unfinished: it has no manifest yet"
+        remedy = "the same write_parquet call again, which goes on where it stopped"
+        raise BadFile(path, problem, expected="a folder that is whole", remedy=remedy)
     names = [name for name in names if name.lower().endswith(tuple(suffixes))]
     if not names:
-        raise BadFile(
-            path,
-            f"the folder holds no {' or '.join(suffixes)} file",
-            got=sorted("/".join(parts) for parts in inside.values())[:5],
-            expected="at least one",
-            remedy="the list of files, or a pattern: 'folder/*'",
-        )
+        problem, got = f"the folder holds no {' or '.join(suffixes)} file", sorted(map("/".join, inside.values()))[:5]
+        remedy = "the list of files, or a pattern: 'folder/*'"
+        raise BadFile(path, problem, got=got, expected="at least one", remedy=remedy)
     return names, dtypes
 
 
@@ -324,7 +254,7 @@ def _below(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
 
 def _locate_files(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapping[str, str]) -> list[Input]:
     """List files below a folder under the caller's path, with their Hive keys."""
-    keys = cast_keys([parse_keys(name[len(folder) :].split("/")[:-1]) for name in names], dtypes, path)
+    keys = _cast_keys([_parse_keys(name[len(folder) :].split("/")[:-1]) for name in names], dtypes, path)
     full = names if is_local(fs) else [fs.unstrip_protocol(name) for name in names]
     return [Input(name, own) for name, own in zip(full, keys, strict=True)]
 

@@ -23,31 +23,20 @@ ATTEMPTS = 4
 FIRST_WAIT = 0.5
 """Seconds before the second attempt; doubled for each further one, and up to half of it more or less by chance."""
 
-_FINAL = (
-    FileNotFoundError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-    NotImplementedError,
-    TypeError,
-    ValueError,
-)
+# After these the same call again would fail the same.
+_FINAL: tuple[type[Exception], ...] = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+_FINAL += (NotImplementedError, TypeError, ValueError)
+# What botocore and Google's packages raise before they ask a store.
 _NOT_ASKED = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "DefaultCredentialsError")
-"""What botocore and Google's packages raise before they ask a store."""
-_REFUSALS = (400, 401, 403, 404, 405)
-"""Answers of HTTP that would be the same again; 400 is S3's to a wrong region too."""
+_REFUSALS = (400, 401, 403, 404, 405)  # answers of HTTP; 400 is S3's to a wrong region too
 _log = logging.getLogger("gpupipe")
 
 
 def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Result:
     """Call `work`, a few times with growing waits where a store or the network fails; return its result.
 
-    Stores' own libraries try again too, each what it knows of; this is for the rest, and says so in the log.
-
-    Args:
-        work: must do no harm when called twice.
-        path: what messages name.
-        doing: `"read"` or `"written"`.
+    Stores' own libraries try again too, each what it knows of; this is for the rest, and says so in the log. `work`
+    must do no harm when called twice; messages name `path` and `doing`, such as `"read"`.
 
     Raises:
         BadFile: it failed each time, or there is no such file, or it may not be touched; has the last cause.
@@ -56,26 +45,20 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
         try:
             return work()
         except Exception as cause:
-            if _is_final(cause):
+            words = " ".join(f"{type(cause).__name__}: {cause}".split())
+            refused = get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError)
+            if isinstance(cause, _FINAL) or type(cause).__name__ in _NOT_ASKED or refused:
                 here = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
                 elsewhere = "the right path, endpoint and region; storage_options= or the environment for credentials"
-                raise BadFile(
-                    path,
-                    f"it cannot be {doing} ({_words(cause)})",
-                    expected="a file that is there and may be used",
-                    remedy=elsewhere if "://" in path else here,
-                ) from cause
+                problem, expected = f"it cannot be {doing} ({words})", "a file that is there and may be used"
+                remedy = elsewhere if "://" in path else here
+                raise BadFile(path, problem, expected=expected, remedy=remedy) from cause
             if attempt == ATTEMPTS:
-                raise BadFile(
-                    path,
-                    f"it cannot be {doing}: {attempt} attempts failed, the last with {_words(cause)}",
-                    expected="a store that answers",
-                    remedy="the same call again when it does; or another endpoint, in storage_options=",
-                ) from cause
+                problem = f"it cannot be {doing}: {attempt} attempts failed, the last with {words}"
+                remedy = "the same call again when it does; or another endpoint, in storage_options="
+                raise BadFile(path, problem, expected="a store that answers", remedy=remedy) from cause
             wait = FIRST_WAIT * 2 ** (attempt - 1) * random.uniform(0.5, 1.5)  # noqa: S311
-            _log.warning(
-                "%s: attempt %d of %d failed (%s), again in %.1f s", path, attempt, ATTEMPTS, _words(cause), wait
-            )
+            _log.warning("%s: attempt %d of %d failed (%s), again in %.1f s", path, attempt, ATTEMPTS, words, wait)
         time.sleep(wait)
     raise AssertionError
 
@@ -86,20 +69,6 @@ def get_status(cause: BaseException) -> int | None:
     found = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
     status = getattr(cause, "status", found.get("HTTPStatusCode"))
     return status if isinstance(status, int) else None
-
-
-def _is_final(cause: BaseException) -> bool:
-    """Return whether the same call again would fail the same."""
-    return (
-        isinstance(cause, _FINAL)
-        or type(cause).__name__ in _NOT_ASKED
-        or (get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError))
-    )
-
-
-def _words(cause: BaseException) -> str:
-    """Format a cause in one line."""
-    return " ".join(f"{type(cause).__name__}: {cause}".split())
 
 
 StorageOptions: TypeAlias = Mapping[str, Any]
@@ -131,28 +100,17 @@ def is_remote(path: str) -> bool:
 
 
 def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[Any, str]:
-    """Return the file system of a path or URL, and the path in it.
-
-    Args:
-        path: a path, or a URL that fsspec knows.
-        storage_options: for the file system of a URL; local paths need none.
-
-    Raises:
-        BackendMissing: the package for such URLs is not installed.
-        BadConfig: fsspec knows no such URLs, or the file system takes other options.
-    """
+    """Return the file system of a path or URL, and the path in it; local paths need no options."""
     try:
         fs, inner = url_to_fs(path, **(storage_options or {} if is_remote(path) else {}))
     except ImportError as cause:
         remedy = _PACKAGES.get(path.partition("://")[0], "install what is named above")
         raise BackendMissing(path, str(cause), expected="the package for such URLs", remedy=remedy) from cause
     except (ValueError, TypeError, OSError) as cause:
-        raise BadConfig(
-            path,
-            f"it cannot be reached ({type(cause).__name__}: {str(cause).partition(chr(10))[0]})",
-            expected="a URL that fsspec knows, and storage_options= its file system takes",
-            remedy="fsspec.available_protocols() has the kinds of URLs",
-        ) from cause
+        problem = f"it cannot be reached ({type(cause).__name__}: {str(cause).partition(chr(10))[0]})"
+        expected = "a URL that fsspec knows, and storage_options= its file system takes"
+        remedy = "fsspec.available_protocols() has the kinds of URLs"
+        raise BadConfig(path, problem, expected=expected, remedy=remedy) from cause
     return fs, str(inner)
 
 
@@ -162,12 +120,7 @@ def is_local(fs: Any) -> bool:
 
 
 def get_info(fs: Any, inner: str) -> dict[str, Any]:
-    """Return a store's metadata of a path; never from a cache.
-
-    Raises:
-        FileNotFoundError: there is nothing of that name.
-        Exception: what else the file system raises.
-    """
+    """Return a store's metadata of a path, never from a cache; raise what the file system raises."""
     fs.invalidate_cache(inner)
     try:
         return dict(fs.info(inner))
@@ -194,11 +147,7 @@ def find_kind(path: str, storage_options: StorageOptions | None = None) -> str |
 
 
 def get_stat(path: str, storage_options: StorageOptions | None = None) -> Stat:
-    """Return the current size and stamp of a file; never from a cache.
-
-    Raises:
-        BadFile: there is none, or the store does not tell.
-    """
+    """Return the current size and stamp of a file, never from a cache; `BadFile` where the store does not tell."""
     fs, inner = locate(path, storage_options)
     info = call_with_retries(lambda: get_info(fs, inner), path, "read")
     if info.get("size") is None:
@@ -227,13 +176,7 @@ def change_since(path: str, stamp: str, storage_options: StorageOptions | None =
 
 @contextmanager
 def open_stored(path: str, storage_options: StorageOptions | None = None) -> Iterator[Any]:
-    """Open a file for reading; one in a store is read with retries.
-
-    Raises:
-        BadFile: it cannot be read; or it was replaced meanwhile, so that what was read may be of both versions.
-
-    Memory: `STREAM_BYTES` on the host.
-    """
+    """Open a file for reading; one in a store is read with retries, and refused if it was replaced meanwhile."""
     if not is_remote(path):
         with Path(locate(path)[1]).open("rb") as file:
             yield file
@@ -248,13 +191,7 @@ def open_stored(path: str, storage_options: StorageOptions | None = None) -> Ite
 
 
 def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | None = None) -> list[bytes]:
-    """Fetch these byte ranges of a file concurrently; request incomplete ones again.
-
-    Raises:
-        BadFile: they did not come whole; see `call_with_retries`.
-
-    Memory: the bytes, on the host.
-    """
+    """Fetch these byte ranges of a file concurrently; request incomplete ones again."""
     fs, inner = locate(path, storage_options)
     pieces = {whole: _pieces(*whole) for whole in ranges}
     found: dict[Range, bytes] = {}
@@ -287,10 +224,5 @@ class _RemoteFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec ships no
 
 
 def _pieces(start: int, stop: int) -> list[Range]:
-    """Split a range into pieces of a size that is worth a request.
-
-    Example:
-        >>> _pieces(5, 5 + PIECE_BYTES + 1)
-        [(5, 8388613), (8388613, 8388614)]
-    """
+    """Split a range into pieces of a size that is worth a request."""
     return [(first, min(first + PIECE_BYTES, stop)) for first in range(start, stop, PIECE_BYTES)]

@@ -24,8 +24,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor, distributed, nn
 
 from gpupipe.errors import BadConfig, ClusterLost
-from gpupipe.tensors.order import get_rank
-from gpupipe.tensors.process_group import gather_tensors, make_host_group, open_store
+from gpupipe.tensors.order import gather_tensors, get_rank, make_host_group, open_store
 from gpupipe.training.checkpointing.checkpoints import join_tensors, split_tensors
 from gpupipe.training.optim.rowwise_adagrad import get_entries
 

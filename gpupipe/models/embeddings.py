@@ -1,8 +1,8 @@
-"""Numeric embeddings: vectors of numbers (Gorishniy, Rubachev & Babenko 2022, arXiv:2203.05556).
+"""Embeddings: one table for the ids of all columns and lists; vectors of numbers by bins or waves.
 
 A trunk of ReLUs bends a number where a layer's weights happen to put a corner. An embedding of its own gives each
-number corners where its values are (`PiecewiseLinear`), or waves of learned length (`Periodic`).
-Shapes: B rows, F numbers, T bins or frequencies, D the embedding's width.
+number corners where its values are (`PiecewiseLinear`), or waves of learned length (`Periodic`): Gorishniy, Rubachev &
+Babenko 2022, arXiv:2203.05556. Shapes: B rows, F numbers, T bins or frequencies, C columns, D the embedding's width.
 """
 
 from __future__ import annotations
@@ -15,13 +15,85 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_integer, check_number, is_number, is_sequence, refuse_argument
+from gpupipe.tensors.batch import Batch, Ragged
 from gpupipe.tensors.order import Permutation
 
+BAGS = ("mean", "sum", "max")
+RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column
+_MAX_AUTO_DIM = 32
 SAMPLE_ROWS = 1 << 18  # enough for quantiles, and few enough to sort at once
+
+
+class SharedEmbedding(nn.Module):
+    """Embedding table of width D for all C columns: a batch needs one lookup whatever C is.
+
+    `dim="auto"` is the width fast.ai's rule gives for the largest cardinality n (fastai.tabular.model.emb_sz_rule),
+    1.6 n^0.56, but at most 32 and a multiple of 4. The rows of missing (0) and unknown (1) start at zero, so what was
+    never met in training adds nothing. An id the column has no row for is read as unknown, on the device: the host
+    checks no values.
+
+    The rows of L columns of lists (their numbers of ids by name) follow them: of each list the rows of its elements are
+    put together into one, by `bag`; zeros without any. Memory: sum(cardinalities) x D float32.
+    """
+
+    cardinalities: Tensor
+    starts: Tensor
+
+    def __init__(
+        self,
+        cardinalities: Sequence[int],
+        dim: int | str,
+        generator: torch.Generator,
+        lists: Mapping[str, int] | None = None,
+        bag: str = "mean",
+    ) -> None:
+        super().__init__()
+        lists = lists or {}
+        self.mode, self._num_codes = bag, len(cardinalities)
+        self._places = {name: place for place, name in enumerate(lists, len(cardinalities))}
+        cardinalities = [*cardinalities, *lists.values()]
+        self.num_columns = len(cardinalities)
+        starts = list(itertools.accumulate(cardinalities, initial=0))
+        num_rows = starts.pop()
+        if not isinstance(dim, int):
+            dim = math.ceil(min(_MAX_AUTO_DIM, 1.6 * math.pow(max(cardinalities), 0.56)) / 4) * 4
+        self.dim = dim
+        self.sparse = False  # as nn.Embedding's: whether the table's gradient is of the rows looked up only
+        table = torch.empty(num_rows, dim, device="cpu").normal_(std=dim**-0.5, generator=generator)
+        for start in starts:
+            table[start : start + RESERVED] = 0
+        self.table = nn.Parameter(table)
+        dtype = torch.int32 if num_rows < 2**31 else torch.int64
+        for name, values in (("cardinalities", cardinalities), ("starts", starts)):
+            self.register_buffer(name, torch.tensor(values, dtype=dtype, device="cpu"), persistent=False)
+
+    def of(self, batch: Batch) -> Tensor:
+        """Embed the batch's ids and its lists of ids: B x (C + L) x D."""
+        codes: Tensor = self(batch.codes)
+        if not self._places:
+            return codes
+        bags = [self.bag(name, batch.lists[name]).unsqueeze(1) for name in self._places]
+        return torch.cat([codes, *bags], 1)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Embed B x C ids to B x C x D."""
+        return F.embedding(self._rows(codes, slice(self._num_codes)), self.table, sparse=self.sparse)
+
+    def bag(self, name: str, lists: Ragged) -> Tensor:
+        """Embed B lists of ids of that column of lists to B x D."""
+        # torch asks for rows and offsets of one type, and knows no sparse gradient of a maximum.
+        rows, sparse = self._rows(lists.values, self._places[name]).long(), self.sparse and self.mode != "max"
+        return F.embedding_bag(rows, self.table, lists.offsets, mode=self.mode, include_last_offset=True, sparse=sparse)
+
+    def _rows(self, ids: Tensor, columns: slice | int) -> Tensor:
+        """Return the table's rows of ids of these columns; unknown for those the column has no row for."""
+        known = (ids >= 0) & (ids < self.cardinalities[columns])
+        return torch.where(known, ids, 1) + self.starts[columns]
 
 
 class NumericEmbedding(nn.Module):
@@ -32,8 +104,10 @@ class NumericEmbedding(nn.Module):
         self.dim = dim
         # torch.nn.Linear's own start, uniform in +-1 / sqrt(inputs), as in the authors' code.
         bound = 1 / math.sqrt(max(encoded, 1))
-        self.weight = nn.Parameter(_uniform((num_features, encoded, dim), bound, generator))
-        self.bias = nn.Parameter(_uniform((num_features, dim), bound, generator))
+        self.weight, self.bias = (
+            nn.Parameter(torch.empty(shape, device="cpu").uniform_(-bound, bound, generator=generator))
+            for shape in ((num_features, encoded, dim), (num_features, dim))
+        )
 
     @abstractmethod
     def encode(self, numbers: Tensor) -> Tensor:
@@ -114,24 +188,20 @@ class PiecewiseLinear:
         """
         table = getattr(loader, "table", None)
         if table is None or bins < 1:
-            raise BadConfig(
-                "PiecewiseLinear.fit",
-                "no rows to take quantiles of" if table is None else "no bins",
-                got=type(loader).__name__ if table is None else bins,
-                expected="a loader with a resident table, and at least one bin",
-                remedy="PiecewiseLinear.fit(pipeline.loader(train))",
-            )
+            got = type(loader).__name__ if table is None else bins
+            problem = "no rows to take quantiles of" if table is None else "no bins"
+            expected = "a loader with a resident table, and at least one bin"
+            remedy = "PiecewiseLinear.fit(pipeline.loader(train))"
+            raise BadConfig("PiecewiseLinear.fit", problem, got=got, expected=expected, remedy=remedy)
         numbers: Tensor = table.numeric
+        if len(numbers) == 0:
+            return cls([[] for _ in range(numbers.shape[1])], dim)
         if len(numbers) > SAMPLE_ROWS:
             places = torch.arange(SAMPLE_ROWS, device=numbers.device)
             numbers = numbers[Permutation(len(numbers)).at(places)]
         shares = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=numbers.device)
-        found = (
-            [column.double().quantile(shares, interpolation="lower").float().unique() for column in numbers.T]
-            if len(numbers)
-            else []
-        )
-        return cls([each.tolist() for each in found] or [[] for _ in range(numbers.shape[1])], dim)
+        found = [column.double().quantile(shares, interpolation="lower").float().unique() for column in numbers.T]
+        return cls([each.tolist() for each in found], dim)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
         """Build the layer.
@@ -140,12 +210,10 @@ class PiecewiseLinear:
             BadConfig: edges for another number of features.
         """
         if len(self.edges) != num_features:
+            problem = "edges for another number of features than the model has"
+            remedy = "PiecewiseLinear.fit(loader) with the pipeline that makes the batches"
             raise BadConfig(
-                "PiecewiseLinear(edges=)",
-                "edges for another number of features than the model has",
-                got=len(self.edges),
-                expected=str(num_features),
-                remedy="PiecewiseLinear.fit(loader) with the pipeline that makes the batches",
+                "PiecewiseLinear(edges=)", problem, got=len(self.edges), expected=str(num_features), remedy=remedy
             )
         return _Bins(num_features, self, generator)
 
@@ -158,11 +226,7 @@ Numbers: TypeAlias = Periodic | PiecewiseLinear
 
 
 def parse_numbers(given: Any) -> Numbers | None:
-    """Return the settings, given themselves or the result of `to_json`.
-
-    Raises:
-        BadConfig: neither.
-    """
+    """Return the settings, given themselves or the result of `to_json`; else raise `BadConfig`."""
     if given is None or isinstance(given, Periodic | PiecewiseLinear):
         return given
     kinds: dict[str, type[Numbers]] = {Periodic.kind: Periodic, PiecewiseLinear.kind: PiecewiseLinear}
@@ -177,11 +241,9 @@ def parse_numbers(given: Any) -> Numbers | None:
 class _Waves(NumericEmbedding):
     def __init__(self, num_features: int, settings: Periodic, generator: torch.Generator) -> None:
         super().__init__(num_features, 2 * settings.frequencies, settings.dim, generator)
-        start = torch.empty(num_features, settings.frequencies, device="cpu")
+        start, sigma = torch.empty(num_features, settings.frequencies, device="cpu"), settings.sigma
         # Cut off at three deviations, as in the authors' package: one fast wave is noise from the start.
-        nn.init.trunc_normal_(
-            start, std=settings.sigma, a=-3 * settings.sigma, b=3 * settings.sigma, generator=generator
-        )
+        nn.init.trunc_normal_(start, std=sigma, a=-3 * sigma, b=3 * sigma, generator=generator)
         self.frequencies = nn.Parameter(start)
 
     def encode(self, numbers: Tensor) -> Tensor:
@@ -200,9 +262,7 @@ class _Bins(NumericEmbedding):
         width = max(counts, default=0)
         super().__init__(num_features, width, settings.dim, generator)
         # A number of fewer bins has empty ones behind its own: (x - 0) * 0 = 0, clamped to 0.
-        lower, inverse, least, most = (
-            torch.zeros(num_features, width, dtype=torch.float64, device="cpu") for _ in range(4)
-        )
+        lower, inverse, least, most = torch.zeros(4, num_features, width, dtype=torch.float64, device="cpu")
         for row, (each, count) in enumerate(zip(settings.edges, counts, strict=True)):
             if count:
                 edges = torch.tensor(each, dtype=torch.float64, device="cpu")
@@ -216,7 +276,3 @@ class _Bins(NumericEmbedding):
     def encode(self, numbers: Tensor) -> Tensor:
         shares = (numbers.unsqueeze(-1) - self.lower) * self.inverse
         return torch.minimum(torch.maximum(shares, self.least), self.most)
-
-
-def _uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator) -> Tensor:
-    return torch.empty(shape, device="cpu").uniform_(-bound, bound, generator=generator)

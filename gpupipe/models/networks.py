@@ -1,0 +1,353 @@
+"""Networks of layers: linear regression, multi-layer perceptron, deep and cross network, ResNet, several tasks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpupipe.models.embeddings import Numbers
+from gpupipe.models.tabular import Tabular, begin, make_linear
+from gpupipe.support.validation import check_choice, check_integer, check_number
+from gpupipe.tensors.batch import Batch
+
+
+class Linear(Tabular):
+    """Linear or logistic regression; an id's weight is that of its one-hot column, which is never built.
+
+    All weights start at zero, so the seed of the order of rows is the only chance in it. Missing and unknown have a
+    weight each, as every id. The other arguments, and the errors, are those of `MLP`.
+
+    Args:
+        seed: is there as in the other models; nothing is drawn.
+        bag: what a list adds: the `"mean"`, `"sum"` or `"max"` of its ids' weights.
+
+    Memory:
+        (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
+
+    Example:
+        >>> model = Linear(numeric=3, cardinalities=[12, 5])
+        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32)))
+        tensor([0., 0., 0., 0.], grad_fn=<SqueezeBackward1>)
+    """
+
+    learning_rate: ClassVar[float] = 3e-2  # few weights, and from zero: they have far to go
+
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
+    ) -> None:
+        super().__init__(*begin(self, locals()), dim=outputs)
+        self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))
+        self.bias = nn.Parameter(torch.zeros(outputs, device="cpu"))
+        if self.embedding is not None:
+            nn.init.zeros_(self.embedding.table)
+
+    def forward(self, batch: Batch) -> Tensor:
+        self.check(batch)
+        output = torch.addmm(self.bias, batch.numeric, self.weight)
+        if self.embedding is not None:
+            output = output + self.embedding.of(batch).sum(1)
+        return self.shaped(output)
+
+
+class MLP(Tabular):
+    """Multi-layer perceptron: ReLU layers over the numbers and one embedding table for all ids.
+
+    The table's width is that of fast.ai's rule, its rows of missing and unknown ids start at zero, and an id without a
+    row is read as unknown. Weights start as in He et al. 2015 (arXiv:1502.01852), biases at zero.
+
+    Args:
+        numeric: F, how many numeric features a batch has.
+        cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
+        outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
+        hidden: the hidden layers' widths, first to last; one number for one layer, empty for a linear model.
+        dropout: fraction of hidden values zeroed in training.
+        embedding_dim: D, or "auto".
+        numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
+        seed: rules the weights.
+        lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
+        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
+            list.
+
+    Raises:
+        BadConfig: no input at all, or a size that makes no sense.
+
+    Memory:
+        sum(cardinalities) x D float32 for the embedding, and the layers' weights; training with AdamW four times that
+        (a gradient and two moments, all dense).
+
+    Example:
+        >>> model = MLP(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
+        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        hidden: int | Sequence[int] = (256, 128),
+        dropout: float = 0.0,
+        embedding_dim: int | Literal["auto"] = "auto",
+        numbers: Numbers | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
+    ) -> None:
+        config, generator = begin(self, locals())
+        super().__init__(config, generator)
+        layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        self.layers = nn.Sequential(*layers, make_linear(width, outputs, generator))
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.shaped(self.layers(self.inputs(batch)))
+
+
+class DCNv2(Tabular):
+    """Deep and cross network: layers that multiply features with each other, and the layers of an `MLP`.
+
+    Version 2, of Wang et al. 2021 (arXiv:2008.13535). "parallel" puts both over the inputs and predicts from their
+    outputs side by side; "stacked" puts the second over the first. Which is better depends on the data, says the paper
+    (section 3). The other arguments, and the errors, are those of `MLP`.
+
+    Args:
+        crosses: how many cross layers; the n-th knows products of n + 1 features.
+        rank: of the cross layers' matrices; None for full matrices.
+        hidden: the widths of the fully connected layers; empty for cross layers alone.
+        structure: "parallel" or "stacked".
+
+    Memory:
+        As `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
+
+    Example:
+        >>> model = DCNv2(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
+        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        crosses: int = 2,
+        rank: int | None = None,
+        hidden: int | Sequence[int] = (256, 128),
+        structure: Literal["parallel", "stacked"] = "parallel",
+        dropout: float = 0.0,
+        embedding_dim: int | Literal["auto"] = "auto",
+        numbers: Numbers | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
+    ) -> None:
+        config, generator = begin(self, locals())
+        check_integer(self, "[0, inf)", crosses=crosses)
+        check_integer(self, "[1, inf)", None, rank=rank)
+        check_choice(self, ("parallel", "stacked"), structure=structure)
+        super().__init__(config, generator)
+        self.parallel = structure == "parallel"
+        self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
+        layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        self.layers = nn.Sequential(*layers)
+        self.last = make_linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
+
+    def forward(self, batch: Batch) -> Tensor:
+        first = crossed = self.inputs(batch)
+        for cross in self.crosses:
+            crossed = cross(first, crossed)
+        deep = self.layers(first if self.parallel else crossed)
+        return self.shaped(self.last(torch.cat([crossed, deep], 1) if self.parallel else deep))
+
+
+class Cross(nn.Module):
+    """Cross layer x0 * (W x + b) + x, elementwise: equation 1 of the paper, W = U V^T with a rank (equation 2)."""
+
+    def __init__(self, width: int, rank: int | None, generator: torch.Generator) -> None:
+        super().__init__()
+        self.narrow: nn.Linear | None = None
+        if rank is not None:
+            self.narrow = make_linear(width, rank, generator, "glorot")
+            self.narrow.bias = None  # type: ignore[assignment]  # V has none
+        self.widen = make_linear(width if rank is None else rank, width, generator, "glorot")
+
+    def forward(self, first: Tensor, values: Tensor) -> Tensor:
+        """Compute B x d from two B x d."""
+        narrow = values if self.narrow is None else self.narrow(values)
+        crossed: Tensor = torch.addcmul(values, first, self.widen(narrow))
+        return crossed
+
+
+class ResNet(Tabular):
+    """ResNet for tables: a linear layer, residual blocks, and a prediction from their sum.
+
+    block(x) = x + linear(dropout(relu(linear(norm(x))))), prediction(x) = linear(relu(norm(x))), norm being
+    batch normalisation (Gorishniy et al. 2021, arXiv:2106.11959, section 3.2). The widths are those of the authors'
+    package. Rows count in a batch's mean and variance whatever their weight, so batches of other sizes train slightly
+    other networks. The other arguments, and the errors, are those of `MLP`.
+
+    Args:
+        blocks: how many.
+        width: of what the blocks add to.
+        hidden_factor: a block's inner layer is so many times as wide.
+        dropout: fraction of a block's inner values zeroed in training.
+
+    Memory:
+        As `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
+
+    Example:
+        >>> model = ResNet(numeric=3, cardinalities=[12, 5], blocks=1, width=8, seed=7)
+        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        blocks: int = 2,
+        width: int = 192,
+        hidden_factor: float = 2.0,
+        dropout: float = 0.1,
+        embedding_dim: int | Literal["auto"] = "auto",
+        numbers: Numbers | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
+    ) -> None:
+        config, generator = begin(self, locals())
+        check_integer(self, "[0, inf)", blocks=blocks)
+        check_integer(self, "[1, inf)", width=width)
+        check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one value in the inner layer at least
+        super().__init__(config, generator)
+        inner = int(width * hidden_factor)
+        self.first = make_linear(self.num_inputs, width, generator, "glorot")
+        self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
+        self.norm = BatchNorm(width)
+        self.last = make_linear(width, outputs, generator, "glorot")
+
+    def forward(self, batch: Batch) -> Tensor:
+        values = self.first(self.inputs(batch))
+        for block in self.blocks:
+            values = values + block(values)
+        return self.shaped(self.last(self.norm(values).relu()))
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalization (Ioffe & Szegedy 2015, arXiv:1502.03167) that allows for a short last batch.
+
+    A batch of one row has no variance: it is normalised by the running figures, as in evaluation, and leaves them.
+    """
+
+    def forward(self, values: Tensor) -> Tensor:
+        if self.training and len(values) < 2:
+            return F.batch_norm(values, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        return super().forward(values)
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, inner: int, dropout: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.norm = BatchNorm(width)
+        self.enter = make_linear(width, inner, generator)
+        self.leave = make_linear(inner, width, generator, "glorot")
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, values: Tensor) -> Tensor:
+        change: Tensor = self.leave(self.dropout(self.enter(self.norm(values)).relu()))
+        return change
+
+
+class MultiTask(Tabular):
+    """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).
+
+    The heads are computed together, one batched product a layer however many there are. What each output means is
+    the loss' business: `gp.Trainer(loss=gp.training.PerTarget(...))` takes one loss a target. The other arguments, and
+    the errors, are those of `MLP`.
+
+    Args:
+        outputs: T, one a target; T = 1 gives B values, else B x T.
+        hidden: the shared layers' widths, first to last.
+        head: the widths of each head's own layers; empty for one linear layer a head.
+        dropout: fraction of the shared hidden values zeroed in training.
+
+    Memory:
+        As `MLP`, and the heads' layers T times.
+
+    Example:
+        >>> model = MultiTask(numeric=3, outputs=2, hidden=(16,), head=(8,), seed=7)
+        >>> model(Batch(torch.zeros(4, 3), torch.zeros(4, 0, dtype=torch.int32))).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        numeric: int,
+        cardinalities: Sequence[int] = (),
+        outputs: int = 1,
+        *,
+        hidden: int | Sequence[int] = (256, 128),
+        head: int | Sequence[int] = (64,),
+        dropout: float = 0.0,
+        embedding_dim: int | Literal["auto"] = "auto",
+        numbers: Numbers | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        lists: Mapping[str, int] | None = None,
+        bag: Literal["mean", "sum", "max"] = "mean",
+    ) -> None:
+        config, generator = begin(self, locals())
+        super().__init__(config, generator)
+        layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        self.layers = nn.Sequential(*layers)
+        widths = itertools.pairwise([width, *self._config["head"], 1])
+        self.heads = nn.ModuleList(_Heads(outputs, before, after, generator) for before, after in widths)
+
+    def forward(self, batch: Batch) -> Tensor:
+        shared = self.layers(self.inputs(batch))
+        values: Tensor = self.heads[0](shared.expand(self.outputs, -1, -1))
+        for layer in list(self.heads)[1:]:
+            values = layer(values.relu())
+        return self.shaped(values.squeeze(2).T)
+
+
+class _Heads(nn.Module):
+    """Linear layers of T heads at once: T x B x I to T x B x O."""
+
+    def __init__(self, heads: int, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        bound = math.sqrt(6 / inputs)  # He et al. 2015, as in the shared layers
+        start = torch.empty(heads, inputs, outputs, device="cpu").uniform_(-bound, bound, generator=generator)
+        self.weight = nn.Parameter(start)
+        self.bias = nn.Parameter(torch.zeros(heads, 1, outputs, device="cpu"))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return torch.baddbmm(self.bias, values, self.weight)
+
+
+def _make_relu_layers(
+    inputs: int, hidden: Sequence[int], dropout: float, generator: torch.Generator
+) -> tuple[list[nn.Module], int]:
+    """Return Linear, ReLU and dropout for each hidden width, and the width at their end."""
+    layers: list[nn.Module] = []
+    for width, following in itertools.pairwise([inputs, *hidden]):
+        layers += [make_linear(width, following, generator), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+    return layers, [inputs, *hidden][-1]
