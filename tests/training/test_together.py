@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gpupipe.training.checkpointing.checkpoints import list_checkpoints
-from gpupipe.training.distributed.rank_group import FailureStore, RankGroup, choose_host
+from gpupipe.training.loop.rank_group import FailureStore, RankGroup, choose_host
 from tests.training import ranked
 
 ROOT = Path(__file__).parents[2]

@@ -5,14 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass
+from fnmatch import fnmatchcase
+from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
+from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
     check_bool,
     check_choice,
@@ -26,37 +32,141 @@ from gpupipe.support.validation import (
     refuse_argument,
     refuse_choice,
 )
-from gpupipe.training.callbacks.callback import Agreement, Callback, Callbacks
-from gpupipe.training.callbacks.early_stopping import BestWeights, EarlyStopping
-from gpupipe.training.callbacks.gpu_stats import GpuStats
-from gpupipe.training.callbacks.history import History
-from gpupipe.training.callbacks.profiling import Profiling
-from gpupipe.training.callbacks.progress import ProgressBar
+from gpupipe.training.callbacks.callback import Agreement, Callback, Callbacks, GpuStats, Profiling, ProgressBar
+from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoint_callback import CheckpointCallback
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
-from gpupipe.training.cuda.activation_checkpointing import checkpoint_activations
-from gpupipe.training.cuda.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture
-from gpupipe.training.distributed.rank_group import RankGroup
-from gpupipe.training.loop.class_weights import check_class_weight, compute_class_weights, weight_by_class
+from gpupipe.training.loop.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture
 from gpupipe.training.loop.device import PRECISIONS, check_device, make_forward
 from gpupipe.training.loop.losses import (
     LOSSES,
+    ClassWeight,
     Loss,
+    check_class_weight,
     check_loss_task,
     check_units,
     choose_loss,
+    compute_class_weights,
     compute_mean_loss,
     smooth_labels,
+    weight_by_class,
 )
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
-from gpupipe.training.loop.settings import TrainerSettings
+from gpupipe.training.loop.rank_group import RankGroup
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.ema import EMA
-from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.optimizers import check_optimizer, make_optimizer, make_parameter_groups
-from gpupipe.training.optim.rowwise_adagrad import find_dense_tables, use_sparse_gradients
-from gpupipe.training.optim.schedules import compute_learning_rates
+from gpupipe.training.optim.optimizers import (
+    EMA,
+    Groups,
+    LossScale,
+    MakeOptimizer,
+    check_optimizer,
+    find_dense_tables,
+    make_optimizer,
+    make_parameter_groups,
+    use_sparse_gradients,
+)
+from gpupipe.training.optim.schedules import Schedule, compute_learning_rates
+
+LEARNING_RATE = 3e-3
+"""Of a model that has none of its own."""
+
+
+@dataclass(eq=False, repr=False)
+class TrainerSettings:
+    """Settings of a trainer: the model and how it is trained; see `Trainer`."""
+
+    model: nn.Module
+    _: KW_ONLY
+    max_epochs: int
+    loss: str | Loss = "auto"
+    optimizer: str | MakeOptimizer = "adamw"
+    lr: float | None = None
+    schedule: Schedule = "one-cycle"
+    warmup: float | None = None
+    weight_decay: float = 0.01
+    param_groups: Groups | None = None
+    max_grad_norm: float | None = None
+    accumulate: int = 1
+    ema_decay: float | None = None
+    label_smoothing: float = 0.0
+    precision: str = "auto"
+    activation_checkpointing: bool | Sequence[str] = False
+    compile: bool = False
+    cuda_graph: bool | str = "auto"
+    class_weight: ClassWeight | None = None
+    metrics: str | Sequence[str | Metric] = "auto"
+    early_stopping: EarlyStopping | None = None
+    seed: int = 0
+    deterministic: bool = False
+    device: str | torch.device = "auto"
+    progress: str | bool = "auto"
+    log_every: int = 100
+    callbacks: Sequence[Callback] = ()
+    checkpoints: Checkpoints | str | Path | None = None
+    profile: str | Path | None = None
+    gpu_stats: bool = False
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        given = self.checkpoints
+        self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest learning rate of a run."""
+        if self.lr is not None:
+            return self.lr
+        own = getattr(self.model, "learning_rate", None)
+        return float(own) if isinstance(own, int | float) else LEARNING_RATE
+
+
+@contextmanager
+def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:
+    """Recompute the activations of some of the model's blocks inside (Chen et al., arXiv:1604.06174).
+
+    What a block draws (dropout) is drawn the same again.
+
+    Args:
+        model: whose blocks.
+        blocks: patterns of modules' names, or True for the members of all `nn.ModuleList`s.
+
+    Raises:
+        BadConfig: no module that fits.
+
+    Memory: of each block its inputs instead of all its values, for about a third more time.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+        >>> with checkpoint_activations(model, ["0"]):
+        ...     model(torch.ones(1, 2)).sum().backward()
+        >>> model[0].weight.grad is not None
+        True
+    """
+    names = dict(model.named_modules())
+    if blocks is True:
+        lists = [module for module in names.values() if isinstance(module, nn.ModuleList)]
+        chosen: list[Any] = [member for members in lists for member in members]
+    else:
+        patterns = as_list(blocks or [])
+        chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
+    if not chosen:
+        raise BadConfig(
+            "Trainer(activation_checkpointing=)",
+            "the model has no such blocks",
+            got=blocks,
+            expected="members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}",
+            remedy="activation_checkpointing=False, or activation_checkpointing=['layers.*']",
+        )
+    for module in chosen:
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for module in chosen:
+            del module.forward  # the class's own comes to light again
+
 
 logger = logging.getLogger(__name__)
 

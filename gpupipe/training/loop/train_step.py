@@ -7,22 +7,46 @@ that are written in place, at a counter that is there too, so a CUDA graph can c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.profiler import record_function
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.cuda.profiler_ranges import Range, no_range
-from gpupipe.training.distributed.rank_group import RankGroup
 from gpupipe.training.loop.batches import num_rows, split_rows
 from gpupipe.training.loop.losses import TINY, LossMean
-from gpupipe.training.optim.ema import EMA
-from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.rowwise_adagrad import add_gradients, compact, get_entries
+from gpupipe.training.loop.rank_group import RankGroup
+from gpupipe.training.optim.optimizers import EMA, LossScale, add_gradients, compact, get_entries
+
+Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
+
+_NOTHING = nullcontext()
+
+
+def no_range(_name: str) -> AbstractContextManager[object]:
+    """Return an empty context: no profiler."""
+    return _NOTHING
+
+
+def record_range(name: str) -> AbstractContextManager[object]:
+    """Open a range of torch's profiler."""
+    return record_function(name)
+
+
+@contextmanager
+def record_nvtx_range(name: str) -> Iterator[None]:
+    """Open a range of torch's profiler and an NVTX range for Nsight Systems."""
+    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
+    try:
+        with record_function(name):
+            yield
+    finally:
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
 
 logger = logging.getLogger(__name__)
 

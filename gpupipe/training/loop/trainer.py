@@ -7,25 +7,24 @@ The host reads results once per `log_every` batches and at the end of an epoch, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.training.callbacks.callback import Callbacks
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.checkpointing.checkpoint_callback import resume as go_on
-from gpupipe.training.cuda.cuda_graph import CapturedUpdate
-from gpupipe.training.distributed.rank_group import rank_group
-from gpupipe.training.distributed.remote_fit import RemoteRows, fit_on_workers
-from gpupipe.training.loop.batches import move, num_batches, num_rows
+from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
 from gpupipe.training.loop.build import (
+    TrainerSettings,
     check,
     check_batches,
     choose_loss_and_metrics,
@@ -35,13 +34,122 @@ from gpupipe.training.loop.build import (
     start_run,
     warn_large_tables,
 )
-from gpupipe.training.loop.device import choose_device, fork_rng, session
-from gpupipe.training.loop.divergence import check_loss
-from gpupipe.training.loop.evaluation import evaluate, predict
-from gpupipe.training.loop.settings import TrainerSettings
-from gpupipe.training.loop.train_state import TrainState
+from gpupipe.training.loop.cuda_graph import CapturedUpdate
+from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
+from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
+from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.rank_group import RankGroup, rank_group
+from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import Update
 from gpupipe.training.optim.schedules import get_plateau_factor
+
+
+def evaluate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    loss: Loss,
+    metrics: Sequence[Metric],
+    device: torch.device,
+    precision: str,
+    ranks: RankGroup | None = None,
+) -> dict[str, float]:
+    """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
+
+    If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
+    """
+    dealt = ranks is not None and getattr(loader, "world_size", 1) == ranks.size
+    readers = ranks if ranks is not None and dealt else RankGroup()
+    losses = LossMean(device, readers)
+    for metric in metrics:
+        metric.reset()
+    with _eval_mode(model, device, precision) as forward:
+        for batch in move_batches(loader, device):
+            output = forward(batch)
+            losses.add(*compute_mean_loss(loss(output, batch), batch))
+            for metric in metrics:
+                metric.update(*_gather_ranks(output, batch, readers))
+    figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
+    defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
+    return (ranks or readers).broadcast_object(lambda: defined)  # all decide by the same, to the last bit
+
+
+def _gather_ranks(output: Any, batch: Any, ranks: RankGroup) -> tuple[Any, Any]:
+    """Gather outputs, targets, weights and kept columns of all ranks' rows; features are not gathered."""
+    if ranks.size == 1:
+        return output, batch
+    there = {
+        name: ranks.all_gather_rows(value)
+        for name in ("target", "weight")
+        if (value := getattr(batch, name)) is not None
+    }
+    output = ranks.all_gather_rows(output)
+    numeric, codes = batch.numeric.new_empty(len(output), 0), batch.codes.new_empty(len(output), 0)
+    kept = {name: ranks.all_gather_rows(value) for name, value in batch.keep.items()}
+    return output, replace(batch, numeric=numeric, codes=codes, keep=kept, lists={}, **there)
+
+
+def predict(model: nn.Module, loader: Iterable[Any], device: torch.device, precision: str) -> Tensor:
+    """Return the model's outputs in the loader's order, in full precision."""
+    outputs = []
+    with _eval_mode(model, device, precision) as forward:
+        for batch in move_batches(loader, device):
+            output = forward(batch)
+            if not isinstance(output, Tensor):
+                raise BadData(
+                    "Trainer.predict",
+                    "the model's output is no tensor",
+                    got=type(output).__name__,
+                    expected="one tensor whose first dimension is the row",
+                    remedy="model(batch) yourself, batch by batch",
+                )
+            outputs.append(full_precision(output).clone())  # an output may be a view of a batch that is used again
+        return torch.cat(outputs) if outputs else torch.empty(0, device=device)
+
+
+@contextmanager
+def _eval_mode(model: nn.Module, device: torch.device, precision: str) -> Iterator[Callable[[Any], Any]]:
+    """Give the model's call on the device, in evaluation mode without gradients, and restore the mode."""
+    was_training = model.training
+    model.to(device).eval()
+    try:
+        with torch.no_grad():
+            yield make_forward(precision, model, device)
+    finally:
+        model.train(was_training)
+
+
+@runtime_checkable
+class RemoteRows(Protocol):
+    """Loader whose rows are in other processes."""
+
+    executor: Any
+    """Which these are."""
+
+    def fit_on_workers(self, trainer: TrainerSettings, valid: Any, resume: Any) -> History:
+        """Fit in the processes that hold the rows; the trainer's model has the weights afterwards."""
+
+
+def fit_on_workers(trainer: TrainerSettings, train: Any, valid: Any, resume: Any, executor: Any) -> History:
+    """Fit in the processes that hold all rows, and return the history.
+
+    Raises:
+        BadConfig: some rows are in this process, or in other processes than the executor's.
+    """
+    for loader in (train, valid):
+        if loader is None:
+            continue
+        place = loader.executor if isinstance(loader, RemoteRows) else None
+        if place is None or place is not (executor or getattr(train, "executor", None)):
+            raise BadConfig(
+                "Trainer.fit",
+                "the rows of a loader lie in this process" if place is None else "a loader's rows lie on other workers",
+                got=type(loader).__name__,
+                expected="all loaders' rows on the executor's workers",
+                remedy="gp.ClusterLoader(cluster, pipeline, data)",
+            )
+    history: History = train.fit_on_workers(trainer, valid, resume)
+    return history
+
 
 logger = logging.getLogger(__name__)
 

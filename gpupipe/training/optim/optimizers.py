@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import Any, TypeAlias, cast
@@ -13,8 +14,281 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import refuse_choice
-from gpupipe.training.optim.lamb import Lamb
-from gpupipe.training.optim.rowwise_adagrad import RowWise, is_table
+
+# 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a captured step of a small network.
+TABLE = 1 << 20
+
+
+def is_table(parameter: nn.Parameter) -> bool:
+    """Return whether a dense update of an embedding costs too much."""
+    return parameter.ndim == 2 and parameter.numel() >= TABLE
+
+
+class RowWise(AdamW):
+    """Row-wise optimizer: AdamW, and row-wise Adagrad for tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
+
+    h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up.
+
+    Args:
+        params: groups; those with `"table": True` have gradients of single rows (`use_sparse_gradients`).
+        lr: 0-d on the parameters' device, written to in place.
+        eps: of both.
+
+    Memory:
+        4 bytes per row of a table; of the others two moments.
+    """
+
+    def __init__(self, params: Any, lr: Tensor, eps: float = 1e-8) -> None:
+        super().__init__(params, lr=lr, eps=eps, fused=True, capturable=lr.is_cuda)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
+        """Update all parameters that have a gradient."""
+        tables = [(group, p) for group in self.param_groups if group.get("table") for p in group["params"]]
+        gradients = [parameter.grad for _, parameter in tables]
+        for _, parameter in tables:
+            parameter.grad = None  # AdamW leaves alone what has no gradient
+        super().step()
+        for (group, parameter), gradient in zip(tables, gradients, strict=True):
+            parameter.grad = gradient
+            if gradient is not None:
+                self._move(parameter, gradient, group)
+
+    def _move(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())  # which AdamW looks for when a state is loaded
+            state["squares"] = torch.zeros(len(parameter), dtype=parameter.dtype, device=parameter.device)
+        rows, values = get_entries(gradient)
+        bad = getattr(self, "found_inf", None)
+        if bad is not None:
+            values = torch.where(bad > 0, 0.0, values)
+        squares = state["squares"].index_add_(0, rows, values.square().mean(1))
+        length = squares.index_select(0, rows).sqrt_().add_(group["eps"])
+        parameter.index_add_(0, rows, values / length[:, None] * -group["lr"])
+
+
+def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row numbers and values of a sparse gradient, of which several may be of one row.
+
+    `indices()` and `values()` need `coalesce()`, for which the host waits; torch documents these for all others.
+    """
+    return gradient._indices()[0], gradient._values()  # noqa: SLF001
+
+
+def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | None]) -> None:
+    """Add gradients of the same parameters to those they have."""
+    mine: list[Tensor] = []
+    theirs: list[Tensor] = []
+    for parameter, other in zip(parameters, others, strict=True):
+        gradient = parameter.grad
+        if gradient is None:
+            parameter.grad = other
+        elif other is not None and other.is_sparse:
+            (rows, values), (more_rows, more_values) = get_entries(gradient), get_entries(other)
+            rows, values = torch.cat([rows, more_rows]), torch.cat([values, more_values])
+            parameter.grad = torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False)
+        elif other is not None:
+            mine.append(gradient)
+            theirs.append(other)
+    if mine:
+        torch._foreach_add_(mine, theirs)
+
+
+def compact(gradient: Tensor) -> Tensor:
+    """Sum a sparse gradient's entries of the same row into one, without changing the number of entries.
+
+    `coalesce()` drops the entries it does not need, and the host waits to know how many; here they stay, as zeros.
+
+    Args:
+        gradient: sparse V x D, as an embedding's backward pass makes it, with n entries.
+
+    Memory:
+        Three times the n x D values meanwhile.
+    """
+    rows, values = get_entries(gradient)
+    rows, order = rows.sort()
+    values = values.index_select(0, order)
+    new = torch.cat([rows.new_zeros(min(len(rows), 1)), (rows[1:] != rows[:-1]).long()])
+    slot = new.cumsum(0)
+    sums = torch.zeros_like(values).index_add_(0, slot, values)
+    # Slots no row has need have sums of 0: they add nothing to row 0.
+    ids = torch.zeros_like(rows).scatter_(0, slot, rows)
+    return torch.sparse_coo_tensor(ids[None], sums, gradient.shape, check_invariants=False)
+
+
+def find_dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Find the large trained tables, by name, of modules with a switch `sparse` that is off."""
+    return [
+        (f"{name}.{own}".lstrip("."), table)
+        for name, module in _with_tables(model)
+        for own, table in module.named_parameters(recurse=False)
+        if is_table(table) and table.requires_grad
+    ]
+
+
+def _with_tables(model: nn.Module) -> list[tuple[str, Any]]:
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if getattr(module, "sparse", None) is False and any(map(is_table, module.parameters(recurse=False)))
+    ]
+
+
+@contextmanager
+def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
+    """Switch modules with a large table and a `sparse` flag (as nn.Embedding has) to sparse gradients inside."""
+    modules = [module for _, module in _with_tables(model)]
+    for module in modules:
+        module.sparse = True
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.sparse = False
+
+
+class EMA:
+    """EMA: average = d * average + (1 - d) * weights after each update, d = min(decay, (1 + t) / (10 + t)) at update t.
+
+    The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
+    ExponentialMovingAverage with `num_updates`).
+
+    Args:
+        model: whose parameters and floating-point buffers are averaged; other buffers are the model's own.
+        decay: in (0, 1).
+
+    Memory:
+        One more copy of the weights; a second one for a moment when they change places.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        # What two modules share is one weight of two names, and changes places once.
+        found = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
+        self._own = {name: value for name, value in found.values() if value.is_floating_point()}
+        self._mean = {name: value.clone() for name, value in self._own.items()}
+        self.decay = decay
+
+    def update(self, count: Tensor) -> None:
+        """Move the average towards the weights; `count` is t, from 0, on the device."""
+        share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
+        share = share[0].float()
+        move_towards_(list(self._mean.values()), list(self._own.values()), share)
+
+    @contextmanager
+    def swap_in(self) -> Iterator[None]:
+        """Give the model the average as its weights inside; values are swapped, so CUDA graphs find them."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    def swap(self) -> None:
+        """Swap the weights and their average."""
+        for name, own in self._own.items():
+            mean = self._mean[name]
+            before = own.clone()
+            own.copy_(mean)
+            mean.copy_(before)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the average, by the weights' names."""
+        return dict(self._mean)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave; start from the weights if it is empty, as of a run without an average."""
+        for name, mean in self._mean.items():
+            mean.copy_(state[name] if state else self._own[name])
+
+
+def move_towards_(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:
+    """Add share * (targets - tensors) to tensors."""
+    difference: Any = torch._foreach_sub(list(targets), list(tensors))  # noqa: SLF001
+    torch._foreach_mul_(difference, share)
+    torch._foreach_add_(list(tensors), difference)
+
+
+class Lamb(Optimizer):
+    """LAMB optimizer: You et al. 2020, arXiv:1904.00962, algorithm 2, with m and v bias-corrected as in Adam.
+
+    m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w;
+    w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
+
+    All in multi-tensor calls, with rate and count on the device: a CUDA graph can capture it, and a step whose
+    `found_inf` is 1 changes nothing.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: 0-d on the parameters' device, written to in place.
+        betas: b1 and b2.
+        eps: keeps r finite.
+        weight_decay: as above.
+
+    Memory:
+        Two moments as large as the weights, and two more such tensors during a step.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Tensor,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
+        super().__init__(params, {**options, "capturable": True})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if trained:
+                self._move(group, trained)
+
+    def _move(self, group: dict[str, Any], trained: list[Tensor]) -> None:
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        first, second, step = self._state(group, trained)
+        bad: Tensor | None = getattr(self, "found_inf", None)
+        if bad is not None:
+            # Not finite: they count as 0, for a share of 0 of both moments, and nothing moves.
+            gradients = [torch.where(bad > 0, 0.0, gradient) for gradient in gradients]
+        taken = 1.0 if bad is None else 1.0 - bad
+        step.add_(taken)
+        beta1, beta2 = group["betas"]
+        move_towards_(first, gradients, (1 - beta1) * taken)
+        move_towards_(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
+
+        deviation = torch._foreach_div(second, 1 - beta2**step)  # noqa: SLF001
+        torch._foreach_sqrt_(deviation)
+        torch._foreach_add_(deviation, float(group["eps"]))
+        change = list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**step), deviation))  # noqa: SLF001
+        if group["weight_decay"]:
+            torch._foreach_add_(change, trained, alpha=group["weight_decay"])
+
+        lengths = zip(torch._foreach_norm(trained), torch._foreach_norm(change), strict=True)  # noqa: SLF001
+        trust = [torch.where((weight > 0) & (length > 0), weight / length, 1.0) for weight, length in lengths]
+        torch._foreach_mul_(change, trust)
+        torch._foreach_mul_(change, group["lr"])
+        if bad is not None:
+            change = [torch.where(bad > 0, 0.0, moved) for moved in change]
+        torch._foreach_add_(trained, change, alpha=-1.0)
+
+    def _state(self, group: dict[str, Any], trained: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """Return both moments, and the group's count of steps, which is on the device of its first parameter."""
+        counted = self.state[group["params"][0]]
+        if "step" not in counted:
+            counted["step"] = torch.zeros_like(group["lr"])
+        for parameter in trained:
+            state = self.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        first = [self.state[parameter]["exp_avg"] for parameter in trained]
+        return first, [self.state[parameter]["exp_avg_sq"] for parameter in trained], counted["step"]
+
 
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
@@ -182,3 +456,57 @@ def _check_groups(groups: Groups, trained: Iterable[str]) -> Groups:
                     remedy="freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0",
                 )
     return groups
+
+
+# As torch.amp.GradScaler: from 2^16, halved at an overflow, doubled after 2000 updates without one.
+START, BACKOFF, GROWTH, INTERVAL = 2.0**16, 0.5, 2.0, 2000
+
+
+class LossScale:
+    """Loss scale: the factor of the loss before the backward pass (Micikevicius et al., arXiv:1710.03740).
+
+    Args:
+        optimizer: which leaves out a step when its `found_inf` is 1: fused ones of torch, LAMB, the row-wise one.
+        device: where the gradients are.
+        interval: updates without an overflow after which the scale is doubled.
+
+    Raises:
+        BadConfig: an optimiser that would step into an overflow.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = INTERVAL) -> None:
+        if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
+            raise BadConfig(
+                "Trainer(precision='fp16-mixed')",
+                "the optimiser cannot leave out a step without asking the host",
+                got=type(optimizer).__name__,
+                expected="'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True",
+                remedy="precision='bf16-mixed', or optimizer='adamw'",
+            )
+        self.value = torch.full((), START, device=device)
+        self.interval = interval
+        self._good = torch.zeros((), dtype=torch.int32, device=device)
+        self._found = torch.zeros((), device=device)
+        optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
+
+    def update(self, norm: Tensor) -> None:
+        """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
+        bad = ~torch.isfinite(norm)
+        self._found.copy_(bad)
+        good = torch.where(bad, 0, self._good + 1)
+        grown = good >= self.interval
+        self.value.mul_(torch.where(bad, BACKOFF, torch.where(grown, GROWTH, 1.0)))
+        self._good.copy_(torch.where(grown, 0, good))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the scale, and the number of good updates since it changed."""
+        return {"value": self.value, "good": self._good}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave; start afresh if it is empty, as of a run without a scale."""
+        if state:
+            self.value.copy_(state["value"])
+            self._good.copy_(state["good"])
+        else:
+            self.value.fill_(START)
+            self._good.zero_()

@@ -27,7 +27,7 @@ from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.order import get_rank
 from gpupipe.tensors.process_group import gather_tensors, make_host_group, open_store
 from gpupipe.training.checkpointing.checkpoints import join_tensors, split_tensors
-from gpupipe.training.optim.rowwise_adagrad import get_entries
+from gpupipe.training.optim.optimizers import get_entries
 
 Value = TypeVar("Value")
 
