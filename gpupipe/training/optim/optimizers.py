@@ -1,4 +1,7 @@
-"""Optimisers by name, and which parameters get which learning rate and weight decay."""
+"""Optimisers by name, LAMB, row-wise Adagrad for large tables, a loss scale for float16, and an average of weights.
+
+Nothing here makes the host wait for the device, so that a CUDA graph can hold it.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,216 @@ from torch.optim import SGD, AdamW, Optimizer
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import refuse_choice
 
-# 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a captured step of a small network.
+# Of the parameter groups and the learning rate, a tensor of one value that changes in place.
+MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
+# Patterns of parameters' names, and what is different for them: {"embedding.*": {"lr": 1e-4, "weight_decay": 0.0}}.
+Groups: TypeAlias = Mapping[str, Mapping[str, float]]
+
+# A dense gradient of a table of V rows is V rows to write and, with AdamW, seven times that to read and write: 20 GB a
+# step for 10 million rows of 64. 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a small network's step.
 TABLE = 1 << 20
 
+# As torch.amp.GradScaler: from 2^16, halved at an overflow, doubled after 2000 updates without one.
+_START, _BACKOFF, _GROWTH, _INTERVAL = 2.0**16, 0.5, 2.0, 2000
 
-def is_table(parameter: nn.Parameter) -> bool:
-    """Return whether a dense update of an embedding costs too much."""
-    return parameter.ndim == 2 and parameter.numel() >= TABLE
+
+def check_optimizer(choice: object) -> None:
+    """Refuse an unknown name, an optimiser that is made already, and what is neither a name nor a function."""
+    also = "a class of torch.optim, or a function of the parameters and the learning rate"
+    if isinstance(choice, Optimizer):
+        raise BadConfig(
+            "Trainer(optimizer=)",
+            "an optimiser that is made already",
+            got=type(choice),
+            expected=f"a name, or {also}: each fit makes its own",
+            remedy=f"optimizer=torch.optim.{type(choice).__name__}",
+        )
+    if callable(choice) and not isinstance(choice, type):
+        try:
+            signature(choice).bind(None, None)
+        except TypeError as cause:
+            problem, remedy = f"the function takes {signature(choice)}", "optimizer=lambda parameters, lr: ..."
+            raise BadConfig("Trainer(optimizer=)", problem, got=choice, expected=also, remedy=remedy) from cause
+    if not callable(choice) and (not isinstance(choice, str) or choice not in OPTIMIZERS):
+        raise refuse_choice("Trainer", "optimizer", choice, OPTIMIZERS, also)
+
+
+def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
+    """Make an optimiser by name, of a torch class, or by the caller's function of parameters and rate.
+
+    "adamw" (Loshchilov & Hutter, arXiv:1711.05101) and "sgd" (Nesterov momentum 0.9) are torch's fused ones. `lr` is
+    0-d, on the device, and the schedule writes to it: an optimiser with a rate of its own is refused.
+    """
+    check_optimizer(choice)
+    if isinstance(choice, str):
+        optimizer = OPTIMIZERS[choice](groups, lr)
+    elif isinstance(choice, type):
+        # Those that can count on the device do so where the host must not wait.
+        capturable = {"capturable": True} if lr.is_cuda and "capturable" in signature(choice).parameters else {}
+        optimizer = cast(Any, choice)(groups, lr=lr, **capturable)
+    else:
+        optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
+    remedy = "optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
+    if not isinstance(optimizer, Optimizer):
+        raise BadConfig(
+            "Trainer(optimizer=)",
+            "the function gives no optimiser",
+            got=type(optimizer),
+            expected="a torch.optim.Optimizer",
+            remedy=remedy,
+        )
+    for group in optimizer.param_groups:
+        if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
+            problem = "the optimiser has a learning rate of its own"
+            expected = "the tensor it is given, which the schedule writes to"
+            raise BadConfig("Trainer(optimizer=)", problem, got=group["lr"], expected=expected, remedy=remedy)
+    return optimizer
+
+
+def make_parameter_groups(
+    model: nn.Module,
+    lr: Tensor,
+    *,
+    highest: float,
+    weight_decay: float,
+    groups: Groups | None = None,
+    tables: bool = False,
+) -> list[dict[str, Any]]:
+    """Group a model's trained parameters by learning rate and weight decay.
+
+    Weights decay; biases, scales of normalisations (fewer than two dimensions) and embeddings (parameters of a module
+    whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
+    are not in. Nor do those that the model's own `no_weight_decay()` names, as timm's models have it.
+
+    Args:
+        model: its parameters with `requires_grad`.
+        lr: 0-d, of all groups that are not given a rate of their own.
+        highest: the highest learning rate of the run, which a group's own is a multiple of.
+        weight_decay: of weights.
+        groups: what is different for some, by pattern of name; the first pattern that fits counts.
+        tables: mark large embeddings, for `RowWise`.
+    """
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trained:
+        raise BadConfig(
+            "Trainer",
+            "the model has nothing to train",
+            got="no parameter with requires_grad",
+            expected="a module with trainable parameters",
+            remedy="model.requires_grad_(True)",
+        )
+    patterns = groups or {}
+    _check_groups(patterns, trained)
+    named = [m for m in model.modules() if any("embedding" in base.__name__.lower() for base in type(m).__mro__)]
+    embeddings = {id(parameter) for module in named for parameter in module.parameters(recurse=False)}
+    spared = set(getattr(model, "no_weight_decay", tuple)())
+    found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    for name, parameter in trained.items():
+        own = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})
+        embedding = id(parameter) in embeddings
+        decay = own.get("weight_decay", 0.0 if parameter.ndim < 2 or embedding or name in spared else weight_decay)
+        key = (own.get("lr", highest) / highest, decay, tables and embedding and _is_table(parameter))
+        found.setdefault(key, []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr": lr if factor == 1 else torch.zeros_like(lr),
+            "lr_factor": factor,
+            "weight_decay": decay,
+            "table": table,
+        }
+        for (factor, decay, table), parameters in found.items()
+    ]
+
+
+def _check_groups(groups: Groups, trained: Iterable[str]) -> None:
+    for pattern, options in groups.items():
+        if not any(fnmatchcase(name, pattern) for name in trained):
+            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
+        for option, value in options.items():
+            if option not in ("lr", "weight_decay"):
+                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
+            if not value >= 0:
+                remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
+                where = f"Trainer(param_groups={{{pattern!r}: ...}})"
+                raise BadConfig(where, f"{option} makes no sense", got=value, expected="0 or more", remedy=remedy)
+
+
+class Lamb(Optimizer):
+    """LAMB: Adam whose steps are as long as the layer's weights (You et al. 2020, arXiv:1904.00962, algorithm 2).
+
+    m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w, bias-corrected as in
+    Adam; w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
+
+    All in multi-tensor calls, with rate and count on the device; a step whose `found_inf` is 1 changes nothing.
+
+    Memory:
+        Two moments as large as the weights, and two more such tensors during a step.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Tensor,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
+        super().__init__(params, {**options, "capturable": True})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if trained:
+                self._move(group, trained)
+
+    def _move(self, group: dict[str, Any], trained: list[Tensor]) -> None:
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        counted = self.state[group["params"][0]]
+        step = counted.setdefault(
+            "step", torch.zeros_like(group["lr"])
+        )  # of the group, on its first parameter's device
+        for parameter in trained:
+            state = self.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        first = [self.state[parameter]["exp_avg"] for parameter in trained]
+        second = [self.state[parameter]["exp_avg_sq"] for parameter in trained]
+        bad: Tensor | None = getattr(self, "found_inf", None)
+        if bad is not None:
+            # Not finite: they count as 0, for a share of 0 of both moments, and nothing moves.
+            gradients = [torch.where(bad > 0, 0.0, gradient) for gradient in gradients]
+        taken = 1.0 if bad is None else 1.0 - bad
+        step = counted["step"].add_(taken)
+        beta1, beta2 = group["betas"]
+        _move_towards(first, gradients, (1 - beta1) * taken)
+        _move_towards(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
+
+        deviation = torch._foreach_div(second, 1 - beta2**step)  # noqa: SLF001
+        torch._foreach_sqrt_(deviation)
+        torch._foreach_add_(deviation, float(group["eps"]))
+        change = list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**step), deviation))  # noqa: SLF001
+        if group["weight_decay"]:
+            torch._foreach_add_(change, trained, alpha=group["weight_decay"])
+
+        lengths = zip(torch._foreach_norm(trained), torch._foreach_norm(change), strict=True)  # noqa: SLF001
+        trust = [torch.where((weight > 0) & (length > 0), weight / length, 1.0) for weight, length in lengths]
+        torch._foreach_mul_(change, trust)
+        torch._foreach_mul_(change, group["lr"])
+        if bad is not None:
+            change = [torch.where(bad > 0, 0.0, moved) for moved in change]
+        torch._foreach_add_(trained, change, alpha=-1.0)
 
 
 class RowWise(AdamW):
-    """Row-wise optimizer: AdamW, and row-wise Adagrad for tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
+    """AdamW, and row-wise Adagrad for large embedding tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
 
-    h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up.
-
-    Args:
-        params: groups; those with `"table": True` have gradients of single rows (`use_sparse_gradients`).
-        lr: 0-d on the parameters' device, written to in place.
-        eps: of both.
+    h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up. Groups with
+    `"table": True` have gradients of single rows (`use_sparse_gradients`).
 
     Memory:
         4 bytes per row of a table; of the others two moments.
@@ -68,6 +263,14 @@ class RowWise(AdamW):
         parameter.index_add_(0, rows, values / length[:, None] * -group["lr"])
 
 
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "adamw": lambda groups, lr: AdamW(groups, lr=lr, fused=True, capturable=lr.is_cuda),
+    "sgd": lambda groups, lr: SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True),
+    "lamb": Lamb,
+    "rowwise": RowWise,
+}
+
+
 def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """Return the row numbers and values of a sparse gradient, of which several may be of one row.
 
@@ -78,33 +281,24 @@ def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
 
 def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | None]) -> None:
     """Add gradients of the same parameters to those they have."""
-    mine: list[Tensor] = []
-    theirs: list[Tensor] = []
+    dense: list[tuple[Tensor, Tensor]] = []
     for parameter, other in zip(parameters, others, strict=True):
         gradient = parameter.grad
         if gradient is None:
             parameter.grad = other
         elif other is not None and other.is_sparse:
-            (rows, values), (more_rows, more_values) = get_entries(gradient), get_entries(other)
-            rows, values = torch.cat([rows, more_rows]), torch.cat([values, more_values])
+            rows, values = map(torch.cat, zip(get_entries(gradient), get_entries(other), strict=True))
             parameter.grad = torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False)
         elif other is not None:
-            mine.append(gradient)
-            theirs.append(other)
-    if mine:
-        torch._foreach_add_(mine, theirs)
+            dense.append((gradient, other))
+    if dense:
+        torch._foreach_add_(*map(list, zip(*dense, strict=True)))
 
 
 def compact(gradient: Tensor) -> Tensor:
     """Sum a sparse gradient's entries of the same row into one, without changing the number of entries.
 
     `coalesce()` drops the entries it does not need, and the host waits to know how many; here they stay, as zeros.
-
-    Args:
-        gradient: sparse V x D, as an embedding's backward pass makes it, with n entries.
-
-    Memory:
-        Three times the n x D values meanwhile.
     """
     rows, values = get_entries(gradient)
     rows, order = rows.sort()
@@ -121,24 +315,16 @@ def find_dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Find the large trained tables, by name, of modules with a switch `sparse` that is off."""
     return [
         (f"{name}.{own}".lstrip("."), table)
-        for name, module in _with_tables(model)
+        for name, module in _find_switches(model).items()
         for own, table in module.named_parameters(recurse=False)
-        if is_table(table) and table.requires_grad
-    ]
-
-
-def _with_tables(model: nn.Module) -> list[tuple[str, Any]]:
-    return [
-        (name, module)
-        for name, module in model.named_modules()
-        if getattr(module, "sparse", None) is False and any(map(is_table, module.parameters(recurse=False)))
+        if _is_table(table) and table.requires_grad
     ]
 
 
 @contextmanager
 def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
     """Switch modules with a large table and a `sparse` flag (as nn.Embedding has) to sparse gradients inside."""
-    modules = [module for _, module in _with_tables(model)]
+    modules = _find_switches(model).values()
     for module in modules:
         module.sparse = True
     try:
@@ -148,15 +334,64 @@ def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
             module.sparse = False
 
 
+def _find_switches(model: nn.Module) -> dict[str, Any]:
+    """Find the modules with a large table and a flag `sparse` that is off, by name."""
+    found = {name: module for name, module in model.named_modules() if getattr(module, "sparse", None) is False}
+    return {name: module for name, module in found.items() if any(map(_is_table, module.parameters(recurse=False)))}
+
+
+def _is_table(parameter: nn.Parameter) -> bool:
+    """Return whether a dense update of an embedding costs too much."""
+    return parameter.ndim == 2 and parameter.numel() >= TABLE
+
+
+class LossScale:
+    """Scale of the loss for float16 that follows overflows on the device (Micikevicius et al., arXiv:1710.03740).
+
+    torch.amp.GradScaler reads on the host whether to step. Here the optimiser leaves out a step by itself when its
+    `found_inf` is 1: fused ones of torch, LAMB and the row-wise one can.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = _INTERVAL) -> None:
+        if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
+            raise BadConfig(
+                "Trainer(precision='fp16-mixed')",
+                "the optimiser cannot leave out a step without asking the host",
+                got=type(optimizer).__name__,
+                expected="'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True",
+                remedy="precision='bf16-mixed', or optimizer='adamw'",
+            )
+        self.value = torch.full((), _START, device=device)
+        self.interval = interval
+        self._good = torch.zeros((), dtype=torch.int32, device=device)
+        self._found = torch.zeros((), device=device)
+        optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
+
+    def update(self, norm: Tensor) -> None:
+        """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
+        bad = ~torch.isfinite(norm)
+        self._found.copy_(bad)
+        good = torch.where(bad, 0, self._good + 1)
+        grown = good >= self.interval
+        self.value.mul_(torch.where(bad, _BACKOFF, torch.where(grown, _GROWTH, 1.0)))
+        self._good.copy_(torch.where(grown, 0, good))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the scale, and the number of good updates since it changed."""
+        return {"value": self.value, "good": self._good}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave; start afresh if it is empty, as of a run without a scale."""
+        self.value.copy_(state.get("value", torch.tensor(_START)))
+        self._good.copy_(state.get("good", torch.tensor(0)))
+
+
 class EMA:
-    """EMA: average = d * average + (1 - d) * weights after each update, d = min(decay, (1 + t) / (10 + t)) at update t.
+    """Moving average of weights: d * average + (1 - d) * weights, d = min(decay, (1 + t) / (10 + t)) at update t.
 
     The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
-    ExponentialMovingAverage with `num_updates`).
-
-    Args:
-        model: whose parameters and floating-point buffers are averaged; other buffers are the model's own.
-        decay: in (0, 1).
+    ExponentialMovingAverage with `num_updates`). Parameters and floating-point buffers are averaged; other buffers are
+    the model's own. torch's AveragedModel reads its counter on the host at each update.
 
     Memory:
         One more copy of the weights; a second one for a moment when they change places.
@@ -172,8 +407,7 @@ class EMA:
     def update(self, count: Tensor) -> None:
         """Move the average towards the weights; `count` is t, from 0, on the device."""
         share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
-        share = share[0].float()
-        move_towards_(list(self._mean.values()), list(self._own.values()), share)
+        _move_towards(list(self._mean.values()), list(self._own.values()), share[0].float())
 
     @contextmanager
     def swap_in(self) -> Iterator[None]:
@@ -187,10 +421,9 @@ class EMA:
     def swap(self) -> None:
         """Swap the weights and their average."""
         for name, own in self._own.items():
-            mean = self._mean[name]
             before = own.clone()
-            own.copy_(mean)
-            mean.copy_(before)
+            own.copy_(self._mean[name])
+            self._mean[name].copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the average, by the weights' names."""
@@ -202,311 +435,8 @@ class EMA:
             mean.copy_(state[name] if state else self._own[name])
 
 
-def move_towards_(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:
+def _move_towards(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:
     """Add share * (targets - tensors) to tensors."""
     difference: Any = torch._foreach_sub(list(targets), list(tensors))  # noqa: SLF001
     torch._foreach_mul_(difference, share)
     torch._foreach_add_(list(tensors), difference)
-
-
-class Lamb(Optimizer):
-    """LAMB optimizer: You et al. 2020, arXiv:1904.00962, algorithm 2, with m and v bias-corrected as in Adam.
-
-    m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w;
-    w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
-
-    All in multi-tensor calls, with rate and count on the device: a CUDA graph can capture it, and a step whose
-    `found_inf` is 1 changes nothing.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: 0-d on the parameters' device, written to in place.
-        betas: b1 and b2.
-        eps: keeps r finite.
-        weight_decay: as above.
-
-    Memory:
-        Two moments as large as the weights, and two more such tensors during a step.
-    """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: Tensor,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
-        super().__init__(params, {**options, "capturable": True})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
-        """Update all parameters that have a gradient."""
-        for group in self.param_groups:
-            trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if trained:
-                self._move(group, trained)
-
-    def _move(self, group: dict[str, Any], trained: list[Tensor]) -> None:
-        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-        first, second, step = self._state(group, trained)
-        bad: Tensor | None = getattr(self, "found_inf", None)
-        if bad is not None:
-            # Not finite: they count as 0, for a share of 0 of both moments, and nothing moves.
-            gradients = [torch.where(bad > 0, 0.0, gradient) for gradient in gradients]
-        taken = 1.0 if bad is None else 1.0 - bad
-        step.add_(taken)
-        beta1, beta2 = group["betas"]
-        move_towards_(first, gradients, (1 - beta1) * taken)
-        move_towards_(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
-
-        deviation = torch._foreach_div(second, 1 - beta2**step)  # noqa: SLF001
-        torch._foreach_sqrt_(deviation)
-        torch._foreach_add_(deviation, float(group["eps"]))
-        change = list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**step), deviation))  # noqa: SLF001
-        if group["weight_decay"]:
-            torch._foreach_add_(change, trained, alpha=group["weight_decay"])
-
-        lengths = zip(torch._foreach_norm(trained), torch._foreach_norm(change), strict=True)  # noqa: SLF001
-        trust = [torch.where((weight > 0) & (length > 0), weight / length, 1.0) for weight, length in lengths]
-        torch._foreach_mul_(change, trust)
-        torch._foreach_mul_(change, group["lr"])
-        if bad is not None:
-            change = [torch.where(bad > 0, 0.0, moved) for moved in change]
-        torch._foreach_add_(trained, change, alpha=-1.0)
-
-    def _state(self, group: dict[str, Any], trained: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Return both moments, and the group's count of steps, which is on the device of its first parameter."""
-        counted = self.state[group["params"][0]]
-        if "step" not in counted:
-            counted["step"] = torch.zeros_like(group["lr"])
-        for parameter in trained:
-            state = self.state[parameter]
-            if "exp_avg" not in state:
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        first = [self.state[parameter]["exp_avg"] for parameter in trained]
-        return first, [self.state[parameter]["exp_avg_sq"] for parameter in trained], counted["step"]
-
-
-# Of the parameter groups and the learning rate, a tensor of one value that changes in place.
-MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
-# Patterns of parameters' names, and what is different for them: {"embedding.*": {"lr": 1e-4, "weight_decay": 0.0}}.
-Groups: TypeAlias = Mapping[str, Mapping[str, float]]
-
-OPTIMIZERS: dict[str, MakeOptimizer] = {
-    "adamw": lambda groups, lr: AdamW(groups, lr=lr, fused=True, capturable=lr.is_cuda),
-    "sgd": lambda groups, lr: SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True),
-    "lamb": lambda groups, lr: Lamb(groups, lr=lr),
-    "rowwise": lambda groups, lr: RowWise(groups, lr=lr),
-}
-
-
-def check_optimizer(choice: object) -> None:
-    """Raise for an unknown optimiser.
-
-    Raises:
-        BadConfig: an unknown name, an optimiser that is made already, or neither a name nor a function.
-    """
-    also = "a class of torch.optim, or a function of the parameters and the learning rate"
-    if isinstance(choice, Optimizer):
-        raise BadConfig(
-            "Trainer(optimizer=)",
-            "an optimiser that is made already",
-            got=type(choice),
-            expected=f"a name, or {also}: each fit makes its own",
-            remedy=f"optimizer=torch.optim.{type(choice).__name__}",
-        )
-    if callable(choice) and not isinstance(choice, type):
-        try:
-            signature(choice).bind(None, None)
-        except TypeError as cause:
-            problem, remedy = f"the function takes {signature(choice)}", "optimizer=lambda parameters, lr: ..."
-            raise BadConfig("Trainer(optimizer=)", problem, got=choice, expected=also, remedy=remedy) from cause
-    if not callable(choice) and (not isinstance(choice, str) or choice not in OPTIMIZERS):
-        raise refuse_choice("Trainer", "optimizer", choice, OPTIMIZERS, also)
-
-
-def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
-    """Make an optimiser by name, of a torch class, or by the caller's function of groups and rate.
-
-    "adamw" (Loshchilov & Hutter, arXiv:1711.05101) and "sgd" (Nesterov momentum 0.9) are torch's fused ones; "lamb" and
-    "rowwise" are `Lamb` and `RowWise`. A function gets the parameters alone, and says all else itself.
-
-    Args:
-        choice: which.
-        groups: of `make_parameter_groups`; a class gets them as they are.
-        lr: 0-d, on the device; the schedule writes to it.
-
-    Raises:
-        BadConfig: an unknown name, or an optimiser that would not follow the schedule.
-    """
-    check_optimizer(choice)
-    if isinstance(choice, str):
-        optimizer = OPTIMIZERS[choice](groups, lr)
-    elif isinstance(choice, type):
-        # Those that can count on the device do so where the host must not wait.
-        capturable = {"capturable": True} if lr.is_cuda and "capturable" in signature(choice).parameters else {}
-        optimizer = cast(Any, choice)(groups, lr=lr, **capturable)
-    else:
-        optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
-    if not isinstance(optimizer, Optimizer):
-        raise BadConfig(
-            "Trainer(optimizer=)",
-            "the function gives no optimiser",
-            got=type(optimizer),
-            expected="a torch.optim.Optimizer",
-            remedy="optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)",
-        )
-    for group in optimizer.param_groups:
-        if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
-            raise BadConfig(
-                "Trainer(optimizer=)",
-                "the optimiser has a learning rate of its own",
-                got=group["lr"],
-                expected="the tensor it is given, which the schedule writes to",
-                remedy="optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)",
-            )
-    return optimizer
-
-
-def make_parameter_groups(
-    model: nn.Module,
-    lr: Tensor,
-    *,
-    highest: float,
-    weight_decay: float,
-    groups: Groups | None = None,
-    tables: bool = False,
-) -> list[dict[str, Any]]:
-    """Group a model's trained parameters by learning rate and weight decay.
-
-    Weights decay; biases, scales of normalisations (fewer than two dimensions) and embeddings (parameters of a module
-    whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
-    are not in. Nor do those that the model's own `no_weight_decay()` names, as timm's models have it.
-
-    Args:
-        model: its parameters with `requires_grad`.
-        lr: 0-d, of all groups that are not given a rate of their own.
-        highest: the highest learning rate of the run, which a group's own is a multiple of.
-        weight_decay: of weights.
-        groups: what is different for some, by pattern of name; the first pattern that fits counts.
-        tables: mark large embeddings, for `RowWise`.
-
-    Raises:
-        BadConfig: nothing to train, or a pattern that fits no parameter.
-
-    Example:
-        >>> model = nn.Linear(2, 1)
-        >>> groups = make_parameter_groups(model, torch.ones(()), highest=1.0, weight_decay=0.1)
-        >>> [group["weight_decay"] for group in groups]
-        [0.1, 0.0]
-    """
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if not trained:
-        raise BadConfig(
-            "Trainer",
-            "the model has nothing to train",
-            got="no parameter with requires_grad",
-            expected="a module with trainable parameters",
-            remedy="model.requires_grad_(True)",
-        )
-    patterns = _check_groups(groups or {}, trained)
-    embeddings = {id(parameter) for parameter in _embeddings(model)}
-    spared = set(getattr(model, "no_weight_decay", tuple)())
-    found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-    for name, parameter in trained.items():
-        own = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})
-        embedding = id(parameter) in embeddings
-        decay = own.get("weight_decay", 0.0 if parameter.ndim < 2 or embedding or name in spared else weight_decay)
-        key = (own.get("lr", highest) / highest, decay, tables and embedding and is_table(parameter))
-        found.setdefault(key, []).append(parameter)
-    return [
-        {
-            "params": parameters,
-            "lr": lr if factor == 1 else torch.zeros_like(lr),
-            "lr_factor": factor,
-            "weight_decay": decay,
-            "table": table,
-        }
-        for (factor, decay, table), parameters in found.items()
-    ]
-
-
-def _embeddings(model: nn.Module) -> Iterable[nn.Parameter]:
-    for module in model.modules():
-        if any("embedding" in base.__name__.lower() for base in type(module).__mro__):
-            yield from module.parameters(recurse=False)
-
-
-def _check_groups(groups: Groups, trained: Iterable[str]) -> Groups:
-    for pattern, options in groups.items():
-        if not any(fnmatchcase(name, pattern) for name in trained):
-            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
-        for option, value in options.items():
-            if option not in ("lr", "weight_decay"):
-                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
-            if not value >= 0:
-                raise BadConfig(
-                    f"Trainer(param_groups={{{pattern!r}: ...}})",
-                    f"{option} makes no sense",
-                    got=value,
-                    expected="0 or more",
-                    remedy="freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0",
-                )
-    return groups
-
-
-# As torch.amp.GradScaler: from 2^16, halved at an overflow, doubled after 2000 updates without one.
-START, BACKOFF, GROWTH, INTERVAL = 2.0**16, 0.5, 2.0, 2000
-
-
-class LossScale:
-    """Loss scale: the factor of the loss before the backward pass (Micikevicius et al., arXiv:1710.03740).
-
-    Args:
-        optimizer: which leaves out a step when its `found_inf` is 1: fused ones of torch, LAMB, the row-wise one.
-        device: where the gradients are.
-        interval: updates without an overflow after which the scale is doubled.
-
-    Raises:
-        BadConfig: an optimiser that would step into an overflow.
-    """
-
-    def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = INTERVAL) -> None:
-        if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
-            raise BadConfig(
-                "Trainer(precision='fp16-mixed')",
-                "the optimiser cannot leave out a step without asking the host",
-                got=type(optimizer).__name__,
-                expected="'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True",
-                remedy="precision='bf16-mixed', or optimizer='adamw'",
-            )
-        self.value = torch.full((), START, device=device)
-        self.interval = interval
-        self._good = torch.zeros((), dtype=torch.int32, device=device)
-        self._found = torch.zeros((), device=device)
-        optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
-
-    def update(self, norm: Tensor) -> None:
-        """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
-        bad = ~torch.isfinite(norm)
-        self._found.copy_(bad)
-        good = torch.where(bad, 0, self._good + 1)
-        grown = good >= self.interval
-        self.value.mul_(torch.where(bad, BACKOFF, torch.where(grown, GROWTH, 1.0)))
-        self._good.copy_(torch.where(grown, 0, good))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the scale, and the number of good updates since it changed."""
-        return {"value": self.value, "good": self._good}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` gave; start afresh if it is empty, as of a run without a scale."""
-        if state:
-            self.value.copy_(state["value"])
-            self._good.copy_(state["good"])
-        else:
-            self.value.fill_(START)
-            self._good.zero_()
