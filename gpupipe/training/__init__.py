@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gpupipe.training.batch_size_finder import BatchSizes, tune_batch_size
 from gpupipe.training.callbacks.callback import Callback
-from gpupipe.training.callbacks.early_stopping import EarlyStopping
-from gpupipe.training.callbacks.history import History
+from gpupipe.training.callbacks.history import EarlyStopping, History
 from gpupipe.training.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.loop.losses import PairwiseRanking, PerTarget

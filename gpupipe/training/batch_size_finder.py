@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
 
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.loader import Loader
-from gpupipe.training.distributed.rank_group import RankGroup
 from gpupipe.training.loop.build import build_update, capture_update, choose_loss_and_metrics, prepare_model
 from gpupipe.training.loop.device import choose_device, session
+from gpupipe.training.loop.rank_group import RankGroup
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.schedules import compute_learning_rates
 
@@ -114,22 +113,17 @@ def tune_batch_size(
                 break
             found[size] = speed
             if before and speed < least_gain * found[before]:
-                stopped, size = f"{size} was hardly faster than {before}", before
-            elif 2 * size > most:
-                stopped, before = "larger ones were not asked for", size
-            else:
-                before, size = size, 2 * size
+                stopped = f"{size} was hardly faster than {before}"
+                break
+            before, size = size, 2 * size
+            if size > most:
+                stopped = "larger ones were not asked for"
     finally:
         model.load_state_dict(weights)
         model.train(training).zero_grad()
     if not found:
-        raise BadConfig(
-            "tune_batch_size",
-            "the smallest batch does not fit in memory",
-            got=smallest,
-            expected="one that does",
-            remedy=f"smallest={max(smallest // 8, 1)}",
-        )
+        problem, remedy = "the smallest batch does not fit in memory", f"smallest={max(smallest // 8, 1)}"
+        raise BadConfig("tune_batch_size", problem, got=smallest, expected="one that does", remedy=remedy)
     sizes = BatchSizes(before, found, stopped)
     logger.info("%s", sizes)
     return sizes
@@ -155,7 +149,7 @@ def _measure_speed(trainer: Trainer, loader: Loader, size: int, updates: int, de
         trainer.model.to(device).train()
         update = build_update(trainer, loss, rates, device, batches, RankGroup())
         learner, batches = capture_update(trainer, update, batches, device)
-        endless = _cycle_batches(batches)
+        endless = chain.from_iterable(repeat(batches))
         try:
             for number in range(WARM_UP + updates):
                 if number == WARM_UP:
@@ -169,11 +163,6 @@ def _measure_speed(trainer: Trainer, loader: Loader, size: int, updates: int, de
             return None
         taken = time.perf_counter() - started
     return None if update.parts > 1 else updates * trainer.accumulate * size / max(taken, 1e-9)
-
-
-def _cycle_batches(batches: Any) -> Iterator[Any]:
-    while True:
-        yield from batches
 
 
 def _synchronize(device: torch.device) -> None:

@@ -233,12 +233,12 @@ def test_balanced_weights_are_scikit_learns() -> None:
     for target in ("late", "kind"):
         made = pipeline(target).fit(frame)
         loader = made.loader(frame)
-        found = gp.training.loop.class_weights.compute_class_weights("balanced", loader, loader.schema)
+        found = gp.training.loop.losses.compute_class_weights("balanced", loader, loader.schema)
         classes = np.unique(frame[target])
         np.testing.assert_allclose(found, compute_class_weight("balanced", classes=classes, y=frame[target]), rtol=1e-6)
         halves = list(loader)
         bare = type("Bare", (), {"__iter__": lambda _, b=halves: iter(b), "schema": loader.schema})()
-        assert torch.equal(gp.training.loop.class_weights.compute_class_weights("balanced", bare, loader.schema), found)
+        assert torch.equal(gp.training.loop.losses.compute_class_weights("balanced", bare, loader.schema), found)
 
 
 def test_balanced_training_is_training_with_those_weights() -> None:

@@ -22,7 +22,7 @@ from gpupipe.models import MLP
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, FeatureTable, Loader, Ragged
 from gpupipe.training import Callback, Checkpoints, EarlyStopping, Trainer, TrainState
-from gpupipe.training.optim import rowwise_adagrad
+from gpupipe.training.optim import optimizers
 from tests.training.resumed import SCHEMA, block
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -195,7 +195,7 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
         train, settings["loss"] = list(train)[: 3 + RANK], "bce"
     elif case == "some":
         train, settings["loss"] = some(list(Loader(rows, batch_size=32, rank=0, world_size=1))), "bce"
-    with patch.object(rowwise_adagrad, "TABLE", 1):  # or these tables would be too small for gradients of single rows
+    with patch.object(optimizers, "TABLE", 1):  # or these tables would be too small for gradients of single rows
         history = Trainer(network, **settings).fit(train, valid, resume=resume)
     weights = torch.cat([weight.flatten() for weight in network.state_dict().values()]).double()
     timeless = [{k: v for k, v in row.items() if not k.startswith(("seconds", "rows"))} for row in history]

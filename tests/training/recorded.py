@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpupipe.training.cuda.cuda_graph import WARM_UP, CapturedUpdate, explain_not_resident
 from gpupipe.training.loop import build, losses
+from gpupipe.training.loop.cuda_graph import WARM_UP, CapturedUpdate, explain_not_resident
 
 
 class Graph:

@@ -1,11 +1,37 @@
-"""Callbacks: the hooks of a fit and the order in which they run."""
+"""Callbacks: the hooks of a fit, the order in which they run, and the trainer's own: bar, profile, GPU statistics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import logging
+import statistics
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
+import pynvml
+import torch
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
+from tqdm import tqdm
+
+from gpupipe.support.files import writing
 from gpupipe.training.loop.train_state import TrainState
+from gpupipe.training.loop.train_step import no_range
+
+EVERY = 1.0  # seconds between two looks at the GPU
+_SLOWDOWNS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""The reasons that slow a busy GPU down. Source: nvml.h, "Clocks Event Reasons"."""
+SKIPPED, WARMING, TRACED = 10, 2, 20  # updates of a profile
+
+logger = logging.getLogger(__name__)
 
 
 class Callback:
@@ -45,23 +71,8 @@ class Callback:
         """Run instead of `on_fit_end` after an exception, which is raised again afterwards."""
 
 
-class Agreement(Callback):
-    """Agreement of ranks: where a callback of one rank ends the fit, all ranks end it."""
-
-    every_rank = True
-
-    def on_epoch_end(self, run: TrainState) -> None:
-        """Share the stop flag among the ranks."""
-        run.stop = run.ranks.any(run.stop)
-
-
 class Callbacks:
-    """Callbacks of a fit as one; each event reaches them in order.
-
-    Args:
-        callbacks: in that order.
-        first: whether this is the first rank, which calls all of them.
-    """
+    """Callbacks of a fit as one; each event reaches them in order. The `first` rank calls all of them."""
 
     def __init__(self, callbacks: Iterable[Callback], *, first: bool = True) -> None:
         self._all = [callback for callback in callbacks if first or callback.every_rank]
@@ -89,17 +100,174 @@ class Callbacks:
             raise
 
     def on_epoch_start(self, run: TrainState) -> None:
-        """Call all."""
         for callback in self._all:
             callback.on_epoch_start(run)
 
     def on_log(self, run: TrainState, loss: float | None) -> None:
-        """Call all, with the metrics of the updates since the last log."""
         run.log_metrics(loss)
         for callback in self._all:
             callback.on_log(run)
 
     def on_epoch_end(self, run: TrainState) -> None:
-        """Call all."""
         for callback in self._all:
             callback.on_epoch_end(run)
+
+
+class Agreement(Callback):
+    """Agreement of ranks: where a callback of one rank ends the fit, all ranks end it."""
+
+    every_rank = True
+
+    def on_epoch_end(self, run: TrainState) -> None:
+        run.stop = run.ranks.any(run.stop)
+
+
+class ProgressBar(Callback):
+    """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; "auto": on a terminal."""
+
+    def __init__(self, show: str | bool) -> None:
+        self._hidden = None if show == "auto" else not show
+        self._bar: Any = None
+
+    def on_fit_start(self, run: TrainState) -> None:
+        self._bar = tqdm(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
+
+    def on_epoch_start(self, run: TrainState) -> None:
+        self._bar.set_description(f"epoch {run.epoch}/{run.max_epochs}")
+
+    def on_log(self, run: TrainState) -> None:
+        speed, waiting = run.metrics["rows_per_second"], run.metrics["data_wait"]
+        shown = {"loss": run.metrics.get("loss"), "rows/s": f"{speed:,.0f}", "data wait": f"{waiting:.0%}"}
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(run.step - self._bar.n)
+
+    def on_fit_end(self, run: TrainState) -> None:
+        self._bar.close()
+
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Profiling(Callback):
+    """Trace of twenty updates (after ten if there are enough) in a folder's trace.json, which Perfetto opens.
+
+    The parts are named data, forward, backward and optimizer, there and, on a GPU, as NVTX ranges for Nsight Systems.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def on_fit_start(self, run: TrainState) -> None:
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
+        first = WARMING + (SKIPPED if left > SKIPPED + WARMING + TRACED else 0)
+        last = first + TRACED - 1
+
+        def choose_action(step: int) -> ProfilerAction:
+            if first - WARMING <= step < first:
+                return ProfilerAction.WARMUP
+            if first <= step < last:
+                return ProfilerAction.RECORD
+            return ProfilerAction.RECORD_AND_SAVE if step == last else ProfilerAction.NONE
+
+        on_gpu = run.device.type == "cuda"
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+        self._profile = profile(activities=activities, schedule=choose_action, on_trace_ready=self._export)
+        run.range = run.update.range = _record_nvtx_range if on_gpu else record_function
+        self._profile.start()
+
+    def on_step_end(self, run: TrainState) -> None:
+        self._profile.step()
+
+    def on_fit_end(self, run: TrainState) -> None:
+        self._profile.stop()
+        run.range = run.update.range = no_range
+
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        self.on_fit_end(run)
+
+    def _export(self, traced: profile) -> None:
+        traced.export_chrome_trace(str(self.folder / "trace.json"))
+
+
+@contextmanager
+def _record_nvtx_range(name: str) -> Iterator[None]:
+    """Open a range of torch's profiler and an NVTX range for Nsight Systems."""
+    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
+    try:
+        with record_function(name):
+            yield
+    finally:
+        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+
+class GpuStats(Callback):
+    """Minimum, median and maximum of NVML's figures in `history.gpu`, and a warning if the GPU was throttled.
+
+    NVML answers in microseconds, from a thread. If it does not answer, a line is logged and the fit goes on.
+    """
+
+    def __init__(self, nvml: Any = pynvml, *, every: float = EVERY) -> None:
+        self.nvml, self.every = nvml, every
+        self._thread: threading.Thread | None = None
+
+    def on_fit_start(self, run: TrainState) -> None:
+        self._samples: dict[str, list[float]] = {}
+        self._throttled: Counter[str] = Counter()
+        try:
+            self.nvml.nvmlInit()
+            handle = self._get_handle(run.device)
+        except self.nvml.NVMLError as error:
+            logger.warning("no figures of the GPU: NVML does not answer (%s)", error)
+            return
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._sample_until_stopped, args=(handle,), name="gpupipe-nvml", daemon=True
+        )
+        self._thread.start()
+
+    def on_fit_end(self, run: TrainState) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.set()
+            thread.join(timeout=10)
+            self.nvml.nvmlShutdown()
+        total = max(map(len, self._samples.values()), default=0)
+        run.history.gpu = {
+            name: {"min": min(values), "median": statistics.median(values), "max": max(values)}
+            for name, values in self._samples.items()
+        }
+        run.history.throttled = {reason: count / total for reason, count in self._throttled.items()}
+        for reason, share in run.history.throttled.items():
+            logger.warning("the GPU was throttled for %.0f %% of the fit: %s", 100 * share, reason)
+
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        self.on_fit_end(run)
+
+    def _get_handle(self, device: torch.device) -> Any:
+        """Find a device by its UUID: NVML counts all GPUs, CUDA the visible ones."""
+        if device.type != "cuda":
+            return self.nvml.nvmlDeviceGetHandleByIndex(0)
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        return self.nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+
+    def _sample_until_stopped(self, handle: Any) -> None:
+        nvml = self.nvml
+        figures: dict[str, Callable[[], Any]] = {
+            "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
+            "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        }
+        while True:
+            for name, ask in figures.items():
+                with suppress(nvml.NVMLError):  # not every GPU answers every question
+                    value = float(ask())
+                    self._samples.setdefault(name, []).append(value)
+            with suppress(nvml.NVMLError):
+                self._throttled.update(throttles(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
+            if self._ended.wait(self.every):
+                return

@@ -1,18 +1,24 @@
-"""History of a fit: a row per epoch, printed as text and drawn as curves."""
+"""History of a fit: a row per epoch, printed as text and drawn as curves; and early stopping, which goes by it."""
 
 from __future__ import annotations
 
 import html
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
+
 from gpupipe.errors import BadData, NotFitted
+from gpupipe.support.validation import check_integer, check_name, check_number
 
 BARS = "▁▂▃▄▅▆▇█"
 COLORS = {"train": "#888888", "valid": "#1f77b4"}
 WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of one panel, in pixels
+
+_Points = list[tuple[float, float]]
 
 
 @dataclass(repr=False)
@@ -78,23 +84,15 @@ class History:
         Raises:
             NotFitted: no epoch has it.
         """
-        best = self._best
-        if best is None:
-            raise NotFitted(
-                "History.best",
-                f"no epoch has {self.monitor!r}",
-                expected="at least one epoch with it",
-                remedy="history.rows",
-            )
-        return best
+        if self._best is None:
+            problem, expected = f"no epoch has {self.monitor!r}", "at least one epoch with it"
+            raise NotFitted("History.best", problem, expected=expected, remedy="history.rows")
+        return self._best
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings."""
-        return {
-            "monitor": self.monitor,
-            "higher_is_better": self.higher_is_better,
-            "rows": [dict(row) for row in self.rows],
-        } | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
+        found = {"monitor": self.monitor, "higher_is_better": self.higher_is_better, "rows": [*map(dict, self.rows)]}
+        return found | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""
@@ -112,8 +110,8 @@ class History:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
     @property
-    def _curves(self) -> dict[str, list[tuple[float, float]]]:
-        """The (epoch, value) points of what was learned: losses and metrics."""
+    def _curves(self) -> dict[str, _Points]:
+        """The (epoch, value) points of losses and metrics."""
         names = [name for name in self._figures if name.startswith(("train_", "valid_"))]
         return {name: [(row["epoch"], row[name]) for row in self.rows if name in row] for name in names}
 
@@ -141,11 +139,11 @@ class History:
         for row in self.rows:
             style = ' style="font-weight:bold"' if row is best else ""
             body += f"<tr{style}>" + "".join(f"<td>{_short(row.get(name))}</td>" for name in self._figures) + "</tr>"
-        panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        panels: dict[str, dict[str, _Points]] = {}
         for name, points in self._curves.items():
             part, _, figure = name.partition("_")
             panels.setdefault(figure, {})[part] = points
-        drawings = "".join(_panel(figure, lines) for figure, lines in panels.items())
+        drawings = "".join(_draw_panel(figure, lines) for figure, lines in panels.items())
         return f"<div>{drawings}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -161,20 +159,17 @@ def _sparkline(values: list[float]) -> str:
     return "".join(BARS[round((value - low) * scale)] for value in values)
 
 
-def _panel(title: str, lines: dict[str, list[tuple[float, float]]]) -> str:
+def _draw_panel(title: str, lines: dict[str, _Points]) -> str:
     """Draw an SVG of one metric over the epochs, a line for training and one for validation."""
     points = [point for line in lines.values() for point in line]
     (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
-
-    def place(epoch: float, value: float) -> tuple[float, float]:
-        across = (epoch - left) / (right - left) if right > left else 0.5
-        up = (value - low) / (high - low) if high > low else 0.5
-        return MARGIN + across * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - up * (HEIGHT - 2 * MARGIN)
-
     drawn = ""
     for index, (part, line) in enumerate(lines.items()):
-        color = COLORS[part]
-        places = [place(*point) for point in line]
+        color, places = COLORS[part], []
+        for epoch, value in line:
+            across = (epoch - left) / (right - left) if right > left else 0.5
+            up = (value - low) / (high - low) if high > low else 0.5
+            places.append((MARGIN + across * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - up * (HEIGHT - 2 * MARGIN)))
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places)
         name = f'<text x="{WIDTH - MARGIN - 70 + 40 * index}" y="14" fill="{color}">{part}</text>'
@@ -186,3 +181,78 @@ def _panel(title: str, lines: dict[str, list[tuple[float, float]]]) -> str:
         f'<text x="{MARGIN}" y="14" font-weight="bold" fill="currentColor">{html.escape(title)}</text>{drawn}'
         f'<text x="{MARGIN}" y="{HEIGHT - 6}" fill="#888888">{axis}</text></svg>'
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStopping:
+    """Stop when a figure has not improved for some epochs, and keep the weights of the best one.
+
+    The best weights are restored whenever `fit` ends, by stopping or by reaching `max_epochs`. Whether larger is better
+    is the metric's to say; for losses smaller is. A schedule that falls over `max_epochs` is cut off by stopping.
+
+    Args:
+        patience: epochs in a row without improvement after which training stops, at least 1.
+        monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
+        min_delta: a change has to be larger than this to be one.
+
+    Raises:
+        BadConfig: an argument that makes no sense.
+
+    Memory:
+        One more copy of the model's state on its device; two while a better one is taken.
+
+    Example:
+        >>> EarlyStopping(patience=2, monitor="valid_auc")
+        EarlyStopping(patience=2, monitor='valid_auc', min_delta=0.0)
+    """
+
+    patience: int = 3
+    monitor: str = "valid_loss"
+    min_delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_integer(self, "[1, inf)", patience=self.patience)
+        check_name(self, monitor=self.monitor)
+        check_number(self, "[0, inf)", min_delta=self.min_delta)
+
+
+class BestWeights:
+    """Model state of the best epoch so far."""
+
+    def __init__(self, model: nn.Module, stopping: EarlyStopping, *, higher_is_better: bool) -> None:
+        self._model, self._stopping = model, stopping
+        self._sign = 1.0 if higher_is_better else -1.0
+        self._best = -float("inf")
+        self._waited = 0
+        self._state: dict[str, Any] = {}
+
+    def update(self, value: float) -> bool:
+        """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop."""
+        if self._sign * value - self._best > self._stopping.min_delta:
+            self._best, self._waited = self._sign * value, 0
+            self._state = deepcopy(self._model.state_dict())
+            return False
+        self._waited += 1
+        return self.should_stop
+
+    @property
+    def should_stop(self) -> bool:
+        """True when patience is exhausted."""
+        return self._waited >= self._stopping.patience
+
+    @property
+    def has_weights(self) -> bool:
+        """True if there are best weights."""
+        return bool(self._state)
+
+    def restore(self) -> None:
+        """Restore the best weights in the model."""
+        self._model.load_state_dict(self._state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best metric and weights, and the epochs since; aliases the tensors' memory."""
+        return {"best": self._best, "waited": self._waited, "weights": self._state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._best, self._waited, self._state = state["best"], state["waited"], state["weights"]

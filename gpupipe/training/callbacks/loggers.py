@@ -22,32 +22,40 @@ from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import TrainState
 
 
-class JSONLinesLogger(Callback):
+class _FileLogger(Callback):
+    """Logger to a file, whose folder is made."""
+
+    def __init__(self, path: str | Path) -> None:
+        check_path(self, path=path)
+        self.path = Path(path)
+
+    @contextmanager
+    def _open(self, mode: str, path: Path | None = None) -> Iterator[IO[str]]:
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with (path or self.path).open(mode, encoding="utf-8", newline="") as file:
+                yield file
+
+
+class JSONLinesLogger(_FileLogger):
     """JSON lines logger: `{"step": 100, "epoch": 1, "loss": 0.41, ...}`, and `"event": "epoch"` at an epoch's end.
 
-    A figure that is not finite is null. Each line is written at once.
-
-    Args:
-        path: of the file; its folder is made.
+    A figure that is not finite is null. Each line is written at once; the file's folder is made.
 
     Example:
         >>> JSONLinesLogger("runs/flights/log.jsonl").path.name
         'log.jsonl'
     """
 
-    def __init__(self, path: str | Path) -> None:
-        check_path(self, path=path)
-        self.path = Path(path)
-
     def on_fit_start(self, run: TrainState) -> None:
         """Make the folder and the file; a resumed fit keeps the lines before its checkpoint."""
         if not run.step or not self.path.is_file():
-            with _open(self.path, "w"):
+            with self._open("w"):
                 return
         draft = self.path.with_name(f".{self.path.name}.tmp")
         with writing(self.path):
-            with _open(draft, "w") as file:
-                file.writelines(f"{line}\n" for line in _lines_until(run, self.path))
+            with self._open("w", draft) as file:
+                file.writelines(f"{line}\n" for line in self._read_lines_until(run))
             draft.replace(self.path)
 
     def on_log(self, run: TrainState) -> None:
@@ -60,39 +68,45 @@ class JSONLinesLogger(Callback):
 
     def _write(self, row: dict[str, Any]) -> None:
         plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-        with _open(self.path, "a") as file:
+        with self._open("a") as file:
             file.write(json.dumps(plain) + "\n")
 
+    def _read_lines_until(self, run: TrainState) -> list[str]:
+        """Read the lines that an earlier run had logged before the checkpoint, and somebody else's."""
+        kept = []
+        for line in self.path.read_text("utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut short by the end of that run
+                continue
+            match row:
+                case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
+                    continue
+                case {"event": "log", "step": int(step)} if step > run.step:
+                    continue
+            kept.append(line)
+        return kept
 
-class CSVLogger(Callback):
-    """CSV logger: the history as a file, a line per epoch, columns as in the history.
 
-    Args:
-        path: of the file; its folder is made.
+class CSVLogger(_FileLogger):
+    """CSV logger: the history as a file, a line per epoch, columns as in the history; the file's folder is made.
 
     Example:
         >>> CSVLogger("runs/flights/history.csv").path.name
         'history.csv'
     """
 
-    def __init__(self, path: str | Path) -> None:
-        check_path(self, path=path)
-        self.path = Path(path)
-
     def on_epoch_end(self, run: TrainState) -> None:
         """Write all epochs: a metric may be missing in some, and all lines need the same columns."""
         names = list(dict.fromkeys(name for row in run.history for name in row))
-        with _open(self.path, "w") as file:
+        with self._open("w") as file:
             writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
             writer.writeheader()
             writer.writerows(run.history)
 
 
 class TensorBoardLogger(Callback):
-    """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs.
-
-    Args:
-        folder: for `tensorboard --logdir`.
+    """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs, in a folder for `--logdir`.
 
     Raises:
         BackendMissing: TensorBoard is not installed.
@@ -140,31 +154,3 @@ class TensorBoardLogger(Callback):
     def on_exception(self, run: TrainState, error: BaseException) -> None:
         """Close the file."""
         self._writer.close()
-
-
-def _lines_until(run: TrainState, path: Path) -> list[str]:
-    """Read the lines that an earlier run had logged before the checkpoint."""
-    kept = []
-    for line in path.read_text("utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:  # cut short by the end of that run
-            continue
-        match row:
-            case {"event": "epoch", "epoch": int(epoch)}:
-                later = epoch > len(run.history)
-            case {"event": "log", "step": int(step)}:
-                later = step > run.step
-            case _:  # somebody else's
-                later = False
-        if not later:
-            kept.append(line)
-    return kept
-
-
-@contextmanager
-def _open(path: Path, mode: str) -> Iterator[IO[str]]:
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open(mode, encoding="utf-8", newline="") as file:
-            yield file

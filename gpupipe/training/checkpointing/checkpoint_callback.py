@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Schema
@@ -34,10 +33,7 @@ from gpupipe.training.checkpointing.checkpoints import (
 )
 from gpupipe.training.loop.train_state import TrainState
 
-EXIT_CODE = 128 + signal.SIGTERM
-"""Exit code of a program whose fit saved after SIGTERM: 143, as of any program that SIGTERM ends."""
-
-OF_DATA = ("rows", "schema", "batches per epoch")
+EXIT_CODE = 128 + signal.SIGTERM  # 143, as of any program that SIGTERM ends
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +46,6 @@ class CheckpointCallback(Callback):
     """Checkpoint callback: writes in a thread of its own, and saves a last checkpoint on SIGTERM.
 
     Rank 0 writes. At the next log all ranks agree on saving or ending after a clock or a signal of one of them.
-
-    Args:
-        checkpoints: where and how often.
-        resumed: whether the fit goes on from one of them.
-
-    Raises:
-        BadConfig: the folder holds checkpoints of another run.
-        BadFile: the folder cannot be made, or the one before could not be written.
     """
 
     every_rank = True
@@ -73,11 +61,10 @@ class CheckpointCallback(Callback):
         self._outer: Any = None
 
     def on_fit_start(self, run: TrainState) -> None:
-        """Make the folder, and handle SIGTERM if signals reach this thread."""
         run.ranks.broadcast_object(self._make_folder)
-        self._about, self._last_step = describe_run(run), run.step
+        self._about, self._last_step = _describe_run(run), run.step
         self._takes_signals = threading.current_thread() is threading.main_thread()
-        if self._takes_signals:
+        if self._takes_signals:  # no other thread gets any
 
             def handle(_number: int, _frame: FrameType | None) -> None:
                 self._terminated = True
@@ -102,13 +89,11 @@ class CheckpointCallback(Callback):
                 shutil.rmtree(draft)
 
     def on_log(self, run: TrainState) -> None:
-        """Agree with the other ranks, if any, on saving and ending."""
         if run.ranks.size > 1:
             end, due = run.ranks.all_gather_scalar(torch.tensor([self._terminated, self._due])).any(0).tolist()
             self._agreed = end, due
 
     def on_step_end(self, run: TrainState) -> None:
-        """Save if it is due; end if SIGTERM came."""
         end, due = (self._terminated, self._due) if run.ranks.size == 1 else self._agreed
         if end:
             raise Terminated(EXIT_CODE)
@@ -120,7 +105,6 @@ class CheckpointCallback(Callback):
             self.save(run)
 
     def on_epoch_end(self, run: TrainState) -> None:
-        """Save if it is due; end if SIGTERM came."""
         if run.ranks.any(self._terminated):
             raise Terminated(EXIT_CODE)
         every = self.checkpoints.every_epochs
@@ -128,21 +112,20 @@ class CheckpointCallback(Callback):
             self.save(run)
 
     def on_fit_end(self, run: TrainState) -> None:
-        """Wait until everything is written to disk."""
         try:
             self._wait_for_save()
         finally:
-            self._close()
+            self._writer.shutdown()
+            if self._takes_signals:
+                signal.signal(signal.SIGTERM, self._outer)
 
     def on_exception(self, run: TrainState, error: BaseException) -> None:
-        """Save if SIGTERM was the reason, and wait for the save in progress."""
         try:
             if isinstance(error, Terminated):
                 self.save(run)
                 logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
-            self._wait_for_save()
         finally:
-            self._close()
+            self.on_fit_end(run)
         if isinstance(error, Terminated) and callable(self._outer):
             self._outer(signal.SIGTERM, None)  # the program has its own way to end
 
@@ -159,30 +142,24 @@ class CheckpointCallback(Callback):
         figure = run.history.rows[-1].get(run.history.monitor) if ended else None
         described = {**self._about, "figure": figure, "higher_is_better": run.history.higher_is_better}
         learned = {text["model"][name]["$tensor"] for name, _ in run.model.named_parameters()}
-        self._pending = self._writer.submit(self._write, run.step, text, copies, event, described, learned)
+        step = run.step  # which moves on meanwhile
+
+        def write() -> None:
+            if event is not None:
+                event.synchronize()
+            if not all(bool(copies[name].isfinite().all()) for name in learned):
+                logger.warning("no checkpoint after batch %d: the weights are not finite", step)
+                return
+            write_checkpoint(self._folder, step, text, copies, described)
+            with writing(self._folder):
+                prune_checkpoints(self._folder, self.checkpoints.keep)
+
+        self._pending = self._writer.submit(write)
 
     @property
     def _due(self) -> bool:
         seconds = self.checkpoints.every_seconds
         return seconds is not None and time.monotonic() - self._last >= seconds
-
-    def _write(
-        self,
-        step: int,
-        text: Any,
-        copies: dict[str, Tensor],
-        event: torch.cuda.Event | None,
-        described: dict[str, Any],
-        learned: set[str],
-    ) -> None:
-        if event is not None:
-            event.synchronize()
-        if not all(bool(copies[name].isfinite().all()) for name in learned):
-            logger.warning("no checkpoint after batch %d: the weights are not finite", step)
-            return
-        write_checkpoint(self._folder, step, text, copies, described)
-        with writing(self._folder):
-            prune_checkpoints(self._folder, self.checkpoints.keep)
 
     def _wait_for_save(self) -> None:
         """Wait for the save in progress, and raise its error."""
@@ -190,19 +167,11 @@ class CheckpointCallback(Callback):
         if pending is not None:
             pending.result()
 
-    def _close(self) -> None:
-        self._writer.shutdown()
-        if self._takes_signals:
-            signal.signal(signal.SIGTERM, self._outer)
-
 
 def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
     """Restore a run from a checkpoint, and return whether there was one.
 
-    Args:
-        run: at its start.
-        wanted: "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
-        checkpoints: where the run saves.
+    `wanted` is "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
 
     Raises:
         BadConfig: "latest" without `checkpoints`.
@@ -227,7 +196,7 @@ def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None)
         logger.info("no checkpoint in %s: the fit starts from the beginning", place)
         return False
     path, state, described = found
-    here = describe_run(run)
+    here = _describe_run(run)
     if not state["step_in_epoch"] and here["rows"] is not None:
         del here["batches per epoch"]  # between epochs the same rows may be dealt anew
     _check_same(path, described, here)
@@ -236,7 +205,7 @@ def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None)
     return True
 
 
-def describe_run(run: TrainState) -> dict[str, Any]:
+def _describe_run(run: TrainState) -> dict[str, Any]:
     """Describe what a run trains on: a checkpoint fits a run where all of this is the same."""
     schema = getattr(run.train, "schema", None)
     digest = None
@@ -244,7 +213,7 @@ def describe_run(run: TrainState) -> dict[str, Any]:
         digest = hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()
     names = {id(parameter): name for name, parameter in run.model.named_parameters()}
     return {
-        "weights": _shapes(run.model),
+        "weights": {name: f"{value.dtype} {tuple(value.shape)}" for name, value in run.model.state_dict().items()},
         "optimizer": type(run.update.optimizer).__name__,
         "trained parameters": [names.get(id(p)) for p in run.update.parameters],  # in the order of moments
         "rows": getattr(run.train, "total_rows", None),
@@ -253,16 +222,13 @@ def describe_run(run: TrainState) -> dict[str, Any]:
     }
 
 
-def _shapes(model: nn.Module) -> dict[str, str]:
-    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in model.state_dict().items()}
-
-
 def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
     differ = [what for what, now in here.items() if saved.get(what) != now]
     if not differ:
         return
     what = differ[0]
-    problem = f"the checkpoint is of another {'data set' if what in OF_DATA else 'model'}: {what}"
+    kind = "data set" if what in ("rows", "schema", "batches per epoch") else "model"
+    problem = f"the checkpoint is of another {kind}: {what}"
     remedy = "the model, optimiser and loader it was made with; model.load_state_dict for weights alone"
     then, now = saved.get(what), here[what]
     if what == "weights" and isinstance(then, dict):

@@ -26,91 +26,6 @@ from gpupipe.errors import ArtifactError, BadConfig
 from gpupipe.support.files import replacing
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 
-_TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
-
-
-def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers.
-
-    Args:
-        tree: mappings, lists and tuples of tensors, numbers, strings, booleans and None.
-
-    Raises:
-        BadConfig: something else is in it.
-
-    Memory: shares the tensors' memory.
-
-    Example:
-        >>> text, tensors = split_tensors({"a": torch.ones(2), "b": [1.5, None]})
-        >>> text
-        {'a': {'$tensor': '0'}, 'b': [1.5, None]}
-    """
-    tensors: dict[str, Tensor] = {}
-
-    def part(node: Any) -> Any:
-        if isinstance(node, Tensor):
-            name = str(len(tensors))
-            tensors[name] = node.detach()
-            return {_TENSOR: name}
-        if isinstance(node, Mapping):
-            if all(isinstance(key, str) and not key.startswith("$") for key in node):
-                return {key: part(value) for key, value in node.items()}
-            return {_PAIRS: [[part(key), part(value)] for key, value in node.items()]}
-        if isinstance(node, tuple):
-            return {_TUPLE: [part(value) for value in node]}
-        if isinstance(node, list):
-            return [part(value) for value in node]
-        if node is None or isinstance(node, str | bool | int | float):
-            return node
-        raise BadConfig(
-            "checkpoint",
-            "the state of the loader or optimiser holds something that cannot be written without pickle",
-            got=type(node).__name__,
-            expected="tensors, numbers, strings, None, and lists, tuples and mappings of them",
-            remedy="a loader without state_dict, whose batches are passed over when a fit goes on",
-        )
-
-    return part(tree), tensors
-
-
-def join_tensors(text: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Rebuild the tree that `split_tensors` split.
-
-    Example:
-        >>> join_tensors(*split_tensors({"a": (1, {2: torch.zeros(1)})}))
-        {'a': (1, {2: tensor([0.])})}
-    """
-    if isinstance(text, list):
-        return [join_tensors(value, tensors) for value in text]
-    if not isinstance(text, dict):
-        return text
-    if text.keys() == {_TENSOR}:
-        return tensors[text[_TENSOR]]
-    if text.keys() == {_PAIRS}:
-        return {join_tensors(key, tensors): join_tensors(value, tensors) for key, value in text[_PAIRS]}
-    if text.keys() == {_TUPLE}:
-        return tuple(join_tensors(value, tensors) for value in text[_TUPLE])
-    return {key: join_tensors(value, tensors) for key, value in text.items()}
-
-
-def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
-    """Copy tensors to the host as of this point of the stream; return the event after which the copies are complete.
-
-    The host does not wait: what follows on the stream may change the originals.
-
-    Memory: a copy of each on the host, pinned where the original lies on a GPU.
-    """
-    copies = {name: _on_host(tensor) for name, tensor in tensors.items()}
-    on_gpu = any(tensor.is_cuda for tensor in tensors.values())
-    return copies, torch.cuda.current_stream().record_event() if on_gpu else None
-
-
-def _on_host(tensor: Tensor) -> Tensor:
-    # Contiguous and never shared: safetensors writes neither tied weights nor views.
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    return copy.copy_(tensor, non_blocking=True)
-
-
 FORMAT = 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
 NAME = re.compile(r"step-(\d{10})")
@@ -158,47 +73,77 @@ class Checkpoints:
         check_integer(self, "[1, inf)", keep=self.keep)
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFolder:
-    """Checkpoint on disk, not yet read.
-
-    Args:
-        path: of its folder.
-        step: updates done.
-        figure: the monitored figure of its last epoch, if an epoch had ended.
-        higher_is_better: how to compare it.
-    """
-
-    path: Path
-    step: int
-    figure: float | None
-    higher_is_better: bool
-
-
-def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> Path:
-    """Write a checkpoint into a folder of checkpoints.
-
-    Args:
-        folder: that of all checkpoints.
-        step: updates done.
-        text: the state without its tensors, as `split_tensors` gives it.
-        tensors: the others, on the host.
-        about: what the run is of, its monitored figure, and how to compare it.
+def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers; shares their memory.
 
     Raises:
-        BadFile: the disk is full, and the like.
-
-    Memory: the tensors' bytes once more.
+        BadConfig: it holds something else than mappings, lists and tuples of tensors, numbers, text, booleans and None.
     """
-    path = folder / f"step-{step:010d}"
-    content = bytes_of(tensors)
-    inside = json.dumps(text)
+    tensors: dict[str, Tensor] = {}
+
+    def split(node: Any) -> Any:
+        if isinstance(node, Tensor):
+            name = str(len(tensors))
+            tensors[name] = node.detach()
+            return {"$tensor": name}
+        if isinstance(node, Mapping):
+            if all(isinstance(key, str) and not key.startswith("$") for key in node):
+                return {key: split(value) for key, value in node.items()}
+            return {"$pairs": [[split(key), split(value)] for key, value in node.items()]}
+        if isinstance(node, tuple):
+            return {"$tuple": [split(value) for value in node]}
+        if isinstance(node, list):
+            return [split(value) for value in node]
+        if node is None or isinstance(node, str | bool | int | float):
+            return node
+        raise BadConfig(
+            "checkpoint",
+            "the state of the loader or optimiser holds something that cannot be written without pickle",
+            got=type(node).__name__,
+            expected="tensors, numbers, strings, None, and lists, tuples and mappings of them",
+            remedy="a loader without state_dict, whose batches are passed over when a fit goes on",
+        )
+
+    return split(tree), tensors
+
+
+def join_tensors(text: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Rebuild the tree that `split_tensors` split."""
+    if isinstance(text, list):
+        return [join_tensors(value, tensors) for value in text]
+    match text:
+        case {"$tensor": name}:
+            return tensors[name]
+        case {"$pairs": pairs}:
+            return {join_tensors(key, tensors): join_tensors(value, tensors) for key, value in pairs}
+        case {"$tuple": values}:
+            return tuple(join_tensors(values, tensors))
+        case dict():
+            return {key: join_tensors(value, tensors) for key, value in text.items()}
+    return text
+
+
+def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
+    """Copy tensors to the host as of this point of the stream; return the event after which the copies are complete.
+
+    The host does not wait: what follows on the stream may change the originals. Copies are pinned where they come from
+    a GPU, contiguous, and never shared: safetensors writes neither tied weights nor views.
+    """
+    copies = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda) for name, t in tensors.items()}
+    for name, tensor in tensors.items():
+        copies[name].copy_(tensor, non_blocking=True)
+    on_gpu = any(tensor.is_cuda for tensor in tensors.values())
+    return copies, torch.cuda.current_stream().record_event() if on_gpu else None
+
+
+def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write the state after `step` batches, as `split_tensors` gives it, and what it is of."""
+    content, inside = bytes_of(tensors), json.dumps(text)
     described = {"format": FORMAT, "step": step, "state": _digest(inside.encode()), "tensors": _digest(content)}
-    with replacing(path, overwrite=True) as draft:
+    with replacing(folder / f"step-{step:010d}", overwrite=True) as draft:
         draft.mkdir()
         (draft / TENSORS).write_bytes(content)
         (draft / STATE).write_text(json.dumps({**described, **about, "text": inside}))
-    return path
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -206,8 +151,6 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     Raises:
         ArtifactError: a file is missing, cut off or altered, or of another format.
-
-    Memory: the tensors on the host, and their bytes once more meanwhile.
     """
     try:
         about = json.loads((path / STATE).read_text())
@@ -217,10 +160,20 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         if _digest(about["text"].encode()) != about["state"] or _digest(content) != about["tensors"]:
             raise _refuse_damaged(path, "its content is not what was written")
         return join_tensors(json.loads(about["text"]), tensors_from(content)), about
+    except ArtifactError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
-        if isinstance(cause, ArtifactError):
-            raise
         raise _refuse_damaged(path, f"{type(cause).__name__}: {cause}") from cause
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """Checkpoint on disk, not yet read; `figure` is the monitored one of its last epoch, if an epoch had ended."""
+
+    path: Path
+    step: int
+    figure: float | None
+    higher_is_better: bool
 
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
@@ -240,7 +193,7 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
 
 
 def find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """Read the last complete checkpoint of a folder, as its path and what `read_checkpoint` gives, or None.
+    """Read the last complete checkpoint of a folder: its path, state and description; None if there are none.
 
     Raises:
         ArtifactError: there are some, and none is whole.

@@ -19,24 +19,26 @@ def num_rows(batch: Any) -> int:
     """Return a batch's number of rows: its length, or the first dimension of the first tensor that has one."""
     if isinstance(batch, Batch):
         return len(batch)
-    for leaf in _leaves(batch):
-        if leaf.ndim:
-            return leaf.shape[0]
-    raise BadData(
-        "Trainer",
-        "a batch without rows to count",
-        got=type(batch).__name__,
-        expected="a Batch, or tuples, lists, mappings and dataclasses of tensors whose first dimension is the row",
-        remedy="yield (features, target) from the loader",
-    )
+    rows: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        rows.extend(tensor.shape[:1])
+        return tensor
+
+    _map_tensors(note, batch)
+    if not rows:
+        raise BadData(
+            "Trainer",
+            "a batch without rows to count",
+            got=type(batch).__name__,
+            expected="a Batch, or tuples, lists, mappings and dataclasses of tensors whose first dimension is the row",
+            remedy="yield (features, target) from the loader",
+        )
+    return rows[0]
 
 
 def num_batches(loader: Any) -> int:
-    """Return the number of batches per epoch.
-
-    Raises:
-        BadConfig: the loader has no length.
-    """
+    """Return the number of batches per epoch; refuse a loader that has no length."""
     try:
         return len(loader)
     except TypeError:
@@ -85,11 +87,7 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
 
 
 def full_precision(output: Tensor) -> Tensor:
-    """Convert the output to float32; float64 stays.
-
-    Raises:
-        SchemaMismatch: it is no tensor.
-    """
+    """Convert the output to float32; float64 stays, and what is no tensor is refused."""
     if not isinstance(output, Tensor):
         raise SchemaMismatch(
             "model",
@@ -108,17 +106,17 @@ def move(batch: Tree, device: torch.device) -> Tree:
     return _map_tensors(lambda tensor: tensor.to(device, non_blocking=True), batch)
 
 
-def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
-    """Split the batch's rows into up to `parts` views of equal size; tensors without rows are in each.
+def move_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Any]:
+    """Yield the batches that have rows, on the device."""
+    return (move(batch, device) for batch in loader if num_rows(batch))
 
-    Example:
-        >>> [part.tolist() for part in split_rows(torch.arange(5), 2)]
-        [[0, 1, 2], [3, 4]]
-    """
+
+def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
+    """Split the batch's rows into up to `parts` views of equal size; tensors without rows are in each."""
     rows = num_rows(batch)
     size = max(-(-rows // parts), 1)
 
-    def part(start: int) -> Tree:
+    def take(start: int) -> Tree:
         stop = min(start + size, rows)
         return _map_tensors(
             lambda tensor: tensor[start:stop] if tensor.ndim and tensor.shape[0] == rows else tensor,
@@ -126,45 +124,25 @@ def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
             lambda lists: lists.narrow(start, stop),
         )
 
-    return (part(start) for start in range(0, rows, size))
+    return (take(start) for start in range(0, rows, size))
 
 
 def _map_tensors(
     function: Callable[[Tensor], Tensor], tree: Tree, of_lists: Callable[[Ragged], Ragged] | None = None
 ) -> Tree:
     """Replace each tensor of the tree, and each list as a whole if there is a function for lists."""
-    new: Any = tree
-    if isinstance(tree, Tensor):
-        new = function(tree)
-    elif isinstance(tree, Ragged) and of_lists is not None:
-        new = of_lists(tree)
-    elif is_dataclass(tree) and not isinstance(tree, type):
-        new = replace(
-            tree, **{field.name: _map_tensors(function, getattr(tree, field.name), of_lists) for field in fields(tree)}
-        )
-    elif isinstance(tree, Mapping):
-        new = {key: _map_tensors(function, value, of_lists) for key, value in tree.items()}
-    elif isinstance(tree, tuple) and hasattr(tree, "_make"):
-        new = tree._make(_map_tensors(function, value, of_lists) for value in tree)
-    elif isinstance(tree, list | tuple):
-        new = type(tree)(_map_tensors(function, value, of_lists) for value in tree)
-    return cast(Tree, new)
 
+    def convert(node: Any) -> Any:
+        if isinstance(node, Tensor):
+            return function(node)
+        if isinstance(node, Ragged) and of_lists is not None:
+            return of_lists(node)
+        if is_dataclass(node) and not isinstance(node, type):
+            return replace(node, **{field.name: convert(getattr(node, field.name)) for field in fields(node)})
+        if isinstance(node, Mapping):
+            return {key: convert(value) for key, value in node.items()}
+        if isinstance(node, tuple) and hasattr(node, "_make"):
+            return node._make(map(convert, node))
+        return type(node)(map(convert, node)) if isinstance(node, list | tuple) else node
 
-def move_batches(loader: Iterable[Any], device: torch.device) -> Iterator[Any]:
-    """Yield the batches that have rows, on the device."""
-    return (move(batch, device) for batch in loader if num_rows(batch))
-
-
-def _leaves(tree: Any) -> Iterator[Tensor]:
-    if isinstance(tree, Tensor):
-        yield tree
-    elif is_dataclass(tree):
-        for field in fields(tree):
-            yield from _leaves(getattr(tree, field.name))
-    elif isinstance(tree, Mapping):
-        for value in tree.values():
-            yield from _leaves(value)
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _leaves(value)
+    return cast(Tree, convert(tree))

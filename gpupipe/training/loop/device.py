@@ -27,11 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_device(requested: str | torch.device) -> None:
-    """Raise for what is no name of a CPU or CUDA device; whether it exists shows when a run begins.
-
-    Raises:
-        BadConfig: it is none.
-    """
+    """Refuse what is no name of a CPU or CUDA device; whether it exists shows when a run begins."""
     if re.fullmatch(r"auto|cpu(:0)?|cuda(:\d+)?", str(requested)) is None:
         raise refuse_choice("Trainer", "device", requested, ["auto", "cpu", "cuda", "cuda:0"])
 
@@ -42,10 +38,6 @@ def choose_device(requested: str | torch.device, loader: object) -> torch.device
     Raises:
         BadConfig: no name of a CPU or CUDA device.
         BackendMissing: a GPU that torch does not see.
-
-    Example:
-        >>> choose_device("cpu", [])
-        device(type='cpu')
     """
     check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -102,7 +94,8 @@ def session(device: torch.device, *, seed: int, deterministic: bool = False, pre
         if deterministic:
             stack.enter_context(_deterministic(device))
         if precision in ("32-true", "tf32"):
-            stack.enter_context(_products("high" if precision == "tf32" else "highest"))
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
         stack.enter_context(fork_rng(device))
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
@@ -135,23 +128,13 @@ def _own_stream(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _products(precision: str) -> Iterator[None]:
-    """Set torch's precision of float32 matrix products: "high" is TF32 if the hardware has it."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
 def _deterministic(device: torch.device) -> Iterator[None]:
-    if device.type == "cuda" and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+    workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    if device.type == "cuda" and workspace not in (":4096:8", ":16:8"):
         raise BadConfig(
             "Trainer(deterministic=True)",
             "cuBLAS is free to choose its workspace, and with it the order of sums",
-            got=f"CUBLAS_WORKSPACE_CONFIG={os.environ.get('CUBLAS_WORKSPACE_CONFIG')}",
+            got=f"CUBLAS_WORKSPACE_CONFIG={workspace}",
             expected="the variable set before the process starts",
             remedy="CUBLAS_WORKSPACE_CONFIG=:4096:8 python ...",
         )

@@ -1,4 +1,4 @@
-"""Losses by name, one value a row, their weighted mean, ranking, and a loss for each of several targets.
+"""Losses by name, one value a row, their weighted mean, weights of classes, ranking, and a loss per target.
 
 mean = sum(weight * loss) / sum(weight): every row counts by its weight, whatever its batch.
 """
@@ -6,11 +6,10 @@ mean = sum(weight * loss) / sum(weight): every row counts by its weight, whateve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from inspect import signature
-from math import inf
 from typing import Any, TypeAlias
 
 import torch
@@ -19,12 +18,13 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import Schema
-from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_choice
-from gpupipe.training.distributed.rank_group import RankGroup
+from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target, num_rows
+from gpupipe.training.loop.rank_group import RankGroup
 
 # Of the model's output and the batch; B values, or their mean.
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
+ClassWeight: TypeAlias = str | Mapping[Any, float]
 
 TINY = torch.finfo(torch.float32).tiny
 _TOGETHER = 64  # losses that are summed at once on a CPU
@@ -51,13 +51,15 @@ LOSSES: dict[str, Loss] = {
     "mse": _apply_elementwise("mse", F.mse_loss),
     "huber": _apply_elementwise("huber", F.huber_loss),
 }
-SCALE_FREE = ("mse", "huber")
-"""Losses that mean the same of a standardised target, up to a factor or a threshold in its units."""
+LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
+# Losses that mean the same of a standardised target, up to a factor or a threshold in its units.
+_SCALE_FREE = ("mse", "huber")
 _TORCHS_SCALE_FREE = {
     *("MSELoss", "mse_loss", "L1Loss", "l1_loss"),
     *("SmoothL1Loss", "smooth_l1_loss", "HuberLoss", "huber_loss"),
 }
-LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
+_OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
+_TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
 
 def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
@@ -66,19 +68,14 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     Raises:
         BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema gives the
             task.
-
-    Example:
-        >>> choose_loss("huber", None)
-        'huber'
     """
     if callable(loss):
         return _wrap_loss(loss)
     if isinstance(loss, str) and loss in LOSSES:
         return loss
     if not is_one_of(loss, ["auto"]):
-        raise refuse_choice(
-            "Trainer", "loss", loss, ["auto", *LOSSES], "a callable of the model's output and the batch"
-        )
+        also = "a callable of the model's output and the batch"
+        raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES], also)
     if schema is None or schema.task is None:
         raise BadConfig(
             "Trainer(loss='auto')",
@@ -91,42 +88,25 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
-    """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds.
-
-    Args:
-        loss: chosen.
-        schema: of the loader.
-
-    Raises:
-        BadConfig: it is one.
-    """
-    if schema.task in (None, "regression") or not _is_scale_free(loss):
-        return
-    raise BadConfig(
-        "Trainer(loss=)",
-        f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds",
-        got=loss if isinstance(loss, str) else _get_name(loss.function) if isinstance(loss, TargetLoss) else loss,
-        expected=f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number",
-        remedy="loss='auto', or Features(task='regression')",
-    )
+    """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds."""
+    if schema.task not in (None, "regression") and _is_scale_free(loss):
+        raise BadConfig(
+            "Trainer(loss=)",
+            f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds",
+            got=_get_name(loss.function) if isinstance(loss, TargetLoss) else loss,
+            expected=f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number",
+            remedy="loss='auto', or Features(task='regression')",
+        )
 
 
 def check_units(loss: str | Loss, units: object) -> None:
-    """Refuse targets that were standardised by default for a loss whose meaning depends on their units.
-
-    Args:
-        loss: chosen.
-        units: the loader's `target_units`.
-
-    Raises:
-        BadConfig: they were, and the settings did not ask for it.
-    """
+    """Refuse targets that were standardised by default for a loss whose meaning depends on their units."""
     if getattr(units, "by_default", False) and not _is_scale_free(loss):
         raise BadConfig(
             "Trainer(loss=)",
             "the regression's target is standardised by default, and this loss may mean it in its own units",
             got=loss,
-            expected=f"one of {', '.join(map(repr, SCALE_FREE))}, or a target_transform that is said",
+            expected=f"one of {', '.join(map(repr, _SCALE_FREE))}, or a target_transform that is said",
             remedy="Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()",
         )
 
@@ -134,28 +114,18 @@ def check_units(loss: str | Loss, units: object) -> None:
 def _is_scale_free(loss: str | Loss) -> bool:
     if isinstance(loss, TargetLoss):
         return _get_name(loss.function) in _TORCHS_SCALE_FREE
-    return loss in SCALE_FREE
+    return loss in _SCALE_FREE
 
 
 @dataclass(frozen=True)
 class TargetLoss:
-    """Loss of output and target, as torch's are, called with output and batch.
-
-    Args:
-        function: of B outputs or B x K logits, and the target in the type that goes with them.
-    """
+    """Loss of B outputs or B x K logits and the target in the type that goes with them, as torch's are."""
 
     function: Callable[[Tensor, Tensor], Any]
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """Compute B values, or the mean that the function gives.
-
-        Raises:
-            BadData: there is no target.
-            SchemaMismatch: the shapes of output and target differ.
-            BadConfig: the function gives a mean, and the rows have weights, which it cannot count.
-        """
-        name = _get_name(self.function)
+        """Compute B values, or the mean that the function gives, which must not ignore weights."""
+        name, is_module = _get_name(self.function), isinstance(self.function, nn.Module)
         if isinstance(self.function, nn.Module):
             self.function.to(output.device)  # its own tensors, such as pos_weight
         output = full_precision(output)
@@ -163,27 +133,22 @@ class TargetLoss:
         target = matching_target(output, batch, f"loss {name}", classes=classes)
         values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
         if isinstance(values, Tensor) and values.ndim == 0 and get_weight(batch) is not None:
-            torch_class = isinstance(self.function, nn.Module)
             raise BadConfig(
                 "Trainer(loss=)",
                 "a mean, in which the rows' weights do not count",
                 got=name,
                 expected="a value for each row where rows have weights",
-                remedy=f"{name}(reduction='none')" if torch_class else f"partial({name}, reduction='none')",
+                remedy=f"{name}(reduction='none')" if is_module else f"partial({name}, reduction='none')",
             )
         return values.mean(1) if isinstance(values, Tensor) and values.ndim == 2 else values
 
 
-_OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
-_TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
-
-
 def _wrap_loss(loss: Loss) -> Loss:
     """Wrap a function as a loss of output and batch."""
-    expected, remedy = "a function of output and batch, or of output and target", "loss=torch.nn.MSELoss()"
+    expected = "a function of output and batch, or of output and target"
     if isinstance(loss, type):
-        remedy = f"loss={loss.__name__}()"
-        raise BadConfig("Trainer(loss=)", "a class", got=loss, expected=f"an object: {expected}", remedy=remedy)
+        expected, remedy = f"an object: {expected}", f"loss={loss.__name__}()"
+        raise refuse_argument("Trainer", "loss", loss, expected, remedy, problem="a class")
     try:
         found = signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except ValueError:
@@ -192,7 +157,7 @@ def _wrap_loss(loss: Loss) -> Loss:
         found.bind(None, None)
     except TypeError as cause:
         problem = f"it takes {found}"
-        raise BadConfig("Trainer(loss=)", problem, got=loss, expected=expected, remedy=remedy) from cause
+        raise refuse_argument("Trainer", "loss", loss, expected, "loss=torch.nn.MSELoss()", problem=problem) from cause
     second = [*found.parameters.values()][1:2]
     return TargetLoss(loss) if second and second[0].name in _TARGET_NAMES else loss
 
@@ -207,18 +172,8 @@ def smooth_labels(loss: str | Loss, amount: float) -> Loss:
 
     The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
 
-    Args:
-        loss: "bce" or "cross-entropy".
-        amount: in [0, 1).
-
     Raises:
         BadConfig: a loss without classes.
-
-    Example:
-        >>> from gpupipe.tensors.batch import Batch
-        >>> batch = Batch(torch.zeros(1, 0), torch.zeros(1, 0), torch.ones(1))
-        >>> smooth_labels("bce", 0.5)(torch.zeros(1), batch).item() == LOSSES["bce"](torch.zeros(1), batch).item()
-        True
     """
     if loss == "bce":
         plain = LOSSES["bce"]
@@ -234,40 +189,92 @@ def smooth_labels(loss: str | Loss, amount: float) -> Loss:
     )
 
 
-def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
-    """Compute the mean loss of a batch, and its weight in a mean over batches (the rows without weights).
+def compute_class_weights(
+    wanted: ClassWeight, loader: Any, schema: Schema | None, ranks: RankGroup | None = None
+) -> Tensor:
+    """Compute a float32 weight per class: n / (K count) for `"balanced"`, or the given ones, 1 for other classes.
 
-    Args:
-        values: B losses, weighted here; or their mean, taken as it is.
-        batch: whose weights count.
+    The loader is read once if it does not hold all targets in one block.
+
+    Raises:
+        BadConfig: the target has no classes, or not those that were named.
+        BadData: a class has no row.
+    """
+    target = None if schema is None else schema.target
+    if schema is None or target is None or target.classes is None or schema.task == "multilabel":
+        several = schema is not None and schema.task == "multilabel"
+        none = "nothing tells the classes" if target is None else "the target has no classes"
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "a row has several targets, and one weight" if several else none,
+            got=[item.name for item in schema.targets] if several and schema is not None else wanted,
+            expected="a classification of one target, and a loader of gp.Pipeline",
+            remedy="class_weight=None, or Features(weight=...) for a weight per row",
+        )
+    classes = list(target.classes)
+    if not isinstance(wanted, str):
+        for name in wanted:
+            if name not in classes or not wanted[name] >= 0:
+                problem = "no such class" if name not in classes else "a weight below 0"
+                expected, remedy = f"weights of some of {classes}", "class_weight='balanced'"
+                raise refuse_argument(
+                    "Trainer", "class_weight", {name: wanted[name]}, expected, remedy, problem=problem
+                )
+        return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
+    streamed = getattr(loader, "residency", "stream") == "stream"
+    counts = torch.zeros(len(classes), dtype=torch.int64)
+    for batch in loader if streamed else [loader.table]:
+        found = batch.target
+        if ranks is not None and ranks.size > 1 and batch.weight is not None:
+            found = found[batch.weight > 0]  # padding has no weight
+        counts += torch.bincount(found.long(), minlength=len(classes)).cpu()
+    if ranks is not None and (streamed or "shards" in loader.state_dict()):
+        counts = ranks.all_gather_scalar(counts).sum(0)
+    if not counts.all():
+        raise BadData(
+            "Trainer(class_weight='balanced')",
+            "a class has no row",
+            got=dict(zip(classes, counts.tolist(), strict=True)),
+            expected="rows of every class",
+            remedy="a mapping from classes to weights, or more rows",
+        )
+    return (counts.sum() / (len(classes) * counts)).float()
+
+
+def weight_by_class(batch: Any, weights: Tensor) -> Any:
+    """Multiply each row's weight by that of its class."""
+    if not is_dataclass(batch) or isinstance(batch, type):
+        raise BadConfig(
+            "Trainer(class_weight=)",
+            "the batches have no weights to change",
+            got=type(batch).__name__,
+            expected="batches of gp.Pipeline's loader",
+            remedy="pipeline.loader(...)",
+        )
+    own: Any = batch
+    of_class = weights[own.target.long()]
+    return replace(own, weight=of_class if own.weight is None else own.weight * of_class)
+
+
+def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
+    """Compute the mean of a batch's losses, and its weight in a mean over batches (the rows without weights).
+
+    B losses are weighted here; a scalar is taken as the mean.
 
     Raises:
         SchemaMismatch: no tensor, or neither a scalar nor one value a row.
-
-    Example:
-        >>> from gpupipe.tensors.batch import Batch
-        >>> batch = Batch(torch.zeros(2, 0), torch.zeros(2, 0), weight=torch.tensor([3.0, 1.0]))
-        >>> compute_mean_loss(torch.tensor([1.0, 5.0]), batch)
-        (tensor(2.), tensor(4.))
     """
-    if not isinstance(values, Tensor):
-        raise SchemaMismatch(
-            "loss",
-            "not a tensor",
-            got=type(values),
-            expected=f"a tensor of shape () or ({num_rows(batch)},)",
-            remedy="return the loss, not its `.item()`",
-        )
-    weight = get_weight(batch)
-    if values.ndim == 0:
+    weight, is_tensor = get_weight(batch), isinstance(values, Tensor)
+    if is_tensor and values.ndim == 0:
         return values, num_rows(batch) if weight is None else weight.sum()
-    if values.ndim != 1 or (weight is not None and values.shape != weight.shape):
+    if not is_tensor or values.ndim != 1 or (weight is not None and values.shape != weight.shape):
+        per_row = "loss=lambda output, batch: per_row(output, batch).mean(1)"
         raise SchemaMismatch(
             "loss",
-            "neither a scalar nor one value a row",
-            got=tuple(values.shape),
-            expected=f"shape () or ({num_rows(batch)},)",
-            remedy="loss=lambda output, batch: per_row(output, batch).mean(1)",
+            "neither a scalar nor one value a row" if is_tensor else "not a tensor",
+            got=tuple(values.shape) if is_tensor else type(values),
+            expected=f"a tensor of shape () or ({num_rows(batch)},)",
+            remedy=per_row if is_tensor else "return the loss, not its `.item()`",
         )
     if weight is None:
         return values.mean(), values.shape[0]
@@ -281,13 +288,6 @@ class LossMean:
 
     On a CPU the batches' losses are kept for a while and summed many at a time, one after the other all the same: four
     operations on single numbers would cost a small network's step 3 %.
-
-    Example:
-        >>> losses = LossMean(torch.device("cpu"))
-        >>> losses.add(torch.tensor(1.0), 3)
-        >>> losses.add(torch.tensor(5.0), 1)
-        >>> losses.read()
-        2.0
     """
 
     def __init__(self, device: torch.device, ranks: RankGroup | None = None) -> None:
@@ -338,13 +338,10 @@ class LossMean:
         return torch.cat([each[:, :2].sum(0), each[:, 2:].amin(0)])
 
     def read(self, where: str = "loss") -> float | None:
-        """Return the mean, or None if no weight was counted. The host waits for the device.
+        """Return the mean, or None if no weight was counted; the host waits for 24 bytes.
 
         Raises:
             BadData: the mean is not finite; `where` is named.
-
-        Memory:
-            Copies 24 bytes to the host.
         """
         total, weight, _ = self.sum_over_ranks().tolist()
         mean = None if weight == 0 else total / weight
@@ -367,8 +364,12 @@ class PairwiseRanking:
 
     Args:
         group: a kept column (`gp.Features(keep=...)`), within whose values rows are ordered, such as a query; None for
-            all rows of a batch. Pairs are those of a batch: rows of a group in different batches are paired only
-            when the shuffle brings them together.
+            all rows of a batch. Rows of a group in different batches are paired only when the shuffle brings them
+            together.
+
+    Raises:
+        ColumnNotFound: (when called) the batch has no such kept column.
+        SchemaMismatch: (when called) more than one output a row.
 
     Memory:
         Some 16 bytes per pair of rows of a batch on the device: 0.3 GB at 4096 rows, four times that at 8192.
@@ -384,22 +385,13 @@ class PairwiseRanking:
         self.group = group
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """Compute the mean over the pairs, a scalar.
-
-        Raises:
-            ColumnNotFound: the batch has no such kept column.
-            SchemaMismatch: more than one output a row.
-        """
+        """Compute the mean over the pairs, a scalar."""
         output = full_precision(output)
-        target = matching_target(output, batch, "loss PairwiseRanking")
+        where = "loss PairwiseRanking"
+        target = matching_target(output, batch, where)
         if output.ndim != 1:
-            raise SchemaMismatch(
-                "loss PairwiseRanking",
-                "more than one output a row",
-                got=tuple(output.shape),
-                expected="B values",
-                remedy="one target",
-            )
+            problem, got = "more than one output a row", tuple(output.shape)
+            raise SchemaMismatch(where, problem, got=got, expected="B values", remedy="one target")
         pairs = (target[:, None] > target).to(output.dtype)
         if self.group is not None:
             kept = getattr(batch, "keep", {})
@@ -413,9 +405,6 @@ class PairwiseRanking:
         return (pairs * losses).sum() / pairs.sum().clamp_min(TINY)
 
 
-NAMES = [name for name in LOSSES if name != "cross-entropy"]  # that one takes K logits a target
-
-
 class PerTarget:
     """Weighted mean, for each row, of a loss per output.
 
@@ -426,6 +415,7 @@ class PerTarget:
 
     Raises:
         BadConfig: an unknown name, or not one weight a loss.
+        SchemaMismatch: (when called) another number of targets.
 
     Example:
         >>> from gpupipe.tensors.batch import Batch
@@ -435,38 +425,27 @@ class PerTarget:
     """
 
     def __init__(self, losses: Sequence[str], weights: Sequence[float] | None = None) -> None:
+        names = [name for name in LOSSES if name != "cross-entropy"]  # that one takes K logits a target
         for name in losses if isinstance(losses, list | tuple) else [losses]:
-            if not isinstance(losses, list | tuple) or name not in NAMES:
-                raise refuse_choice("PerTarget", "losses", name, NAMES, "a list of these, one a target")
+            if not isinstance(losses, list | tuple) or name not in names:
+                raise refuse_choice("PerTarget", "losses", name, names, "a list of these, one a target")
         given: Any = [1.0] * len(losses) if weights is None else weights
         weights = list(given) if is_sequence(given) else []
-        good = len(weights) == len(losses) and all(is_number(weight) and 0 <= weight < inf for weight in weights)
+        good = len(weights) == len(losses) and all(is_number(weight) and 0 <= weight < math.inf for weight in weights)
         if not good or not sum(weights):
-            raise BadConfig(
-                "PerTarget(weights=)",
-                "not a weight for each loss",
-                got=given,
-                expected=f"{len(losses)} numbers of at least 0, not all 0",
-                remedy="weights=None",
-            )
+            problem, expected = "not a weight for each loss", f"{len(losses)} numbers of at least 0, not all 0"
+            raise refuse_argument("PerTarget", "weights", given, expected, "weights=None", problem=problem)
         self.losses = list(losses)
         self.shares = [weight / sum(weights) for weight in weights]
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """Compute B values of B x T outputs.
-
-        Raises:
-            SchemaMismatch: another number of targets.
-        """
-        target = matching_target(output, batch, "loss PerTarget")
+        """Compute B values of B x T outputs."""
+        where = "loss PerTarget"
+        target = matching_target(output, batch, where)
         if output.ndim != 2 or output.shape[1] != len(self.losses):
-            raise SchemaMismatch(
-                "loss PerTarget",
-                "another number of targets",
-                got=tuple(output.shape),
-                expected=f"B x {len(self.losses)}",
-                remedy="a loss for each of schema.targets",
-            )
+            problem, expected = "another number of targets", f"B x {len(self.losses)}"
+            remedy = "a loss for each of schema.targets"
+            raise SchemaMismatch(where, problem, got=tuple(output.shape), expected=expected, remedy=remedy)
         each = [
             share * LOSSES[name](output[:, place], replace(batch, target=target[:, place]))
             for place, (name, share) in enumerate(zip(self.losses, self.shares, strict=True))

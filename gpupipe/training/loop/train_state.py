@@ -1,25 +1,24 @@
-"""Training state: what callbacks read, what a checkpoint holds, and how a fit resumes from one."""
+"""Training state: what callbacks read, what a checkpoint holds, how a fit resumes, and its error of a bad loss."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gpupipe.errors import BadData
 from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import TorchBatches
-from gpupipe.training.callbacks.early_stopping import BestWeights
-from gpupipe.training.callbacks.history import History
-from gpupipe.training.cuda.cuda_graph import CursorBatches
-from gpupipe.training.cuda.profiler_ranges import Range, no_range
-from gpupipe.training.distributed.rank_group import RankGroup
-from gpupipe.training.loop.train_step import Update
+from gpupipe.training.callbacks.history import BestWeights, History
+from gpupipe.training.loop.cuda_graph import CursorBatches
+from gpupipe.training.loop.rank_group import RankGroup
+from gpupipe.training.loop.train_step import Range, Update, no_range
 
 
 @dataclass(eq=False)
@@ -87,18 +86,10 @@ class TrainState:
         """The number of batches of all epochs."""
         return self.max_epochs * self.steps_per_epoch + self._offset
 
-    def locate(self, batch: int) -> str:
-        """Name the position of a batch, numbered from 1: epoch, update, and batch if an update has several."""
-        each = self.update.accumulate
-        update = -(-batch // each)
-        of_several = "" if each == 1 else f", batch {batch}"
-        return f"epoch {self.epoch}, update {update}{of_several}"
-
     @property
     def completes_update(self) -> bool:
         """True if the last batch ends an update."""
-        done = self.step_in_epoch
-        return done % self.update.accumulate == 0 or done == self.steps_per_epoch
+        return self.step_in_epoch % self.update.accumulate == 0 or self.step_in_epoch == self.steps_per_epoch
 
     @property
     def seconds(self) -> float:
@@ -108,8 +99,8 @@ class TrainState:
     @property
     def lr(self) -> float:
         """The learning rate of the last update."""
-        per_update = self.update.accumulate
-        updates = (self.epoch - 1) * -(-self.steps_per_epoch // per_update) + -(-self.step_in_epoch // per_update)
+        each = self.update.accumulate
+        updates = (self.epoch - 1) * -(-self.steps_per_epoch // each) + -(-self.step_in_epoch // each)
         return float(self.rates[max(updates, 1) - 1]) * self.plateau_lr_factor
 
     @property
@@ -143,11 +134,11 @@ class TrainState:
         """Read a batch of this epoch again, numbered from 1; return None if the loader cannot give it again."""
         if self._rng is None:
             return None
-        before = get_random_state(self.device)
-        set_random_state(self._rng, self.device)
+        before = _get_random_state(self.device)
+        _set_random_state(self._rng, self.device)
         self._rewind_loader()
         batch = next(islice(self.train, number - 1, None), None)
-        set_random_state(before, self.device)
+        _set_random_state(before, self.device)
         return batch
 
     @contextmanager
@@ -192,12 +183,12 @@ class TrainState:
             "history": self.history.rows,
             "best": None if self.best is None else self.best.state_dict(),
             "loader": None if loader is None else loader(),
-            "rng": self.ranks.gather(get_random_state(self.device)),
+            "rng": self.ranks.gather(_get_random_state(self.device)),
             "rng_of_epoch": self.ranks.gather(None if ended else self._rng),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of another run of the same model and data."""
+        """Restore the state of another run of the same model and data, whose epochs may have another length."""
         self.epoch, self.step_in_epoch, self.rows = state["epoch"], state["step_in_epoch"], state["rows"]
         self._earlier_seconds = state["seconds"]
         self.model.load_state_dict(state["model"])
@@ -205,7 +196,12 @@ class TrainState:
         self.update.losses.sums.copy_(state["losses"])
         if not self.ranks.is_main:
             self.update.losses.sums[:2] = 0  # the first counts for all
-        self._convert_lengths(state["offset"], *state["lengths"])
+        (steps_then, each_then), steps, each = state["lengths"], self.steps_per_epoch, self.update.accumulate
+        self._offset = state["offset"] + (self.epoch - 1) * (steps_then - steps)
+        if (steps, each) != (steps_then, each_then):  # the schedule goes by epochs
+            done = self.step_in_epoch
+            begun = -(-done // each) if done == steps else done // each
+            self.update.count.fill_((self.epoch - 1) * -(-steps // each) + begun)
         self.scale_rates(state["fallen"])
         self.history.rows[:] = state["history"]
         if self.best is not None and state["best"] is not None:
@@ -218,20 +214,12 @@ class TrainState:
         self.plateau_lr_factor = plateau_lr_factor
         self.update.rates.copy_(self.rates * plateau_lr_factor)
 
-    def _convert_lengths(self, offset: int, steps_per_epoch: int, accumulate: int) -> None:
-        """Convert counters of a run whose epochs or updates had another length: the schedule goes by epochs."""
-        self._offset = offset + (self.epoch - 1) * (steps_per_epoch - self.steps_per_epoch)
-        steps, each, done = self.steps_per_epoch, self.update.accumulate, self.step_in_epoch
-        if (steps, each) != (steps_per_epoch, accumulate):
-            begun = -(-done // each) if done == steps else done // each
-            self.update.count.fill_((self.epoch - 1) * -(-steps // each) + begun)
-
     def _iterate_batches(self) -> Iterator[Any]:
         """Return an iterator over the rest of this epoch."""
         state, self._resumed_from = self._resumed_from, None
         if state is not None:
             self._restore_rng(state["rng_of_epoch"] if self.step_in_epoch else state["rng"])
-        self._rng = get_random_state(self.device)
+        self._rng = _get_random_state(self.device)
         self._rewind_loader()
         if state is None or not self.step_in_epoch:
             return iter(self.train)
@@ -257,17 +245,70 @@ class TrainState:
     def _restore_rng(self, states: list[list[Tensor]]) -> None:
         """Restore this rank's random state; ranks without a saved one keep their own."""
         if self.ranks.rank < len(states):
-            set_random_state(states[self.ranks.rank], self.device)
+            _set_random_state(states[self.ranks.rank], self.device)
 
 
-def get_random_state(device: torch.device) -> list[Tensor]:
+def _get_random_state(device: torch.device) -> list[Tensor]:
     """Return torch's random state on the CPU and on the device; the host does not wait."""
     states = [torch.default_generator.get_state()]
     return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
 
 
-def set_random_state(states: list[Tensor], device: torch.device) -> None:
-    """Set torch's random state."""
+def _set_random_state(states: list[Tensor], device: torch.device) -> None:
     torch.default_generator.set_state(states[0])
     if device.type == "cuda" and len(states) > 1:
         torch.cuda.set_rng_state(states[1], device)
+
+
+def check_loss(run: TrainState, since: int) -> float | None:
+    """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.
+
+    The sum of losses shows what is not finite, and a counter on the device says at which of the batches after `since`
+    it began, so a healthy run costs no extra read of the device.
+
+    Raises:
+        BadData: it is not finite. The batch is named, with its rows where they are the reason.
+    """
+    where = f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}"
+    try:
+        return run.update.losses.read(where)
+    except BadData as seen:
+        if isinstance(run.train, CursorBatches):
+            run.train = run.train.loader  # batches to look into
+        number = min(int(run.update.losses.sum_over_ranks()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
+        reasons = run.ranks.gather(_describe_rows(run, number))
+        reason = next(filter(None, reasons), "") or _describe_weights(run)  # of the first rank with one
+        each = run.update.accumulate
+        place = f"epoch {run.epoch}, update {-(-number // each)}" + ("" if each == 1 else f", batch {number}")
+        problem = f"the loss is not finite: {reason}"
+        raise BadData(
+            f"Trainer.fit, {place}", problem, got=seen.got, expected=seen.expected, remedy=seen.remedy
+        ) from None
+
+
+def _describe_rows(run: TrainState, number: int) -> str:
+    """Name the first tensor of a batch that holds non-finite values, and their rows; "" if there is none."""
+    batch: Any = run.batch_at(number)
+    schema: Any = getattr(run.train, "schema", None)
+    values = {item.name: getattr(batch, item.name) for item in fields(batch)} if is_dataclass(batch) else {}
+    for name, tensor in values.items():
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.isfinite().all():
+            continue
+        places = (~tensor.isfinite()).nonzero().cpu()
+        in_column = name == "numeric" and schema is not None
+        what = f"column {schema.numeric[int(places[0, 1])].name!r}" if in_column else name
+        rows, known = torch.unique(places[:, 0]), getattr(run.train, "row_numbers", None)
+        if known is not None:
+            rows = known(run.epoch - 1, number - 1).cpu()[rows]
+        examples = ", ".join(map(str, rows[:5].tolist())) + (" ..." if len(rows) > 5 else "")
+        whose = "rows" if known is not None else "of the batch the rows"
+        return f"its batch has values in {what} that are not finite ({whose} {examples})"
+    return ""
+
+
+def _describe_weights(run: TrainState) -> str:
+    bad = [name for name, weight in run.model.named_parameters() if not weight.isfinite().all()]
+    if not bad:
+        return "its features, its target and the weights are finite"
+    more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
+    return f"its features and target are finite, the weights of {bad[0]!r}{more} are not"

@@ -9,22 +9,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.cuda.profiler_ranges import Range, no_range
-from gpupipe.training.distributed.rank_group import RankGroup
 from gpupipe.training.loop.batches import num_rows, split_rows
 from gpupipe.training.loop.losses import TINY, LossMean
-from gpupipe.training.optim.ema import EMA
-from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.rowwise_adagrad import add_gradients, compact, get_entries
+from gpupipe.training.loop.rank_group import RankGroup
+from gpupipe.training.optim.optimizers import EMA, LossScale, add_gradients, compact, get_entries
+
+# Names a part of an update (data, forward, backward, optimizer) for a profiler.
+Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
+
+_NOTHING = nullcontext()
 
 logger = logging.getLogger(__name__)
+
+
+def no_range(_name: str) -> AbstractContextManager[object]:
+    """Return an empty context: no profiler."""
+    return _NOTHING
 
 
 class Update:
@@ -79,6 +86,8 @@ class Update:
         self.range: Range = no_range
         self._weight = torch.zeros((), device=rates.device)
         self._waiting = False  # whether there are gradients that wait for the step
+        owners: dict[str, LossScale | EMA | None] = {"scale": scale, "average": average}
+        self._owners = {name: owner for name, owner in owners.items() if owner is not None}
         # The rate that most groups share is written to directly; others are multiples of it.
         groups = optimizer.param_groups
         rates_of = {id(group["lr"]): (group["lr"].view(1), group.get("lr_factor", 1.0)) for group in groups}
@@ -92,10 +101,7 @@ class Update:
         self.step()
 
     def learn(self, batch: Any) -> None:
-        """Add the gradients of `batch`, and count its loss in `losses`.
-
-        Where memory does not suffice the batch is learnt in parts from now on, half as large until they fit.
-        """
+        """Add the gradients of `batch`, in smaller parts from now on if memory does not suffice; count its loss."""
         parts = [batch] if self.parts == 1 else list(split_rows(batch, self.parts))
         while parts:
             if self._fits(parts[0]):
@@ -113,12 +119,11 @@ class Update:
         else:
             return True
         self.parts *= 2
-        logger.warning(
+        text = (
             "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the same, "
-            "unless rows of a batch see each other (batch normalisation, a loss of pairs)",
-            self.parts,
-            -(-num_rows(part) // 2),
+            "unless rows of a batch see each other (batch normalisation, a loss of pairs)"
         )
+        logger.warning(text, self.parts, -(-num_rows(part) // 2))
         return False
 
     def _learn(self, batch: Any) -> None:
@@ -227,26 +232,26 @@ class Update:
                         remedy="optimizer='adamw'",
                     )
                 state[f"optimizer.{index}.{name}"] = value
-        for part, owner in (("scale", self.scale), ("average", self.average)):
-            if owner is not None:
-                state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}
+        for part, owner in self._owners.items():
+            state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave, between two updates and before anything is captured."""
         self.count.copy_(state["count"])
         found: dict[int, dict[str, Tensor]] = {}
+        parts: dict[str, dict[str, Tensor]] = {}
         for name, value in state.items():
             part, _, rest = name.partition(".")
+            index, _, key = rest.partition(".")
             if part == "optimizer":
-                index, _, key = rest.partition(".")
                 found.setdefault(int(index), {})[key] = value
+            else:
+                parts.setdefault(part, {})[rest] = value
         rates = [group["lr"] for group in self.optimizer.param_groups]
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": found, "param_groups": groups})
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr  # torch puts a copy in its place, which the schedule would not reach
-        for part, owner in (("scale", self.scale), ("average", self.average)):
-            if owner is not None:
-                own = {name.removeprefix(f"{part}."): value for name, value in state.items() if name.startswith(part)}
-                owner.load_state_dict(own)
+        for part, owner in self._owners.items():
+            owner.load_state_dict(parts.get(part, {}))

@@ -1,4 +1,4 @@
-"""Training loop, top to bottom.
+"""Training loop, top to bottom; and a model's metrics or outputs over a loader.
 
 An epoch is updates (`train_step.py`) over the train loader, metrics over the validation loader, and a row of history.
 The host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
@@ -7,39 +7,29 @@ The host reads results once per `log_every` batches and at the end of an epoch, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.training.callbacks.callback import Callbacks
 from gpupipe.training.callbacks.history import History
-from gpupipe.training.checkpointing.checkpoint_callback import resume as go_on
-from gpupipe.training.cuda.cuda_graph import CapturedUpdate
-from gpupipe.training.distributed.rank_group import rank_group
-from gpupipe.training.distributed.remote_fit import RemoteRows, fit_on_workers
-from gpupipe.training.loop.batches import move, num_batches, num_rows
-from gpupipe.training.loop.build import (
-    check,
-    check_batches,
-    choose_loss_and_metrics,
-    make_callbacks,
-    make_history,
-    prepare_model,
-    start_run,
-    warn_large_tables,
-)
-from gpupipe.training.loop.device import choose_device, fork_rng, session
-from gpupipe.training.loop.divergence import check_loss
-from gpupipe.training.loop.evaluation import evaluate, predict
-from gpupipe.training.loop.settings import TrainerSettings
-from gpupipe.training.loop.train_state import TrainState
+from gpupipe.training.checkpointing import checkpoint_callback
+from gpupipe.training.loop import build
+from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
+from gpupipe.training.loop.cuda_graph import CapturedUpdate
+from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
+from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
+from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.rank_group import RankGroup, rank_group
+from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import Update
 from gpupipe.training.optim.schedules import get_plateau_factor
 
@@ -53,8 +43,18 @@ class Batches(Protocol):
     def __len__(self) -> int: ...
 
 
+@runtime_checkable
+class RemoteRows(Protocol):
+    """Loader whose rows are in other processes, those of `executor`."""
+
+    executor: Any
+
+    def fit_on_workers(self, trainer: build.TrainerSettings, valid: Any, resume: Any) -> History:
+        """Fit in the processes that hold the rows; the trainer's model has the weights afterwards."""
+
+
 @dataclass(eq=False, repr=False)
-class Trainer(TrainerSettings):
+class Trainer(build.TrainerSettings):
     """Trainer of a module on batches.
 
     The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
@@ -65,21 +65,20 @@ class Trainer(TrainerSettings):
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
-            is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` in the batch's place;
+            is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` instead of the batch;
             where rows have weights, with `reduction="none"`. A regression's targets are standardised by default; but
             for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
-        lr: the highest learning rate; `scaled_rate` for a large batch. None for the model's own `learning_rate`, 3e-3
-            where it has none.
+        lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
         schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the fraction
             of updates done, see `compute_learning_rates`. Fewer than 20 updates raise a warning.
         warmup: fraction of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
         param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
-        max_grad_norm: the largest norm of all gradients together; None for no limit.
+        max_grad_norm: the largest norm of all gradients together.
         accumulate: batches an update is made of: the same as batches that many times larger.
-        ema_decay: decay of an average of the weights, which is what is evaluated and kept (`EMA`); None for none.
+        ema_decay: decay of an average of the weights, which is what is evaluated and kept (`EMA`).
         label_smoothing: fraction of each label given to all classes alike; in training only.
         precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
             "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
@@ -87,9 +86,8 @@ class Trainer(TrainerSettings):
             patterns of modules' names, or True for the members of all `nn.ModuleList`s.
         compile: whether forward pass and loss go through torch.compile.
         cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
-        class_weight: None, "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
-            mapping from classes to weights. Times `batch.weight`, in training only: metrics and evaluation stay as
-            they are.
+        class_weight: "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
+            mapping from classes to weights. Times `batch.weight`, in training only.
         metrics: "auto" (those that go with a named loss), or a list of names and `Metric`s, computed on validation.
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
@@ -113,14 +111,9 @@ class Trainer(TrainerSettings):
         >>> x = torch.linspace(-1, 1, 64)[:, None]
         >>> loader = [Batch(x, torch.zeros(64, 0, dtype=torch.int32), target=(x[:, 0] > 0).float())]
         >>> trainer = Trainer(MLP(numeric=1, hidden=(8,)), loss="bce", max_epochs=50, lr=0.05, device="cpu")
-        >>> history = trainer.fit(loader, loader)
-        >>> history.best["valid_accuracy"]
+        >>> trainer.fit(loader, loader).best["valid_accuracy"]
         1.0
     """
-
-    def __post_init__(self) -> None:
-        check(self)
-        super().__post_init__()
 
     def fit(
         self,
@@ -130,9 +123,7 @@ class Trainer(TrainerSettings):
         resume: str | Path | None = None,
         executor: object = None,
     ) -> History:
-        """Train the model and return the history.
-
-        The model is left in evaluation mode. `train_loss` is the mean over the epoch while the weights moved.
+        """Train the model, leave it in evaluation mode, and return the history.
 
         Args:
             train: iterated once an epoch, after `set_epoch(epoch)` where it has that; epochs count from 0 there.
@@ -142,8 +133,8 @@ class Trainer(TrainerSettings):
             executor: the cluster whose workers hold the loaders' rows (`ClusterLoader`); the loaders know it.
 
         Returns:
-            One row per epoch: epoch (from 1), train_loss, valid_loss and valid_<metric> (where defined), lr (the
-            epoch's last), seconds and rows_per_second (of training).
+            One row per epoch: epoch (from 1), train_loss (the mean while the weights moved), valid_loss and
+            valid_<metric> (where defined), lr (the epoch's last), seconds and rows_per_second (of training).
 
         Raises:
             BadData: no rows, no weight, a loss that is not finite (epoch, update and rows are named).
@@ -159,26 +150,25 @@ class Trainer(TrainerSettings):
             `early_stopping` one more copy of the weights.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
-            return fit_on_workers(self, train, valid, resume, executor)
-        check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
+            return _fit_on_workers(self, train, valid, resume, executor)
+        build.check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise BadConfig(
                 "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
             )
-        warn_large_tables(self)
-        loss, metrics = choose_loss_and_metrics(self, train)
+        loss, metrics = build.choose_loss_and_metrics(self, train)
         steps = num_batches(train)
-        history = make_history(self, metrics, validated=valid is not None)
+        history = build.make_history(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
         with (
             rank_group(train, self.timeout) as ranks,
             self._session(device, ranks.rank),
-            prepare_model(self),
+            build.prepare_model(self),
         ):
-            learner, run = start_run(self, loss, train, history, steps, device, ranks)
+            learner, run = build.start_run(self, loss, train, history, steps, device, ranks)
             update, best = run.update, run.best
-            resumed = resume is not None and go_on(run, resume, self.saves)
-            callbacks = make_callbacks(self, ranks, resumed=resumed)
+            resumed = resume is not None and checkpoint_callback.resume(run, resume, self.saves)
+            callbacks = build.make_callbacks(self, ranks, resumed=resumed)
             with callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.on_epoch_start(run)
@@ -187,7 +177,7 @@ class Trainer(TrainerSettings):
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
                         with fork_rng(device), update.use_ema(), run.validation():
-                            figures = evaluate(self.model, valid, loss, metrics, device, self.precision, ranks)
+                            figures = _evaluate(self.model, valid, loss, metrics, device, self.precision, ranks)
                         if not figures and ranks.is_main and not len(history):
                             why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
                             logger.warning("the valid loader has no rows (%s): no figures of validation", why)
@@ -214,7 +204,13 @@ class Trainer(TrainerSettings):
         for batch in run.batches():
             run.step_in_epoch += 1
             if run.step_in_epoch > run.steps_per_epoch:
-                raise _longer_than_it_says(run.steps_per_epoch)
+                raise BadConfig(
+                    "Trainer.fit",
+                    "the train loader gives more batches than its len()",
+                    got=f"more than {run.steps_per_epoch}",
+                    expected="len(loader) batches each epoch, which the schedule is made for",
+                    remedy="a loader whose __len__ counts the batches of one epoch, not rows",
+                )
             if size := num_rows(batch):
                 learner.learn(move(batch, run.device))
                 run.rows += size * run.ranks.size
@@ -235,9 +231,6 @@ class Trainer(TrainerSettings):
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """Compute the mean loss and the metrics over a loader, by name, without those undefined for its rows.
 
-        Args:
-            loader: batches with a target; its weights count.
-
         Raises:
             BadData: no target, or a loss that is not finite.
             BadConfig: no loader, or "auto" loss without a schema.
@@ -245,11 +238,11 @@ class Trainer(TrainerSettings):
         Memory:
             Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
         """
-        check_batches("Trainer.evaluate", loader=loader)
-        loss, metrics = choose_loss_and_metrics(self, loader)
+        build.check_batches("Trainer.evaluate", loader=loader)
+        loss, metrics = build.choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
-            return evaluate(self.model, loader, loss, metrics, device, self.precision, ranks)
+            return _evaluate(self.model, loader, loss, metrics, device, self.precision, ranks)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """Return the model's outputs in the loader's row order: logits, or a regression's values in its own units.
@@ -268,14 +261,97 @@ class Trainer(TrainerSettings):
         Memory:
             The outputs, twice for a moment.
         """
-        check_batches("Trainer.predict", loader=loader)
-        device = choose_device(self.device, loader)
-        with self._session(device):
-            output, units = predict(self.model, loader, device, self.precision), getattr(loader, "target_units", None)
-            return output if units is None or not len(output) else units(output)
+        build.check_batches("Trainer.predict", loader=loader)
+        device, outputs = choose_device(self.device, loader), []
+        with self._session(device), _eval_mode(self.model, device, self.precision) as forward:
+            for batch in move_batches(loader, device):
+                output = forward(batch)
+                if not isinstance(output, Tensor):
+                    raise BadData(
+                        "Trainer.predict",
+                        "the model's output is no tensor",
+                        got=type(output).__name__,
+                        expected="one tensor whose first dimension is the row",
+                        remedy="model(batch) yourself, batch by batch",
+                    )
+                outputs.append(full_precision(output).clone())  # an output may be a view of a batch that is used again
+            if not outputs:
+                return torch.empty(0, device=device)
+            units = getattr(loader, "target_units", None)
+            return torch.cat(outputs) if units is None else units(torch.cat(outputs))
 
     def _session(self, device: torch.device, rank: int = 0) -> AbstractContextManager[None]:
         return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)
+
+
+def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, executor: Any) -> History:
+    """Fit in the processes that hold the rows, all of them the executor's."""
+    for loader in (train, valid):
+        if loader is None:
+            continue
+        place = loader.executor if isinstance(loader, RemoteRows) else None
+        if place is None or place is not (executor or getattr(train, "executor", None)):
+            raise BadConfig(
+                "Trainer.fit",
+                "the rows of a loader lie in this process" if place is None else "a loader's rows lie on other workers",
+                got=type(loader).__name__,
+                expected="all loaders' rows on the executor's workers",
+                remedy="gp.ClusterLoader(cluster, pipeline, data)",
+            )
+    history: History = train.fit_on_workers(trainer, valid, resume)
+    return history
+
+
+def _evaluate(
+    model: nn.Module,
+    loader: Iterable[Any],
+    loss: Loss,
+    metrics: Sequence[Metric],
+    device: torch.device,
+    precision: str,
+    ranks: RankGroup,
+) -> dict[str, float]:
+    """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
+
+    If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
+    """
+    readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
+    losses = LossMean(device, readers)
+    for metric in metrics:
+        metric.reset()
+    with _eval_mode(model, device, precision) as forward:
+        for batch in move_batches(loader, device):
+            output = forward(batch)
+            losses.add(*compute_mean_loss(loss(output, batch), batch))
+            for metric in metrics:
+                metric.update(*_gather_ranks(output, batch, readers))
+    figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
+    defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
+    return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
+
+
+def _gather_ranks(output: Any, batch: Any, ranks: RankGroup) -> tuple[Any, Any]:
+    """Gather outputs, targets, weights and kept columns of all ranks' rows; features are not gathered."""
+    if ranks.size == 1:
+        return output, batch
+    given = {"target": batch.target, "weight": batch.weight}
+    there = {name: ranks.all_gather_rows(value) for name, value in given.items() if value is not None}
+    output = ranks.all_gather_rows(output)
+    numeric, codes = batch.numeric.new_empty(len(output), 0), batch.codes.new_empty(len(output), 0)
+    kept = {name: ranks.all_gather_rows(value) for name, value in batch.keep.items()}
+    return output, replace(batch, numeric=numeric, codes=codes, keep=kept, lists={}, **there)
+
+
+@contextmanager
+def _eval_mode(model: nn.Module, device: torch.device, precision: str) -> Iterator[Callable[[Any], Any]]:
+    """Give the model's call on the device, in evaluation mode without gradients, and restore the mode."""
+    was_training = model.training
+    model.to(device).eval()
+    try:
+        with torch.no_grad():
+            yield make_forward(precision, model, device)
+    finally:
+        model.train(was_training)
 
 
 def _nothing_to_learn(rows: int, loader: Any) -> BadData:
@@ -293,13 +369,3 @@ def _drops_all(loader: Any) -> bool:
     if rows is None and isinstance(getattr(loader, "dataset", None), Sized):
         rows = len(loader.dataset)
     return bool(rows) and getattr(loader, "drop_last", False) is True
-
-
-def _longer_than_it_says(steps: int) -> BadConfig:
-    return BadConfig(
-        "Trainer.fit",
-        "the train loader gives more batches than its len()",
-        got=f"more than {steps}",
-        expected="len(loader) batches each epoch, which the schedule is made for",
-        remedy="a loader whose __len__ counts the batches of one epoch, not rows",
-    )

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
-from gpupipe.support.validation import check_bool, refuse_choice
+from gpupipe.support.validation import check_bool, refuse_argument, refuse_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,10 @@ class LoadReport:
     other_shape: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
     def __str__(self) -> str:
-        parts = [f"{len(self.loaded)} loaded"]
-        parts += [f"missing: {', '.join(self.missing)}"] if self.missing else []
-        parts += [f"unexpected: {', '.join(self.unexpected)}"] if self.unexpected else []
         shapes = [f"{name} {given} for {mine}" for name, (mine, given) in self.other_shape.items()]
-        return "; ".join(parts + ([f"other shape: {', '.join(shapes)}"] if shapes else []))
+        others = {"missing": self.missing, "unexpected": self.unexpected, "other shape": shapes}
+        parts = [f"{what}: {', '.join(names)}" for what, names in others.items() if names]
+        return "; ".join([f"{len(self.loaded)} loaded", *parts])
 
 
 def load_weights(
@@ -76,13 +75,12 @@ def load_weights(
     _check_model("load_weights", model)
     check_bool(load_weights, strict=strict)
     if not isinstance(weights, str | Path | Mapping):
-        raise BadConfig(
-            "load_weights(weights=)",
-            "not weights",
-            got=type(weights),
-            expected="tensors by name, or a file's path",
-            remedy="load_weights(model, other.state_dict())",
+        got, expected, remedy = (
+            type(weights),
+            "tensors by name, or a file's path",
+            "load_weights(model, other.state_dict())",
         )
+        raise refuse_argument("load_weights", "weights", got, expected, remedy, problem="not weights")
     given = _read(weights) if isinstance(weights, str | Path) else weights
     given = {name.removeprefix(prefix): value for name, value in given.items()}
     own = model.state_dict()
@@ -112,56 +110,6 @@ def load_weights(
     return report
 
 
-def freeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Freeze the parameters whose names fit for the next fits; return their names.
-
-    Raises:
-        BadConfig: a pattern that fits none.
-
-    Example:
-        >>> freeze(nn.Linear(2, 1), "bias")
-        ['bias']
-    """
-    return _switch(model, patterns, trained=False)
-
-
-def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Unfreeze the parameters whose names fit for the next fits; return their names.
-
-    Raises:
-        BadConfig: a pattern that fits none.
-
-    Example:
-        >>> unfreeze(nn.Linear(2, 1).requires_grad_(False), "*")
-        ['weight', 'bias']
-    """
-    return _switch(model, patterns, trained=True)
-
-
-def _switch(model: nn.Module, patterns: tuple[Any, ...], *, trained: bool) -> list[str]:
-    owner = "unfreeze" if trained else "freeze"
-    _check_model(owner, model)
-    parameters = dict(model.named_parameters())
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in parameters):
-            raise refuse_choice(owner, "patterns", pattern, parameters, "a pattern of these, as 'embedding.*'")
-    names = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    for name in names:
-        parameters[name].requires_grad_(trained)
-    return names
-
-
-def _check_model(owner: str, model: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise BadConfig(
-            f"{owner}(model=)",
-            "not a model",
-            got=model,
-            expected="a torch.nn.Module",
-            remedy=f"{owner}(trainer.model, ...)",
-        )
-
-
 def _read(path: str | Path) -> Mapping[str, Tensor]:
     file = Path(path)
     if (file / "model.safetensors").is_file():
@@ -178,3 +126,47 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
             remedy="torch.save(model.state_dict(), path)",
         ) from cause
     return found
+
+
+def freeze(model: nn.Module, *patterns: str) -> list[str]:
+    """Freeze the parameters whose names fit for the next fits; return their names.
+
+    Raises:
+        BadConfig: a pattern that fits none.
+
+    Example:
+        >>> freeze(nn.Linear(2, 1), "bias")
+        ['bias']
+    """
+    return _switch("freeze", model, patterns, trained=False)
+
+
+def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
+    """Unfreeze the parameters whose names fit for the next fits; return their names.
+
+    Raises:
+        BadConfig: a pattern that fits none.
+
+    Example:
+        >>> unfreeze(nn.Linear(2, 1).requires_grad_(False), "*")
+        ['weight', 'bias']
+    """
+    return _switch("unfreeze", model, patterns, trained=True)
+
+
+def _switch(owner: str, model: nn.Module, patterns: tuple[Any, ...], *, trained: bool) -> list[str]:
+    _check_model(owner, model)
+    parameters = dict(model.named_parameters())
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not any(fnmatchcase(name, pattern) for name in parameters):
+            raise refuse_choice(owner, "patterns", pattern, parameters, "a pattern of these, as 'embedding.*'")
+    names = [name for name in parameters if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    for name in names:
+        parameters[name].requires_grad_(trained)
+    return names
+
+
+def _check_model(owner: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        remedy = f"{owner}(trainer.model, ...)"
+        raise refuse_argument(owner, "model", model, "a torch.nn.Module", remedy, problem="not a model")

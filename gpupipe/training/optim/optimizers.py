@@ -1,8 +1,12 @@
-"""Optimisers by name, and which parameters get which learning rate and weight decay."""
+"""Optimisers by name, LAMB, row-wise Adagrad for large tables, a loss scale for float16, and an average of weights.
+
+Nothing here makes the host wait for the device, so that a CUDA graph can hold it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import Any, TypeAlias, cast
@@ -13,28 +17,22 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import refuse_choice
-from gpupipe.training.optim.lamb import Lamb
-from gpupipe.training.optim.rowwise_adagrad import RowWise, is_table
 
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
 # Patterns of parameters' names, and what is different for them: {"embedding.*": {"lr": 1e-4, "weight_decay": 0.0}}.
 Groups: TypeAlias = Mapping[str, Mapping[str, float]]
 
-OPTIMIZERS: dict[str, MakeOptimizer] = {
-    "adamw": lambda groups, lr: AdamW(groups, lr=lr, fused=True, capturable=lr.is_cuda),
-    "sgd": lambda groups, lr: SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True),
-    "lamb": lambda groups, lr: Lamb(groups, lr=lr),
-    "rowwise": lambda groups, lr: RowWise(groups, lr=lr),
-}
+# A dense gradient of a table of V rows is V rows to write and, with AdamW, seven times that to read and write: 20 GB a
+# step for 10 million rows of 64. 32 B of traffic a value make 8 us at 4 TB/s: a tenth of a small network's step.
+TABLE = 1 << 20
+
+# As torch.amp.GradScaler: from 2^16, halved at an overflow, doubled after 2000 updates without one.
+_START, _BACKOFF, _GROWTH, _INTERVAL = 2.0**16, 0.5, 2.0, 2000
 
 
 def check_optimizer(choice: object) -> None:
-    """Raise for an unknown optimiser.
-
-    Raises:
-        BadConfig: an unknown name, an optimiser that is made already, or neither a name nor a function.
-    """
+    """Refuse an unknown name, an optimiser that is made already, and what is neither a name nor a function."""
     also = "a class of torch.optim, or a function of the parameters and the learning rate"
     if isinstance(choice, Optimizer):
         raise BadConfig(
@@ -55,18 +53,10 @@ def check_optimizer(choice: object) -> None:
 
 
 def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
-    """Make an optimiser by name, of a torch class, or by the caller's function of groups and rate.
+    """Make an optimiser by name, of a torch class, or by the caller's function of parameters and rate.
 
-    "adamw" (Loshchilov & Hutter, arXiv:1711.05101) and "sgd" (Nesterov momentum 0.9) are torch's fused ones; "lamb" and
-    "rowwise" are `Lamb` and `RowWise`. A function gets the parameters alone, and says all else itself.
-
-    Args:
-        choice: which.
-        groups: of `make_parameter_groups`; a class gets them as they are.
-        lr: 0-d, on the device; the schedule writes to it.
-
-    Raises:
-        BadConfig: an unknown name, or an optimiser that would not follow the schedule.
+    "adamw" (Loshchilov & Hutter, arXiv:1711.05101) and "sgd" (Nesterov momentum 0.9) are torch's fused ones. `lr` is
+    0-d, on the device, and the schedule writes to it: an optimiser with a rate of its own is refused.
     """
     check_optimizer(choice)
     if isinstance(choice, str):
@@ -77,23 +67,20 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
         optimizer = cast(Any, choice)(groups, lr=lr, **capturable)
     else:
         optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
+    remedy = "optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
     if not isinstance(optimizer, Optimizer):
         raise BadConfig(
             "Trainer(optimizer=)",
             "the function gives no optimiser",
             got=type(optimizer),
             expected="a torch.optim.Optimizer",
-            remedy="optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)",
+            remedy=remedy,
         )
     for group in optimizer.param_groups:
         if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
-            raise BadConfig(
-                "Trainer(optimizer=)",
-                "the optimiser has a learning rate of its own",
-                got=group["lr"],
-                expected="the tensor it is given, which the schedule writes to",
-                remedy="optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)",
-            )
+            problem = "the optimiser has a learning rate of its own"
+            expected = "the tensor it is given, which the schedule writes to"
+            raise BadConfig("Trainer(optimizer=)", problem, got=group["lr"], expected=expected, remedy=remedy)
     return optimizer
 
 
@@ -119,15 +106,6 @@ def make_parameter_groups(
         weight_decay: of weights.
         groups: what is different for some, by pattern of name; the first pattern that fits counts.
         tables: mark large embeddings, for `RowWise`.
-
-    Raises:
-        BadConfig: nothing to train, or a pattern that fits no parameter.
-
-    Example:
-        >>> model = nn.Linear(2, 1)
-        >>> groups = make_parameter_groups(model, torch.ones(()), highest=1.0, weight_decay=0.1)
-        >>> [group["weight_decay"] for group in groups]
-        [0.1, 0.0]
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -138,15 +116,17 @@ def make_parameter_groups(
             expected="a module with trainable parameters",
             remedy="model.requires_grad_(True)",
         )
-    patterns = _check_groups(groups or {}, trained)
-    embeddings = {id(parameter) for parameter in _embeddings(model)}
+    patterns = groups or {}
+    _check_groups(patterns, trained)
+    named = [m for m in model.modules() if any("embedding" in base.__name__.lower() for base in type(m).__mro__)]
+    embeddings = {id(parameter) for module in named for parameter in module.parameters(recurse=False)}
     spared = set(getattr(model, "no_weight_decay", tuple)())
     found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         own = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})
         embedding = id(parameter) in embeddings
         decay = own.get("weight_decay", 0.0 if parameter.ndim < 2 or embedding or name in spared else weight_decay)
-        key = (own.get("lr", highest) / highest, decay, tables and embedding and is_table(parameter))
+        key = (own.get("lr", highest) / highest, decay, tables and embedding and _is_table(parameter))
         found.setdefault(key, []).append(parameter)
     return [
         {
@@ -160,13 +140,7 @@ def make_parameter_groups(
     ]
 
 
-def _embeddings(model: nn.Module) -> Iterable[nn.Parameter]:
-    for module in model.modules():
-        if any("embedding" in base.__name__.lower() for base in type(module).__mro__):
-            yield from module.parameters(recurse=False)
-
-
-def _check_groups(groups: Groups, trained: Iterable[str]) -> Groups:
+def _check_groups(groups: Groups, trained: Iterable[str]) -> None:
     for pattern, options in groups.items():
         if not any(fnmatchcase(name, pattern) for name in trained):
             raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
@@ -174,11 +148,295 @@ def _check_groups(groups: Groups, trained: Iterable[str]) -> Groups:
             if option not in ("lr", "weight_decay"):
                 raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
             if not value >= 0:
-                raise BadConfig(
-                    f"Trainer(param_groups={{{pattern!r}: ...}})",
-                    f"{option} makes no sense",
-                    got=value,
-                    expected="0 or more",
-                    remedy="freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0",
-                )
-    return groups
+                remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
+                where = f"Trainer(param_groups={{{pattern!r}: ...}})"
+                raise BadConfig(where, f"{option} makes no sense", got=value, expected="0 or more", remedy=remedy)
+
+
+class Lamb(Optimizer):
+    """LAMB: Adam whose steps are as long as the layer's weights (You et al. 2020, arXiv:1904.00962, algorithm 2).
+
+    m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w, bias-corrected as in
+    Adam; w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
+
+    All in multi-tensor calls, with rate and count on the device; a step whose `found_inf` is 1 changes nothing.
+
+    Memory:
+        Two moments as large as the weights, and two more such tensors during a step.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Tensor,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
+        super().__init__(params, {**options, "capturable": True})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
+        """Update all parameters that have a gradient."""
+        for group in self.param_groups:
+            trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if trained:
+                self._move(group, trained)
+
+    def _move(self, group: dict[str, Any], trained: list[Tensor]) -> None:
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        counted = self.state[group["params"][0]]
+        step = counted.setdefault(
+            "step", torch.zeros_like(group["lr"])
+        )  # of the group, on its first parameter's device
+        for parameter in trained:
+            state = self.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        first = [self.state[parameter]["exp_avg"] for parameter in trained]
+        second = [self.state[parameter]["exp_avg_sq"] for parameter in trained]
+        bad: Tensor | None = getattr(self, "found_inf", None)
+        if bad is not None:
+            # Not finite: they count as 0, for a share of 0 of both moments, and nothing moves.
+            gradients = [torch.where(bad > 0, 0.0, gradient) for gradient in gradients]
+        taken = 1.0 if bad is None else 1.0 - bad
+        step = counted["step"].add_(taken)
+        beta1, beta2 = group["betas"]
+        _move_towards(first, gradients, (1 - beta1) * taken)
+        _move_towards(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
+
+        deviation = torch._foreach_div(second, 1 - beta2**step)  # noqa: SLF001
+        torch._foreach_sqrt_(deviation)
+        torch._foreach_add_(deviation, float(group["eps"]))
+        change = list(torch._foreach_div(torch._foreach_div(first, 1 - beta1**step), deviation))  # noqa: SLF001
+        if group["weight_decay"]:
+            torch._foreach_add_(change, trained, alpha=group["weight_decay"])
+
+        lengths = zip(torch._foreach_norm(trained), torch._foreach_norm(change), strict=True)  # noqa: SLF001
+        trust = [torch.where((weight > 0) & (length > 0), weight / length, 1.0) for weight, length in lengths]
+        torch._foreach_mul_(change, trust)
+        torch._foreach_mul_(change, group["lr"])
+        if bad is not None:
+            change = [torch.where(bad > 0, 0.0, moved) for moved in change]
+        torch._foreach_add_(trained, change, alpha=-1.0)
+
+
+class RowWise(AdamW):
+    """AdamW, and row-wise Adagrad for large embedding tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
+
+    h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up. Groups with
+    `"table": True` have gradients of single rows (`use_sparse_gradients`).
+
+    Memory:
+        4 bytes per row of a table; of the others two moments.
+    """
+
+    def __init__(self, params: Any, lr: Tensor, eps: float = 1e-8) -> None:
+        super().__init__(params, lr=lr, eps=eps, fused=True, capturable=lr.is_cuda)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
+        """Update all parameters that have a gradient."""
+        tables = [(group, p) for group in self.param_groups if group.get("table") for p in group["params"]]
+        gradients = [parameter.grad for _, parameter in tables]
+        for _, parameter in tables:
+            parameter.grad = None  # AdamW leaves alone what has no gradient
+        super().step()
+        for (group, parameter), gradient in zip(tables, gradients, strict=True):
+            parameter.grad = gradient
+            if gradient is not None:
+                self._move(parameter, gradient, group)
+
+    def _move(self, parameter: nn.Parameter, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros(())  # which AdamW looks for when a state is loaded
+            state["squares"] = torch.zeros(len(parameter), dtype=parameter.dtype, device=parameter.device)
+        rows, values = get_entries(gradient)
+        bad = getattr(self, "found_inf", None)
+        if bad is not None:
+            values = torch.where(bad > 0, 0.0, values)
+        squares = state["squares"].index_add_(0, rows, values.square().mean(1))
+        length = squares.index_select(0, rows).sqrt_().add_(group["eps"])
+        parameter.index_add_(0, rows, values / length[:, None] * -group["lr"])
+
+
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "adamw": lambda groups, lr: AdamW(groups, lr=lr, fused=True, capturable=lr.is_cuda),
+    "sgd": lambda groups, lr: SGD(groups, lr=lr, momentum=0.9, nesterov=True, fused=True),
+    "lamb": Lamb,
+    "rowwise": RowWise,
+}
+
+
+def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the row numbers and values of a sparse gradient, of which several may be of one row.
+
+    `indices()` and `values()` need `coalesce()`, for which the host waits; torch documents these for all others.
+    """
+    return gradient._indices()[0], gradient._values()  # noqa: SLF001
+
+
+def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | None]) -> None:
+    """Add gradients of the same parameters to those they have."""
+    dense: list[tuple[Tensor, Tensor]] = []
+    for parameter, other in zip(parameters, others, strict=True):
+        gradient = parameter.grad
+        if gradient is None:
+            parameter.grad = other
+        elif other is not None and other.is_sparse:
+            rows, values = map(torch.cat, zip(get_entries(gradient), get_entries(other), strict=True))
+            parameter.grad = torch.sparse_coo_tensor(rows[None], values, gradient.shape, check_invariants=False)
+        elif other is not None:
+            dense.append((gradient, other))
+    if dense:
+        torch._foreach_add_(*map(list, zip(*dense, strict=True)))
+
+
+def compact(gradient: Tensor) -> Tensor:
+    """Sum a sparse gradient's entries of the same row into one, without changing the number of entries.
+
+    `coalesce()` drops the entries it does not need, and the host waits to know how many; here they stay, as zeros.
+    """
+    rows, values = get_entries(gradient)
+    rows, order = rows.sort()
+    values = values.index_select(0, order)
+    new = torch.cat([rows.new_zeros(min(len(rows), 1)), (rows[1:] != rows[:-1]).long()])
+    slot = new.cumsum(0)
+    sums = torch.zeros_like(values).index_add_(0, slot, values)
+    # Slots no row has need have sums of 0: they add nothing to row 0.
+    ids = torch.zeros_like(rows).scatter_(0, slot, rows)
+    return torch.sparse_coo_tensor(ids[None], sums, gradient.shape, check_invariants=False)
+
+
+def find_dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Find the large trained tables, by name, of modules with a switch `sparse` that is off."""
+    return [
+        (f"{name}.{own}".lstrip("."), table)
+        for name, module in _find_switches(model).items()
+        for own, table in module.named_parameters(recurse=False)
+        if _is_table(table) and table.requires_grad
+    ]
+
+
+@contextmanager
+def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
+    """Switch modules with a large table and a `sparse` flag (as nn.Embedding has) to sparse gradients inside."""
+    modules = _find_switches(model).values()
+    for module in modules:
+        module.sparse = True
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.sparse = False
+
+
+def _find_switches(model: nn.Module) -> dict[str, Any]:
+    """Find the modules with a large table and a flag `sparse` that is off, by name."""
+    found = {name: module for name, module in model.named_modules() if getattr(module, "sparse", None) is False}
+    return {name: module for name, module in found.items() if any(map(_is_table, module.parameters(recurse=False)))}
+
+
+def _is_table(parameter: nn.Parameter) -> bool:
+    """Return whether a dense update of an embedding costs too much."""
+    return parameter.ndim == 2 and parameter.numel() >= TABLE
+
+
+class LossScale:
+    """Scale of the loss for float16 that follows overflows on the device (Micikevicius et al., arXiv:1710.03740).
+
+    torch.amp.GradScaler reads on the host whether to step. Here the optimiser leaves out a step by itself when its
+    `found_inf` is 1: fused ones of torch, LAMB and the row-wise one can.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = _INTERVAL) -> None:
+        if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
+            raise BadConfig(
+                "Trainer(precision='fp16-mixed')",
+                "the optimiser cannot leave out a step without asking the host",
+                got=type(optimizer).__name__,
+                expected="'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True",
+                remedy="precision='bf16-mixed', or optimizer='adamw'",
+            )
+        self.value = torch.full((), _START, device=device)
+        self.interval = interval
+        self._good = torch.zeros((), dtype=torch.int32, device=device)
+        self._found = torch.zeros((), device=device)
+        optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
+
+    def update(self, norm: Tensor) -> None:
+        """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
+        bad = ~torch.isfinite(norm)
+        self._found.copy_(bad)
+        good = torch.where(bad, 0, self._good + 1)
+        grown = good >= self.interval
+        self.value.mul_(torch.where(bad, _BACKOFF, torch.where(grown, _GROWTH, 1.0)))
+        self._good.copy_(torch.where(grown, 0, good))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the scale, and the number of good updates since it changed."""
+        return {"value": self.value, "good": self._good}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave; start afresh if it is empty, as of a run without a scale."""
+        self.value.copy_(state.get("value", torch.tensor(_START)))
+        self._good.copy_(state.get("good", torch.tensor(0)))
+
+
+class EMA:
+    """Moving average of weights: d * average + (1 - d) * weights, d = min(decay, (1 + t) / (10 + t)) at update t.
+
+    The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
+    ExponentialMovingAverage with `num_updates`). Parameters and floating-point buffers are averaged; other buffers are
+    the model's own. torch's AveragedModel reads its counter on the host at each update.
+
+    Memory:
+        One more copy of the weights; a second one for a moment when they change places.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        # What two modules share is one weight of two names, and changes places once.
+        found = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
+        self._own = {name: value for name, value in found.values() if value.is_floating_point()}
+        self._mean = {name: value.clone() for name, value in self._own.items()}
+        self.decay = decay
+
+    def update(self, count: Tensor) -> None:
+        """Move the average towards the weights; `count` is t, from 0, on the device."""
+        share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
+        _move_towards(list(self._mean.values()), list(self._own.values()), share[0].float())
+
+    @contextmanager
+    def swap_in(self) -> Iterator[None]:
+        """Give the model the average as its weights inside; values are swapped, so CUDA graphs find them."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    def swap(self) -> None:
+        """Swap the weights and their average."""
+        for name, own in self._own.items():
+            before = own.clone()
+            own.copy_(self._mean[name])
+            self._mean[name].copy_(before)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the average, by the weights' names."""
+        return dict(self._mean)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` gave; start from the weights if it is empty, as of a run without an average."""
+        for name, mean in self._mean.items():
+            mean.copy_(state[name] if state else self._own[name])
+
+
+def _move_towards(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:
+    """Add share * (targets - tensors) to tensors."""
+    difference: Any = torch._foreach_sub(list(targets), list(tensors))  # noqa: SLF001
+    torch._foreach_mul_(difference, share)
+    torch._foreach_add_(list(tensors), difference)

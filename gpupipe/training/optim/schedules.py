@@ -18,8 +18,7 @@ from gpupipe.training.callbacks.history import History
 SCHEDULES = {"one-cycle": 0.3, "cosine": 0.0, "linear": 0.0, "constant": 0.0, "plateau": 0.0}
 
 # One-cycle starts at lr / 25 and ends at lr / 25 / 10^4, as torch.optim.lr_scheduler.OneCycleLR does.
-ONE_CYCLE_START = 25.0
-ONE_CYCLE_END = 1e4
+ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,44 +53,25 @@ Schedule: TypeAlias = str | Plateau | Callable[[float], float]
 
 
 def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float | None = None) -> Tensor:
-    """Compute the learning rate of each update of a run.
+    """Compute the learning rate of each update of a run: `steps` float32 values on the CPU, at most `lr`.
 
     - "constant": lr; "plateau" and `Plateau` too, until the figure that is monitored says otherwise.
     - "linear": straight from lr to 0 after the warm-up.
     - "cosine": lr (1 + cos(pi t)) / 2, t running from 0 to 1 after the warm-up (Loshchilov & Hutter, arXiv:1608.03983).
     - "one-cycle": half a cosine up from lr / 25, half a cosine down to lr / 250000 (Smith & Topin, arXiv:1708.07120).
-
     - a function f: lr f(t), t running from 0 to 1 over all updates.
 
-    All but the last two warm up in a straight line.
-
-    Args:
-        schedule: its name, a `Plateau`, or a function of t.
-        lr: the highest rate.
-        steps: how many updates.
-        warmup: the share of them that rises to lr, in [0, 1); None for the schedule's own (0.3 for one-cycle, else 0).
-            A function's own business.
-
-    Returns:
-        `steps` float32 values on the CPU.
-
-    Raises:
-        BadConfig: an unknown schedule, or a rate or share that makes no sense.
-
-    Example:
-        >>> compute_learning_rates("cosine", lr=1.0, steps=4)
-        tensor([1.0000, 0.8536, 0.5000, 0.1464])
+    `warmup` is the share of updates that rises to lr, in a straight line but for the last two; None for the schedule's
+    own (0.3 for one-cycle, else 0). A function's is its own business.
     """
     name: Any = "plateau" if isinstance(schedule, Plateau) else schedule
     if not callable(name) and (not isinstance(name, str) or name not in SCHEDULES):
-        raise refuse_choice(
-            "Trainer", "schedule", schedule, SCHEDULES, "a Plateau, or a function of the share that is done"
-        )
+        also = "a Plateau, or a function of the share that is done"
+        raise refuse_choice("Trainer", "schedule", schedule, SCHEDULES, also)
     share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
     check_number("Trainer", "[0, 1)", warmup=share)
     check_number("Trainer", "(0, inf)", lr=lr)
     lr = float(lr)
-    step = torch.arange(steps, dtype=torch.float64)
     if callable(name):
         try:
             return torch.tensor([lr * float(name(number / steps)) for number in range(steps)])
@@ -103,6 +83,7 @@ def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup:
                 expected="a function of the share of updates done, in [0, 1), that gives a number",
                 remedy="schedule=lambda done: 1.0 - done",
             ) from cause
+    step = torch.arange(steps, dtype=torch.float64)
     if name == "one-cycle":
         top = max(share * steps - 1, 0.0)
         rise = _half_cosine(lr / ONE_CYCLE_START, lr, step / max(top, 1.0))
@@ -118,17 +99,15 @@ def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup:
     return torch.where(step < top, lr * (step + 1) / max(top, 1.0), fall).float()
 
 
+def _half_cosine(start: float, end: float, t: Tensor) -> Tensor:
+    return end + (start - end) / 2 * (1 + torch.cos(math.pi * t))
+
+
 def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str = "sqrt") -> float:
-    """Scale a learning rate found with a small batch to a large batch.
+    """Scale a learning rate found with `reference` rows a step to `batch_size`, over accumulation and all ranks.
 
     - "linear": lr B / B0, for SGD (Goyal et al., arXiv:1706.02677); warm up for some epochs' share of the updates.
     - "sqrt": lr sqrt(B / B0), for Adam and LAMB (You et al., arXiv:1904.00962; Malladi et al., arXiv:2205.10287).
-
-    Args:
-        lr: the rate for `reference` rows a step.
-        batch_size: B, rows a step; with accumulation and over all ranks.
-        reference: B0.
-        rule: its name.
 
     Raises:
         BadConfig: an unknown rule, or a number that makes no sense.
@@ -158,7 +137,3 @@ def get_plateau_factor(schedule: Schedule, history: History) -> float | None:
         if waited == plateau.patience:
             waited, share = 0, max(share * plateau.factor, plateau.lowest)
     return share
-
-
-def _half_cosine(start: float, end: float, t: Tensor) -> Tensor:
-    return end + (start - end) / 2 * (1 + torch.cos(math.pi * t))

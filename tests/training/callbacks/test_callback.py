@@ -18,7 +18,7 @@ import pytest
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.models import MLP
 from gpupipe.training import Callback, Checkpoints, CSVLogger, JSONLinesLogger, TensorBoardLogger, Trainer, TrainState
-from gpupipe.training.callbacks.gpu_stats import GpuStats
+from gpupipe.training.callbacks.callback import GpuStats
 
 Problem = Callable[..., Any]
 

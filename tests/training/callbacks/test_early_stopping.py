@@ -7,7 +7,7 @@ import torch
 
 from gpupipe.errors import BadConfig
 from gpupipe.training import EarlyStopping
-from gpupipe.training.callbacks.early_stopping import BestWeights
+from gpupipe.training.callbacks.history import BestWeights
 
 
 @pytest.mark.parametrize(

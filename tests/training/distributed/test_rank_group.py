@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from gpupipe.training.checkpointing.checkpoints import list_checkpoints
-from gpupipe.training.distributed.rank_group import FailureStore, RankGroup, choose_host
+from gpupipe.training.loop.rank_group import FailureStore, RankGroup, choose_host
 from tests.training import ranked
 
 ROOT = Path(__file__).parents[3]
@@ -176,7 +176,7 @@ def test_a_row_counts_once_in_an_update_of_unequal_parts() -> None:
             super().__init__(0, 2)
             self.other = other
 
-        def _sum(self, tensor: torch.Tensor) -> None:
+        def _call_collective(self, tensor: torch.Tensor, call: Any) -> None:
             tensor += self.other
 
     weight, parameter = torch.tensor(3.0), nn.Parameter(torch.zeros(2))

@@ -13,7 +13,7 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.models import MLP
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
-from gpupipe.training.cuda.activation_checkpointing import checkpoint_activations
+from gpupipe.training.loop.build import checkpoint_activations
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import smooth_labels
 from gpupipe.training.optim.schedules import Plateau, compute_learning_rates, get_plateau_factor, scaled_rate
@@ -56,7 +56,7 @@ def _shown(arguments: dict[str, Any]) -> str:
     ids=_shown,
 )
 def test_every_setting_learns(problem: Any, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 1)
+    monkeypatch.setattr("gpupipe.training.optim.optimizers.TABLE", 1)
     _, history = fitted(problem, **arguments)
     assert history.rows[-1]["valid_auc"] > 0.85
 
@@ -67,7 +67,7 @@ def test_a_large_table_that_is_moved_as_a_whole_is_told(
     text = "embedding.table (6 x 8) is moved as a whole in each step; optimizer='rowwise'"
     fitted(problem)
     assert text not in caplog.text
-    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 48)
+    monkeypatch.setattr("gpupipe.training.optim.optimizers.TABLE", 48)
     fitted(problem, optimizer="rowwise")
     assert text not in caplog.text
     fitted(problem)

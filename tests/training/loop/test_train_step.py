@@ -17,10 +17,13 @@ from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.metrics import METRICS
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.ema import EMA
-from gpupipe.training.optim.loss_scaler import LossScale
-from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
-from gpupipe.training.optim.rowwise_adagrad import use_sparse_gradients
+from gpupipe.training.optim.optimizers import (
+    EMA,
+    LossScale,
+    make_optimizer,
+    make_parameter_groups,
+    use_sparse_gradients,
+)
 
 CPU = torch.device("cpu")
 
@@ -83,7 +86,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_an_update_never_makes_the_host_wait(
     variant: str, weighted: bool, no_host_wait: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 1)
+    monkeypatch.setattr("gpupipe.training.optim.optimizers.TABLE", 1)
     model = MLP(3, [5, 5], hidden=(8,), dropout=0.1)
     update = update_of(model, [0.01] * 5, **VARIANTS[variant])
     batch = rows(weighted=weighted)
@@ -318,7 +321,7 @@ def test_a_weight_of_two_names_is_averaged_once() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lamb", "rowwise"])
 def test_an_overflow_is_left_out_and_the_scale_recovers(optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 1)
+    monkeypatch.setattr("gpupipe.training.optim.optimizers.TABLE", 1)
     overflow = [True]
 
     def loss(output: Tensor, batch: Batch) -> Tensor:
@@ -362,7 +365,7 @@ def test_an_optimiser_that_would_step_into_an_overflow_is_refused() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_saved_and_loaded_it_goes_on_bit_for_bit(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 1)
+    monkeypatch.setattr("gpupipe.training.optim.optimizers.TABLE", 1)
     rates = [0.01, 0.02, 0.03, 0.02, 0.01]
     models = [MLP(3, [5, 5], hidden=(8,), seed=3) for _ in range(2)]
     whole, second = (update_of(model, rates, **VARIANTS[variant]) for model in models)

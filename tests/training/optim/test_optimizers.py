@@ -11,9 +11,14 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, FTTransformer, Periodic
-from gpupipe.training.optim.lamb import Lamb
-from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
-from gpupipe.training.optim.rowwise_adagrad import RowWise, compact, use_sparse_gradients
+from gpupipe.training.optim.optimizers import (
+    Lamb,
+    RowWise,
+    compact,
+    make_optimizer,
+    make_parameter_groups,
+    use_sparse_gradients,
+)
 
 RATES = (0.1, 0.03, 0.2, 0.05)
 
@@ -65,7 +70,7 @@ def rowwise_of(model: nn.Module, lr: Tensor) -> RowWise:
 
 
 def test_it_is_row_wise_adagrad_and_adamw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.training.optim.rowwise_adagrad.TABLE", 12)
+    monkeypatch.setattr("gpupipe.training.optim.optimizers.TABLE", 12)
     torch.manual_seed(0)
     model, theirs = Looked(), Looked()
     theirs.load_state_dict(model.state_dict())

@@ -20,9 +20,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.train_step import Update
 
-WARM_UP = (
-    3  # eager steps before the capture: libraries choose their kernels and workspaces, optimisers make their state
-)
+WARM_UP = 3  # eager steps before the capture: libraries choose kernels and workspaces, optimisers make their state
 
 logger = logging.getLogger(__name__)
 
@@ -35,16 +33,11 @@ def explain_no_capture(
     *,
     activation_checkpointing: bool = False,
 ) -> str | None:
-    """Explain why a run cannot be captured, or return None.
-
-    Raises:
-        BadConfig: it has to be captured and cannot be.
-    """
-    reason = None
+    """Explain why a run cannot be captured, or return None; refuse what has to be captured and cannot be."""
     if wanted is False:
         return "Trainer(cuda_graph=False)"
     if device.type != "cuda":
-        reason = "it runs on a CPU"
+        reason: str | None = "it runs on a CPU"
     elif accumulate > 1:
         reason = "gradients are accumulated"
     elif activation_checkpointing:
@@ -76,13 +69,10 @@ def explain_not_resident(loader: object, device: torch.device) -> str | None:
 
 
 class CursorBatches:
-    """Batches of a loader, gathered on the device at a cursor that is there too.
+    """Batches of a loader with its table on the device, gathered there at a cursor that is there too.
 
     An iteration gives `full` in the place of each full batch, whatever is in it then, and the last one, which is
     smaller, as it is.
-
-    Args:
-        loader: with its table on the device.
 
     Memory: 8 bytes per row for the epoch's order, and one batch, kept columns included.
     """
@@ -96,7 +86,7 @@ class CursorBatches:
         self._positions, self._rows = torch.empty_like(self._places), torch.empty_like(self._places)
         self._words = self._block.words.new_empty((size, self._block.words.shape[1]))
         self._keep = {name: values.new_empty(size) for name, values in self._block.keep.items()}
-        self.full = self._batch(self._words, self._keep)
+        self.full = self._make_batch(self._words, self._keep)
         self._at: tuple[int, int] | None = None
 
     def __len__(self) -> int:
@@ -115,22 +105,20 @@ class CursorBatches:
         for name, values in self._block.keep.items():
             torch.index_select(values, 0, self._rows, out=self._keep[name])
         self._cursor.add_(len(self._places))
-        return self._batch(self._words, self._keep)
+        return self._make_batch(self._words, self._keep)
 
-    def _batch(self, words: Tensor, keep: Mapping[str, Tensor]) -> Batch:
+    def _make_batch(self, words: Tensor, keep: Mapping[str, Tensor]) -> Batch:
         batch = self._block.batch_of(words)
         batch.keep |= keep
         return batch
 
     def __iter__(self) -> Iterator[Any]:
-        begun = self.loader.state_dict()
-        epoch, first = begun["epoch"], begun["batch"]
+        begun, size = self.loader.state_dict(), self.loader.batch_size
+        epoch, first, full = begun["epoch"], begun["batch"], self.loader.num_rows // size
         order = self.loader.order(epoch)
         if not isinstance(order, slice):
             self._order.copy_(order)
-        size = self.loader.batch_size
         self._cursor.fill_(first * size)
-        full = self.loader.num_rows // size
         for number in range(first, len(self)):
             self._at = epoch, number + 1
             if number < full:
@@ -138,7 +126,7 @@ class CursorBatches:
             else:
                 rows = self._order[full * size :]
                 keep = {name: values.index_select(0, rows) for name, values in self._block.keep.items()}
-                yield self._batch(self._block.words.index_select(0, rows), keep)
+                yield self._make_batch(self._block.words.index_select(0, rows), keep)
         self._at = None
         self.loader.set_epoch(epoch + 1)
 
@@ -156,11 +144,8 @@ class CursorBatches:
 class CapturedUpdate:
     """Captured `Update`: full batches come from a cursor, and replay as one graph on a GPU.
 
-    Args:
-        update: what is captured; goes on eagerly, with the reason logged, where it cannot be.
-        batches: where full batches come from.
-
-    Memory: the graph keeps the step's gradients and inner values for itself.
+    It goes on eagerly, with the reason logged, where it cannot be captured. The graph keeps the step's gradients and
+    inner values for itself.
     """
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:
@@ -180,16 +165,14 @@ class CapturedUpdate:
         self._stepped = batch is self._batches.full
         if not self._stepped:
             self._update.learn(batch)
-        elif self._eager:
+            return
+        if self._graph is None and not self._eager:
+            self._capture()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
             self.run_full_step()
             self._eager -= self._eager > 0
-        else:
-            if self._graph is None:
-                self._capture()
-            if self._graph is None:
-                self.run_full_step()
-            else:
-                self._graph.replay()
 
     def step(self) -> None:
         """Make the step, if it is not made."""
@@ -213,17 +196,12 @@ class CapturedUpdate:
         except RuntimeError as error:
             self._eager = -1
             update.forget()  # gradients that were never computed
-            logger.warning(
-                "the step is not captured and runs eagerly: %s", str(_find_first_error(error, outer)).splitlines()[0]
-            )
+            first: BaseException = error  # of a chain: ending a broken capture raises another error
+            while first.__context__ is not None and first.__context__ is not outer:
+                first = first.__context__
+            logger.warning("the step is not captured and runs eagerly: %s", str(first).splitlines()[0])
         else:
             self._graph = graph
             logger.info("the step is captured as a CUDA graph")
         finally:
             update.splits = True
-
-
-def _find_first_error(error: BaseException, outer: BaseException | None) -> BaseException:
-    """Find the first error of a chain, after what was being handled before: ending a broken capture raises another."""
-    before = error.__context__
-    return error if before is None or before is outer else _find_first_error(before, outer)

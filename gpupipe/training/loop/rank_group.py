@@ -3,7 +3,7 @@
 Each rank learns its part of a batch. Gradients of sum(weight * loss) and the sum of weights are reduced over the ranks
 in one call per step, then divided: every row counts once, however many each rank has. torch cannot do that:
 DistributedDataParallel reduces in the backward pass, and hangs if a rank has no rows or learns its batch in more parts;
-its collectives of objects cannot be left when another rank has failed.
+its collectives of objects pickle, and cannot be left when another rank has failed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -26,64 +26,41 @@ from torch import Tensor, distributed, nn
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.order import gather_tensors, get_rank, make_host_group, open_store
 from gpupipe.training.checkpointing.checkpoints import join_tensors, split_tensors
-from gpupipe.training.optim.rowwise_adagrad import get_entries
+from gpupipe.training.optim.optimizers import get_entries
 
 Value = TypeVar("Value")
 
+ANSWER = 5.0  # seconds in which each rank that lives can have noticed that another failed
 _LENGTH = 8
+_ALARM = "alarm"
+_LOOK_EVERY = timedelta(seconds=1)
+_DENSE = -1
 
 
-def pack_tree(value: object) -> Tensor:
-    """Serialize a tree of tensors, numbers, strings, booleans and None to bytes on the host: uint8.
-
-    Raises:
-        BadConfig: something else is in it.
-
-    Memory: the tensors' bytes, three times meanwhile.
-
-    Example:
-        >>> unpack_tree(pack_tree({"a": (1, None, torch.zeros(2)), "b": float("inf")}))
-        {'a': (1, None, tensor([0., 0.])), 'b': inf}
-    """
+def _pack_tree(value: object) -> Tensor:
+    """Serialize a tree of tensors, numbers, strings, booleans and None to bytes on the host: uint8."""
     text, tensors = split_tensors(value)
     inside = json.dumps(text).encode()
     content = len(inside).to_bytes(_LENGTH, "little") + inside + bytes_of(tensors)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
-def unpack_tree(content: Tensor) -> Any:
-    """Deserialize a tree that `pack_tree` wrote. Memory: its bytes once more."""
+def _unpack_tree(content: Tensor) -> Any:
     whole = content.numpy().tobytes()
     end = _LENGTH + int.from_bytes(whole[:_LENGTH], "little")
     return join_tensors(json.loads(whole[_LENGTH:end]), tensors_from(whole[end:]))
 
 
-def all_gather_object(value: Value, each: Callable[[Tensor], Tensor]) -> list[Value]:
-    """Gather a plain value of every rank, in rank order, on all ranks; `each` stacks a small tensor of every rank.
-
-    Example:
-        >>> all_gather_object("x", lambda tensor: tensor[None])
-        ['x']
-    """
-    content = pack_tree(value)
+def _all_gather_object(value: Value, each: Callable[[Tensor], Tensor]) -> list[Value]:
+    """Gather a plain value of every rank, in rank order, on all ranks; `each` stacks a small tensor of every rank."""
+    content = _pack_tree(value)
     sizes = each(torch.tensor(len(content))).tolist()
     padded = each(torch.cat([content, content.new_zeros(max(sizes) - len(content))]))
-    return [unpack_tree(row[:size]) for row, size in zip(padded, sizes, strict=True)]
-
-
-ANSWER = 5.0
-"""Seconds in which each rank that lives can have noticed that another failed."""
-_ALARM = "alarm"
+    return [_unpack_tree(row[:size]) for row, size in zip(padded, sizes, strict=True)]
 
 
 class FailureStore:
-    """Failure store of one fit, as one of its ranks sees it.
-
-    Args:
-        rank: this one.
-        size: how many there are.
-        address: the host and port where rank 0 keeps it; None on rank 0, which opens it.
-    """
+    """Failure store of one fit, as one of its ranks sees it; rank 0 opens it, the others reach it at `address`."""
 
     def __init__(self, rank: int, size: int, address: tuple[str, int] | None = None) -> None:
         self.rank, self.size = rank, size
@@ -100,11 +77,9 @@ class FailureStore:
 
     def report(self, reason: str) -> None:
         """Write why this rank ends; an empty reason means that it ends because another rank failed."""
-        try:
+        with suppress(RuntimeError):  # rank 0 is gone, and the store with it
             self._store.set(f"rank {self.rank}", reason)
             self._store.set(_ALARM, "")
-        except RuntimeError:  # rank 0 is gone, and the store with it
-            pass
 
     def make_lost_error(self, cause: Exception) -> ClusterLost:
         """Make the error of a rank that waits in vain: which ranks failed and why, and which do not answer."""
@@ -118,10 +93,9 @@ class FailureStore:
         reports = [f"rank {rank} failed ({reason})" for rank, reason in failed.items()]
         if silent and not failed:
             reports.append(f"rank {', '.join(map(str, silent))} is gone or hangs")
-        reason = "; ".join(reports) or str(cause).partition("\n")[0]
         return ClusterLost(
             f"Trainer.fit, rank {self.rank} of {self.size}",
-            f"it cannot go on alone: {reason}",
+            f"it cannot go on alone: {'; '.join(reports) or str(cause).partition(chr(10))[0]}",
             expected="all ranks at work until the end",
             remedy="read that rank's own output; then fit(..., resume='latest') where there are checkpoints",
         )
@@ -145,33 +119,14 @@ class FailureStore:
             time.sleep(0.05)
 
     def _read_reasons(self, ranks: Collection[int]) -> dict[int, str]:
-        """Read the reasons that these ranks have written."""
         here = [rank for rank in ranks if self._store.check([f"rank {rank}"])]
         return {rank: self._store.get(f"rank {rank}").decode() for rank in here}
-
-
-def choose_host(hosts: Sequence[str]) -> str:
-    """Return the name by which ranks on these hosts reach the first: one machine needs no network.
-
-    Example:
-        >>> choose_host(["node1", "node1"])
-        '127.0.0.1'
-    """
-    return "127.0.0.1" if len(set(hosts)) == 1 else os.environ.get("MASTER_ADDR") or socket.gethostbyname(hosts[0])
-
-
-_LOOK_EVERY = timedelta(seconds=1)
-_DENSE = -1
 
 
 class RankGroup:
     """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls.
 
-    Args:
-        rank: this one, from 0.
-        size: how many there are.
-        talk: a gloo group, for tensors on the host.
-        failures: the store of failures.
+    `talk` is a gloo group, for tensors on the host.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, talk: Any = None, failures: FailureStore | None = None) -> None:
@@ -200,8 +155,6 @@ class RankGroup:
         """Add up gradients and `weight` over the ranks, in place, and average running statistics: one call per dtype.
 
         Sparse gradients of modules with `sparse=True` get the entries of all ranks; those of others are made dense.
-
-        Memory: the gradients once more meanwhile.
         """
         if self.size == 1:
             return
@@ -220,7 +173,7 @@ class RankGroup:
             by_dtype.setdefault(tensor.dtype, []).append(tensor)
         for tensors in by_dtype.values():
             flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            self._sum(flat)
+            self._call_collective(flat, partial(distributed.all_reduce, flat))
             parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors])
             torch._foreach_copy_(tensors, [part.view_as(to) for part, to in zip(parts, tensors, strict=True)])
 
@@ -244,22 +197,18 @@ class RankGroup:
 
     def gather(self, value: Value) -> list[Value]:
         """Gather a plain value of every rank, in rank order, on all ranks."""
-        return [value] if self.size == 1 else all_gather_object(value, self.all_gather_scalar)
+        return [value] if self.size == 1 else _all_gather_object(value, self.all_gather_scalar)
 
     def broadcast_object(self, make: Callable[[], Value]) -> Value:
-        """Broadcast a plain value that rank 0 makes; if it raises there, the other ranks raise too.
-
-        Raises:
-            ClusterLost: it raised, and this is another rank.
-        """
+        """Broadcast a plain value that rank 0 makes; if it raises there, the other ranks raise `ClusterLost`."""
         if self.size == 1:
             return make()
-        content = pack_tree(make()) if self.is_main else torch.empty(0, dtype=torch.uint8)
+        content = _pack_tree(make()) if self.is_main else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor(len(content))
         self._call_collective(size, partial(distributed.broadcast, size, 0))
         content = content if self.is_main else content.new_empty(int(size))
         self._call_collective(content, partial(distributed.broadcast, content, 0))
-        value: Value = unpack_tree(content)
+        value: Value = _unpack_tree(content)
         return value
 
     def announce_failure(self, error: BaseException) -> None:
@@ -276,9 +225,10 @@ class RankGroup:
 
     def _gather_sparse(self, tables: Sequence[nn.Parameter]) -> None:
         """Give sparse gradients the entries of all ranks, which may have different numbers of them, or none."""
-        counts = self.all_gather_scalar(torch.tensor([_num_entries(parameter.grad) for parameter in tables]))
-        for parameter, of_ranks in zip(tables, counts.T.tolist(), strict=True):
-            gradient = parameter.grad
+        gradients = [parameter.grad for parameter in tables]
+        mine = [0 if g is None else len(get_entries(g)[0]) if g.is_sparse else _DENSE for g in gradients]
+        counts = self.all_gather_scalar(torch.tensor(mine))
+        for parameter, gradient, of_ranks in zip(tables, gradients, counts.T.tolist(), strict=True):
             if _DENSE in of_ranks:  # on some rank, so on all
                 if gradient is not None and gradient.is_sparse:
                     parameter.grad = gradient.to_dense()
@@ -297,75 +247,63 @@ class RankGroup:
         parts = self.all_gather_rows(padded).view(self.size, most, *tensor.shape[1:])
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
-    def _sum(self, tensor: Tensor) -> None:
-        self._call_collective(tensor, partial(distributed.all_reduce, tensor))
-
     def _call_collective(self, tensor: Tensor, call: Callable[..., Any]) -> None:
-        """Make a call of torch.distributed's; on the host it ends when another rank fails.
+        """Make a call of torch.distributed's; on the host it ends with `ClusterLost` when another rank fails or hangs.
 
         Tensors on a GPU go through the group's own backend, NCCL, in stream order; the host does not wait.
-
-        Raises:
-            ClusterLost: another rank failed, is gone or hangs.
         """
         assert self._failures is not None
         try:
             if tensor.is_cuda:
                 call()
             else:
-                self._wait_for(call)
+                _wait_for(call(group=self._talk, async_op=True), self._failures)
         except RuntimeError as cause:
             lost = self._failures.make_lost_error(cause)
         else:
             return
         raise lost  # without its cause, whose traceback would keep connections open that others wait for
 
-    def _wait_for(self, call: Callable[..., Any]) -> None:
-        assert self._failures is not None
-        work = call(group=self._talk, async_op=True)
-        while not self._has_finished(work):
-            if self._failures.any_failed():
-                work.wait(_LOOK_EVERY)  # the last time
 
-    @staticmethod
-    def _has_finished(work: Any) -> bool:
-        """Return whether the call has finished, after a second at the latest; raise its error."""
-        try:
-            work.wait(_LOOK_EVERY)
-        except RuntimeError:
-            if not work.is_completed():
-                return False
-            work.wait()  # it may have come to its end just now
-        return True
+def _wait_for(work: Any, failures: FailureStore) -> None:
+    while not _has_finished(work):
+        if failures.any_failed():
+            work.wait(_LOOK_EVERY)  # the last time
 
 
-def _num_entries(gradient: Tensor | None) -> int:
-    if gradient is None:
-        return 0
-    return len(get_entries(gradient)[0]) if gradient.is_sparse else _DENSE
+def _has_finished(work: Any) -> bool:
+    """Return whether a call has finished, after a second at the latest; raise its error."""
+    try:
+        work.wait(_LOOK_EVERY)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # it may have come to its end just now
+    return True
 
 
 @contextmanager
-def rank_group(loader: object, timeout: float, *, alone: bool = False) -> Iterator[RankGroup]:
+def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[RankGroup]:
     """Open the group of ranks that train together, of torch.distributed's; an error on one rank ends all.
 
-    Args:
-        loader: whose rows are sharded over the ranks; one that is not sharded (`world_size` 1) trains alone.
-        timeout: seconds that one waits for another.
-        alone: whether a loader of another library counts as not sharded.
+    A loader that is not sharded (`world_size` 1) trains alone; so does one of another library where `alone`.
 
     Raises:
         BadConfig: ranks with more batches than others, or a loader that deals to other ranks than there are.
-        ClusterLost: a rank failed, is gone or hangs.
+        ClusterLost: a rank failed, is gone or hangs, for `timeout` seconds.
     """
     rank, size = get_rank(None, None)
-    if size == 1 or getattr(loader, "world_size", 1 if alone else size) == 1:
+    dealt = getattr(loader, "world_size", 1 if alone else size)
+    if size == 1 or dealt == 1:
         yield RankGroup()
         return
     with make_host_group(timedelta(seconds=timeout)) as talk:
-        ranks = RankGroup(rank, size, talk, _open_failure_store(rank, size, talk))
+        mine = FailureStore(rank, size) if rank == 0 else None
+        here = (socket.gethostname(), mine.port if mine else 0)
+        hosts, ports = zip(*_all_gather_object(here, partial(gather_tensors, group=talk)), strict=True)
+        ranks = RankGroup(rank, size, talk, mine or FailureStore(rank, size, (choose_host(hosts), ports[0])))
         try:
-            _check(ranks, loader)
+            _check_deal(ranks, loader, dealt)
             yield ranks
         except BaseException as error:
             ranks.announce_failure(error)
@@ -374,16 +312,7 @@ def rank_group(loader: object, timeout: float, *, alone: bool = False) -> Iterat
             ranks.close()
 
 
-def _open_failure_store(rank: int, size: int, talk: Any) -> FailureStore:
-    """Open the store on rank 0, and connect the other ranks to it."""
-    mine = FailureStore(rank, size) if rank == 0 else None
-    addresses = all_gather_object((socket.gethostname(), mine.port if mine else 0), partial(gather_tensors, group=talk))
-    hosts, ports = zip(*addresses, strict=True)
-    return mine or FailureStore(rank, size, (choose_host(hosts), ports[0]))
-
-
-def _check(ranks: RankGroup, loader: Any) -> None:
-    dealt = getattr(loader, "world_size", ranks.size)
+def _check_deal(ranks: RankGroup, loader: Any, dealt: int) -> None:
     if dealt != ranks.size:
         raise BadConfig(
             "Trainer.fit",
@@ -401,3 +330,8 @@ def _check(ranks: RankGroup, loader: Any) -> None:
             expected="as many on each",
             remedy="pipeline.loader(..., sharded=True), which pads what is short with rows of weight 0",
         )
+
+
+def choose_host(hosts: Sequence[str]) -> str:
+    """Return the name by which ranks on these hosts reach the first: one machine needs no network."""
+    return "127.0.0.1" if len(set(hosts)) == 1 else os.environ.get("MASTER_ADDR") or socket.gethostbyname(hosts[0])

@@ -1,1 +1,0 @@
-"""CUDA features of training: captured graphs, activation checkpointing, ranges for profilers."""

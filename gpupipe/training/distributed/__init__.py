@@ -1,1 +1,0 @@
-"""Training by several processes: collectives, failures, fits in other processes."""
