@@ -1,9 +1,4 @@
-"""Baseline models of scikit-learn and XGBoost, and scikit-learn's gradient boosting as reference.
-
-Each is fitted on the network's feature table with its library's defaults, apart from the random state and, where it
-is required, the list of categorical columns. In: a matrix of numbers, then ids. Out: what a network returns,
-log-odds (binary), log-probabilities (classes) or values.
-"""
+"""Baseline models of scikit-learn and XGBoost with their own settings, fitted on a matrix of numbers, then ids."""
 
 from __future__ import annotations
 
@@ -14,13 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from sklearn import ensemble
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import (
-    HistGradientBoostingClassifier,
-    HistGradientBoostingRegressor,
-    RandomForestClassifier,
-    RandomForestRegressor,
-)
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
@@ -37,15 +27,7 @@ MAX_DEPTH = 16  # scikit-learn's trees without an end would hold a table's rows 
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """Layout of the feature matrix, and the task.
-
-    Args:
-        numeric: how many numbers, which come first.
-        cardinalities: how many ids each of the other columns has, 0 and 1 included.
-        task: "regression", "binary", "multiclass" or "multilabel".
-        outputs: how many classes or targets; 1 for binary.
-        seed: the random state.
-    """
+    """Layout of the matrix (how many numbers, then how many ids each column has), and the task; 1 output for binary."""
 
     numeric: int
     cardinalities: Sequence[int]
@@ -53,33 +35,16 @@ class MatrixLayout:
     outputs: int
     seed: int = 0
 
-    @property
-    def classifies(self) -> bool:
-        """Whether the target is a class."""
-        return self.task != "regression"
-
 
 class Baseline:
-    """Baseline model: an estimator fitted on the host with sample weights, with a network's outputs.
-
-    Args:
-        model: with `fit` and `predict`, or `predict_proba` for classes; its class names it.
-        columns: of its matrix.
-        estimator: the model with its preprocessing and wrapper; by default the model.
-    """
+    """Baseline model: an estimator fitted with sample weights, with a network's outputs; its class names it."""
 
     def __init__(self, model: Any, columns: MatrixLayout, estimator: Any = None) -> None:
         self.name, self.columns = type(model).__name__, columns
         self.estimator = model if estimator is None else estimator
 
     def fit(self, features: Any, target: Any, weight: Any) -> None:
-        """Fit the estimator.
-
-        Raises:
-            BadData: the estimator refuses the rows, such as rows of one class.
-
-        Memory: as the library's estimator.
-        """
+        """Fit the estimator; `BadData` where it refuses the rows, such as rows of one class."""
         steps = getattr(self.estimator, "steps", None)  # of a Pipeline, which passes on what a prefix names
         name = f"{steps[-1][0]}__sample_weight" if steps else "sample_weight"
         try:
@@ -94,7 +59,7 @@ class Baseline:
 
     def outputs(self, features: Any) -> Any:
         """Predict n log-odds or values, n x K log-probabilities, or n x T values."""
-        if not self.columns.classifies:
+        if self.columns.task == "regression":
             return np.asarray(self.estimator.predict(features))
         found = self.estimator.predict_proba(features)
         if self.columns.task == "multilabel":  # scikit-learn has n x 2 for each label, XGBoost n x T of the positive
@@ -107,21 +72,7 @@ class Baseline:
 
 
 def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool) -> list[Baseline]:
-    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed.
-
-    Args:
-        names: which.
-        columns: of the matrix.
-        on_gpu: whether XGBoost works on a GPU.
-
-    Raises:
-        BadConfig: no such model.
-        BackendMissing: XGBoost is asked for by name and is not installed.
-
-    Example:
-        >>> [model.name for model in make_baselines(["linear"], MatrixLayout(2, [], "regression", 1), on_gpu=False)]
-        ['Ridge']
-    """
+    """Create some of `BASELINES`; all of them leave out XGBoost if it is not installed."""
     for name in names:
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
@@ -134,43 +85,33 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
                 remedy="pip install xgboost",
             )
         names = names[:-1]
-    makers = {"linear": _linear, "forest": _forest, "hist-gradient-boosting": _boosting}
-    return [_xgboost(columns, on_gpu=on_gpu) if name == "xgboost" else makers[name](columns) for name in names]
+    return [_make_baseline(name, columns, on_gpu=on_gpu) for name in names]
 
 
-def _linear(columns: MatrixLayout) -> Baseline:
-    model = LogisticRegression(max_iter=1000) if columns.classifies else Ridge()
-    ids = range(columns.numeric, columns.numeric + len(columns.cardinalities))
-    known = [np.arange(n) for n in columns.cardinalities]
-    parts = [
-        ("numbers", StandardScaler(), list(range(columns.numeric))),
-        ("ids", OneHotEncoder(categories=known, handle_unknown="ignore"), list(ids)),
-    ]
-    answering = MultiOutputClassifier(model) if columns.task == "multilabel" else model
-    one_hot = ColumnTransformer([part for part in parts if part[2]])
-    return Baseline(model, columns, make_pipeline(one_hot, answering))
-
-
-def _forest(columns: MatrixLayout) -> Baseline:
-    cls = RandomForestClassifier if columns.classifies else RandomForestRegressor
-    return Baseline(cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=columns.seed), columns)
-
-
-def _boosting(columns: MatrixLayout) -> Baseline:
-    ids = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in columns.cardinalities]
-    cls = HistGradientBoostingClassifier if columns.classifies else HistGradientBoostingRegressor
-    model = cls(categorical_features=ids if any(ids) else None, random_state=columns.seed)
-    several: Any = MultiOutputClassifier if columns.classifies else MultiOutputRegressor
+def _make_baseline(name: str, columns: MatrixLayout, *, on_gpu: bool) -> Baseline:
+    classifies, numeric, ids = columns.task != "regression", columns.numeric, columns.cardinalities
+    kind, options = "Classifier" if classifies else "Regressor", {"random_state": columns.seed}
+    if name == "linear":
+        model = LogisticRegression(max_iter=1000) if classifies else Ridge()
+        one_hot = OneHotEncoder(categories=[np.arange(n) for n in ids], handle_unknown="ignore")
+        places = list(range(numeric + len(ids)))
+        parts = [("numbers", StandardScaler(), places[:numeric]), ("ids", one_hot, places[numeric:])]
+        last = MultiOutputClassifier(model) if columns.task == "multilabel" else model
+        return Baseline(model, columns, make_pipeline(ColumnTransformer([part for part in parts if part[2]]), last))
+    if name == "forest":
+        return Baseline(
+            getattr(ensemble, f"RandomForest{kind}")(max_depth=MAX_DEPTH, n_jobs=-1, **options),
+            columns,
+        )
+    if name == "xgboost":
+        cls, types = getattr(importlib.import_module("xgboost"), f"XGB{kind}"), ["q"] * numeric + ["c"] * len(ids)
+        device = "cuda" if on_gpu else "cpu"
+        return Baseline(cls(feature_types=types, enable_categorical=True, device=device, **options), columns)
+    categories = [False] * numeric + [n <= MAX_CATEGORIES for n in ids]
+    cls = getattr(ensemble, f"HistGradientBoosting{kind}")
+    model = cls(categorical_features=categories if any(categories) else None, **options)
+    several = MultiOutputClassifier if classifies else MultiOutputRegressor
     return Baseline(model, columns, several(model) if columns.outputs > 1 and columns.task != "multiclass" else None)
-
-
-def _xgboost(columns: MatrixLayout, *, on_gpu: bool) -> Baseline:
-    library = importlib.import_module("xgboost")
-    cls = library.XGBClassifier if columns.classifies else library.XGBRegressor
-    types, device = ["q"] * columns.numeric + ["c"] * len(columns.cardinalities), "cuda" if on_gpu else "cpu"
-    return Baseline(
-        cls(feature_types=types, enable_categorical=True, device=device, random_state=columns.seed), columns
-    )
 
 
 def _log(chances: Any) -> Any:
@@ -179,15 +120,7 @@ def _log(chances: Any) -> Any:
 
 
 def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_target: Any) -> float:
-    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`.
-
-    Args:
-        train: a pandas frame of the inputs; strings are taken as categories.
-        train_target: one boolean per row.
-        valid: as `train`.
-        valid_target: as `train_target`.
-
-    Memory: copies the strings.
+    """Compute the AUC on `valid` of a HistGradientBoostingClassifier fitted on `train`, pandas frames.
 
     Example:
         >>> import pandas as pd
@@ -195,7 +128,6 @@ def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_targe
         >>> gradient_boosting_auc(frame, frame.x >= 50, frame, frame.x >= 50)
         1.0
     """
-    texts = list(train.select_dtypes("str").columns)
-    known = {name: train[name].astype("category").dtype for name in texts}
-    model = HistGradientBoostingClassifier().fit(train.astype(known), train_target)
+    known = {name: train[name].astype("category").dtype for name in train.select_dtypes("str").columns}
+    model = ensemble.HistGradientBoostingClassifier().fit(train.astype(known), train_target)
     return float(roc_auc_score(valid_target, model.predict_proba(valid.astype(known))[:, 1]))
