@@ -142,9 +142,9 @@ def test_of_few_rows_nothing_is_said(fitted: gp.Pipeline) -> None:
 
 
 def test_nothing_of_a_pipeline_changes(fitted: gp.Pipeline) -> None:
-    before = fitted.fingerprint(), dict(fitted.profiles), fitted.schema
+    before = fitted._fingerprint(), dict(fitted.profiles), fitted.schema
     fitted.drift(table(2000, 3).assign(seats=4))
-    assert before == (fitted.fingerprint(), fitted.profiles, fitted.schema)
+    assert before == (fitted._fingerprint(), fitted.profiles, fitted.schema)
 
 
 def test_rows_without_labels_are_compared_too(fitted: gp.Pipeline) -> None:

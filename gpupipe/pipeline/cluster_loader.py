@@ -95,7 +95,7 @@ class ClusterLoader:
         self._dataset = as_dataset(data)
         for name in options.keys() - BatchOptions.__optional_keys__:
             raise TypeError(f"ClusterLoader has no option {name!r}")
-        self._options: dict[str, Any] = {**options, "target_units": pipeline.target_units}
+        self._options: dict[str, Any] = {**options, "target_units": pipeline._target_units}
         Loader(FeatureTable.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
         self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
         self._prepared: tuple[BoundPipeline, Dataset] | None = None
@@ -130,7 +130,7 @@ class ClusterLoader:
         workers = self.executor.list_workers()
         if not workers:
             raise ClusterLost("Trainer.fit", "no worker is there", expected="one at least", remedy="gp.Cluster()")
-        plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]  # noqa: SLF001
+        plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]
         host = urlsplit(workers[0]).hostname
         (port,) = self.executor.run_on_each(_open_store, {workers[0]: None})
         sent = copy(trainer)
@@ -167,8 +167,8 @@ class ClusterLoader:
         The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
         """
         if self._prepared is None:
-            self._pipeline.check_fitted_rows(self._dataset, self._out_of_fold)
-            bound = self._pipeline.bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
+            self._pipeline._check_fitted_rows(self._dataset, self._out_of_fold)
+            bound = self._pipeline._bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
             run = bound.plan_casts(self._dataset)
             with use_executor(self.executor):
                 self._prepared = run, run.attach_window_columns(self._dataset, backend)

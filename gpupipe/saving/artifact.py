@@ -22,7 +22,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import models
-from gpupipe.backend import resolve
+from gpupipe.backend import resolve, select
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
@@ -42,6 +42,7 @@ from gpupipe.saving.manifest import (
     write_manifest,
 )
 from gpupipe.saving.scorer import Scorer
+from gpupipe.schema import Schema
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice, is_path
 from gpupipe.version import __version__
@@ -77,11 +78,11 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
     target, schema = _local(path), pipeline.schema
     if isinstance(model, Tabular):
         model.check_schema(schema)
-    encoder = Encoder(pipeline.select_backend(), MAX_TABLE_BYTES)
+    encoder = Encoder(select(pipeline.backend), MAX_TABLE_BYTES)
     description = {
         "format": FORMAT,
         "gpupipe": __version__,
-        "source": pipeline.source.to_json(),
+        "source": pipeline._fitted_source().to_json(),
         "schema": schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
@@ -196,7 +197,7 @@ def load(
         )
         decoder.check_all_used()
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
-        pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
+        pipeline._bind(Schema.from_json(description["source"]), Schema.from_json(description["schema"]).ranges)
     network = _network(folder, model) if "model.json" in names else None
     if model is None and isinstance(network, Tabular):
         with blame_file(folder / "model.json"):
