@@ -99,10 +99,7 @@ def _make_baseline(name: str, columns: MatrixLayout, *, on_gpu: bool) -> Baselin
         last = MultiOutputClassifier(model) if columns.task == "multilabel" else model
         return Baseline(model, columns, make_pipeline(ColumnTransformer([part for part in parts if part[2]]), last))
     if name == "forest":
-        return Baseline(
-            getattr(ensemble, f"RandomForest{kind}")(max_depth=MAX_DEPTH, n_jobs=-1, **options),
-            columns,
-        )
+        return Baseline(getattr(ensemble, f"RandomForest{kind}")(max_depth=MAX_DEPTH, n_jobs=-1, **options), columns)
     if name == "xgboost":
         cls, types = getattr(importlib.import_module("xgboost"), f"XGB{kind}"), ["q"] * numeric + ["c"] * len(ids)
         device = "cuda" if on_gpu else "cpu"

@@ -188,13 +188,7 @@ class _Plan:
         size = len(self.rows)
         block, device, residency = _tables[self.key, rank, size]
         return Loader(
-            block,
-            rank=rank,
-            world_size=size,
-            sharded=self.rows,
-            device=device,
-            residency=residency,
-            **self.options,
+            block, rank=rank, world_size=size, sharded=self.rows, device=device, residency=residency, **self.options
         )
 
 

@@ -62,10 +62,7 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        steps: Sequence[Transform] | Transform | Features,
-        features: Features | None = None,
-        backend: str = "auto",
+        self, steps: Sequence[Transform] | Transform | Features, features: Features | None = None, backend: str = "auto"
     ) -> None:
         listed: Any = [steps] if isinstance(steps, Transform) else steps
         if isinstance(steps, Features) and features is None:

@@ -86,7 +86,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "schema": schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
-        "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
+        "profiles": {name: vars(profile) for name, profile in pipeline.profiles.items()},
     }
     with writing(target):
         _check_replaceable(target)
