@@ -80,21 +80,12 @@ def _state(steps: Sequence[Transform], features: Features | None, source: Schema
 
 
 class BoundPipeline:
-    """A fitted pipeline bound to data that holds certain columns; `ColumnNotFound` where one that is read is missing.
+    """A pipeline fitted on data of the schema `source`, bound to data that holds the columns `names`.
 
-    Args:
-        steps, features: fitted.
-        source: the schema of the data they were fitted on, labels marked.
-        names: the columns of the data.
-        with_target_only: leave out rows whose target is missing.
-        predicting: features and kept columns only; steps that drop rows only in training are skipped.
-        out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
-        wanted: the columns asked for after the transforms; None for those that `features` and labels need.
-        counting: whether each `T.Expect` counts.
-
-    Attributes:
-        schema: of what a block is written from.
-        table_schema: of what `apply` gives, the target in its own units.
+    `with_target_only` leaves out rows whose target is missing; `predicting` gives features and kept columns only, and
+    skips steps that drop rows only in training; with `out_of_fold` the rows are those of the fit, and what they get was
+    learned from the target of others. `wanted` are the columns asked for after the transforms, by default those that
+    `features` and labels need; `counting` as for `TransformPlan`.
     """
 
     def __init__(

@@ -26,21 +26,13 @@ _MANY = 60
 
 @dataclass(frozen=True)
 class FeatureGroup:
-    """Feature group: columns and the learned steps they pass through.
-
-    Args:
-        columns: their names.
-        steps: in order.
-        name: stands before the outputs' names.
-        of_target: whether the columns are those of the target, which may be no columns of the frame.
-        selector: what chooses the columns when a pipeline is fitted; before that there are none.
-    """
+    """Feature group: columns and the learned steps they pass through."""
 
     columns: list[str]
     steps: list[LearnedStep]
-    name: str | None = None
-    of_target: bool = False
-    selector: Selector | None = None
+    name: str | None = None  # stands before the outputs' names
+    of_target: bool = False  # the columns are those of the target, which may be no columns of the frame
+    selector: Selector | None = None  # chooses the columns when a pipeline is fitted; before that there are none
 
     def __copy__(self) -> FeatureGroup:
         return replace(self, steps=[copy(step) for step in self.steps])

@@ -149,12 +149,8 @@ class FitReport:
 class PipelineFit:
     """One fit of `steps` and `features` on `dataset`, by `backend`.
 
-    Attributes:
-        source: the dataset's schema with label columns marked, and after `run` with ranges.
-        schema: the schema after the transforms, types of functions' results included.
-        profiles: what the columns that features see look like, in the rows drawn.
-        seen: those columns, in all rows that steps learn from.
-        ranges: of outputs, by name.
+    It leaves the `source` (the dataset's schema with label columns marked, and after `run` with ranges), the outputs'
+    `ranges`, and the `profiles` of the columns that features see, in the rows drawn.
     """
 
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
@@ -345,8 +341,8 @@ class PipelineFit:
             self._found = found
             self.report.num_rows = found["rows"]
             if features.target is not None:
-                self.report.num_without_target = found["target"].num_missing
-                features.target.finalize(found["target"], self.schema)
+                self.report.num_without_target = found["without target"]
+                features.target.finalize(select_kind(found, "target"), self.schema)
                 self._report_task(features.target)
             for join in (step for step in self.steps if isinstance(step, TableJoin)):
                 join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))

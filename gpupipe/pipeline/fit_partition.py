@@ -122,47 +122,33 @@ class FrameCache:
 class _Rows(NamedTuple):
     """Rows of one partition after the transforms."""
 
-    frame: Frame
-    """Those that have a target, where there is one."""
-    target: Columns
-    """The target's columns of these, as steps see them."""
-    row_ids: Array | None
-    """Where something is drawn by them, the identity of each row."""
+    frame: Frame  # those that have a target, where there is one
+    target: Columns  # of these, as steps see them
+    row_ids: Array | None  # where something is drawn by them, the identity of each row
 
 
 @dataclass(frozen=True)
 class PartitionPass:
     """One pass over the data, as a function of a dataset of one partition that returns summaries.
 
-    It gives "partitions" and "rows" (after the transforms) and what the transforms count; of each step its summary
-    under ("step", number of the task, place) and its cost under ("timing", number, place).
-
-    Args:
-        prefix: the transforms.
-        backend: `"cpu"` or `"gpu"`.
-        features: rows without their target are left out, where the data has it.
-        tasks: whose steps learn.
-        of_target: whether the "target" is summarized.
-        total: rows of the dataset at most: then the features' columns get missing values and ranges under
-            ("column", name), of so many "described" rows, and a "sample" of rows is drawn; with None neither.
-        typed: what is done to a frame before the first transform; None does nothing.
-        first: source columns that were read already, by partition; taken out when used.
-        cached: what an earlier pass kept.
-        cache: what a later pass reads again.
-        again: the columns of that.
+    It gives "partitions" and "rows" (after the transforms) and what the transforms count; of each step of the tasks its
+    summary under ("step", number of the task, place) and its cost under ("timing", number, place). With `of_target` it
+    summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, the
+    features' columns get missing values and ranges under ("column", name), of so many "described" rows, and a "sample"
+    of rows is drawn.
     """
 
     prefix: TransformPlan
     backend: str
-    features: Features | None = None
+    features: Features | None = None  # rows without their target are left out, where the data has it
     tasks: Sequence[FitTask] = ()
     of_target: bool = False
     total: int | None = None
-    typed: Typed | None = None
-    first: dict[int, Frame] = field(default_factory=dict)
-    cached: FrameCache = field(default_factory=FrameCache)
-    cache: FrameCache = field(default_factory=FrameCache)
-    again: Collection[str] = ()
+    typed: Typed | None = None  # what is done to a frame before the first transform
+    first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
+    cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
+    cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
+    again: Collection[str] = ()  # the columns of that
 
     def __call__(self, part: Dataset) -> dict[Hashable, Any]:
         (partition,) = part.partitions
@@ -179,7 +165,8 @@ class PartitionPass:
         for number, task in enumerate(self.tasks):
             found |= _learn(number, task, rows, backend)
         if self.of_target and self.features is not None and self.features.target is not None:
-            found["target"] = self.features.target.summarize(frame, prefix.output_schema, backend)
+            found |= self.features.target.summarize(frame, prefix.output_schema, backend)
+            found["without target"] = len(frame) - len(rows.frame)
         if self.total is not None:
             found |= self._describe(rows, found, backend)
         if self.again:
@@ -284,25 +271,15 @@ def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
 
 @dataclass(frozen=True)
 class DtypeProbe:
-    """Dtype probe: a user's function run on the rows of one partition, to infer its output dtypes.
-
-    Args:
-        step: the function's.
-        prefix: the transforms before it.
-        before: the schema it is given.
-        wanted: what is wanted of it.
-        reads: the source columns to read, some for the first pass.
-        backend: `"cpu"` or `"gpu"`.
-        first: gets the frame read, by partition.
-    """
+    """Dtype probe: a user's function run on the rows of one partition, to infer its output dtypes."""
 
     step: Map
-    prefix: TransformPlan
-    before: Schema
-    wanted: frozenset[str]
-    reads: Sequence[str]
+    prefix: TransformPlan  # the transforms before it
+    before: Schema  # that it is given
+    wanted: frozenset[str]  # of it
+    reads: Sequence[str]  # the source columns to read, some for the first pass
     backend: str
-    first: dict[int, Frame]
+    first: dict[int, Frame]  # gets the frame read, by partition
 
     def __call__(self, part: Dataset) -> dict[str, str] | None:
         (whole,) = part.partitions

@@ -34,27 +34,17 @@ Typed = Callable[[Frame, Backend], Frame]
 
 class _Stage(NamedTuple):
     step: Transform
-    schema: Schema
-    """The schema of its input."""
+    schema: Schema  # of its input
     wanted: frozenset[str]
-    number: int
-    """Its place among all steps."""
+    number: int  # its place among all steps
 
 
 class TransformPlan:
-    """Plan of the transforms in order, pruned to the wanted columns.
+    """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
 
-    Args:
-        steps: the transforms.
-        schema: the source's columns.
-        wanted: the columns asked for after the last step; None asks for all.
-        predicting: leave out the steps that drop rows only in training.
-        there: the source's columns that the data has, where it may have fewer; others are not checked by `Expect`.
-        counting: whether each `Expect` counts; else only those that raise are applied.
-
-    Attributes:
-        side_columns: the columns of window steps, by the steps' positions; without these, `run` takes a frame to hold
-            all rows there are.
+    `predicting` leaves out the steps that drop rows only in training. `there` are the source's columns that the data
+    has, where it may have fewer: others are not checked by `Expect`, of which each counts if `counting`, and else only
+    those that raise are applied.
     """
 
     def __init__(
@@ -87,6 +77,7 @@ class TransformPlan:
         self._source = schema
         self.keeps_rows = not any(step.changes_rows for step in self.steps)
         self.side_columns: Mapping[int, SideColumns] = {}
+        """Of window steps, by position; without these, `run` takes a frame to hold all rows there are."""
 
     @property
     def draws_rows(self) -> bool:

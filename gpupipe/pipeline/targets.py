@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -102,23 +102,14 @@ class _Label:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """Target values of some partitions: a mergeable summary.
+    """Target values of some partitions: a mergeable summary."""
 
-    Args:
-        num_rows, num_missing: rows, and those without a value.
-        strings: the distinct strings, of a target of strings.
-        numbers: the distinct whole numbers and booleans; None for more than `limit`.
-        fractions: whether some number is not whole.
-        limit: how many distinct numbers are kept.
-        low, high: the least and the greatest number; infinite, the wrong way round, where there is none.
-    """
-
-    num_rows: int = 0
-    num_missing: int = 0
-    strings: Dictionary | None = None
-    numbers: frozenset[int] | None = frozenset()
-    fractions: bool = False
-    limit: int = FEW
+    num_rows: int
+    num_missing: int
+    limit: int  # of distinct numbers that are kept
+    strings: Dictionary | None = None  # the distinct ones, of a target of strings
+    numbers: frozenset[int] | None = frozenset()  # the distinct whole numbers and booleans; None for more than `limit`
+    fractions: bool = False  # whether some number is not whole
     low: float = math.inf
     high: float = -math.inf
 
@@ -161,7 +152,7 @@ class Target(_Label):
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         present = column.data if missing is None else column.data[~missing]
-        made = TargetSummary(len(column), len(column) - len(present), limit=limit)
+        made = TargetSummary(len(column), len(column) - len(present), limit)
         if column.dictionary is not None:
             return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
         if column.dtype == "bool":
@@ -179,7 +170,7 @@ class Target(_Label):
         return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
 
     def check_values(self, summary: TargetSummary, schema: Schema) -> None:
-        """Raise where nothing can be learned: there is no row with a target, or it is a time."""
+        """Raise where nothing can be learned."""
         if summary.num_rows == summary.num_missing:
             raise BadData(
                 f"target {self.text!r}",
@@ -302,30 +293,11 @@ class Weight(_Label):
         return {self.fields(schema)[0].name: Column("float32", data)}
 
 
-@dataclass(frozen=True)
-class TargetSetSummary:
-    """Summary of the targets in some partitions: rows with a missing target, and each target's own summary."""
-
-    num_missing: int
-    each: tuple[TargetSummary, ...]
-
-    def __add__(self, other: TargetSetSummary) -> TargetSetSummary:
-        each = tuple(mine + theirs for mine, theirs in zip(self.each, other.each, strict=True))
-        return TargetSetSummary(self.num_missing + other.num_missing, each)
-
-
 class TargetSet:
-    """Targets of a pipeline.
+    """Targets of a pipeline: label columns or expressions, the steps of a regression's values, and the task.
 
-    Args:
-        texts: label columns, or expressions over label columns.
-        steps: what a regression's values go through before they are stored; "auto" standardises them.
-        task: "classification", "regression", or "auto" to decide by the values.
-
-    Attributes:
-        task_: what the last `fit` has decided, as `Schema.task` names it, and why.
-        doubt: what to say where the values could be meant otherwise than that decision; else empty.
-        coarse: targets without steps that lose digits in a batch's float32, and how many.
+    A fit leaves in `task_` what it has decided and why, in `doubt` what to say where the values could be meant
+    otherwise, and in `coarse` the targets without steps that lose digits in a batch's float32.
     """
 
     role = Role.TARGET
@@ -413,12 +385,10 @@ class TargetSet:
         masks = [~missing for missing in found if missing is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> TargetSetSummary:
-        """Summarize one partition for `finalize`."""
-        present = self.present(frame, schema, backend)
-        missing = 0 if present is None else len(present) - int(present.sum())
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetSummary]:
+        """Summarize one partition for `finalize`, each target under ("target", its text)."""
         limit = MAX_CLASSES if self.task == "classification" else FEW
-        return TargetSetSummary(missing, tuple(item.summarize(frame, schema, backend, limit) for item in self.each))
+        return {("target", item.text): item.summarize(frame, schema, backend, limit) for item in self.each}
 
     def check(self, schema: Schema) -> None:
         """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
@@ -432,23 +402,22 @@ class TargetSet:
             self._standardise(False)
         self.group.fields(raw)
 
-    def finalize(self, summary: TargetSetSummary, schema: Schema) -> None:
+    def finalize(self, summaries: Mapping[str, TargetSummary], schema: Schema) -> None:
         """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes."""
-        pairs = list(zip(self.each, summary.each, strict=True))
-        for item, found in pairs:
+        every, raw = [summaries[item.text] for item in self.each], self._raw_schema(schema)
+        for item, found in zip(self.each, every, strict=True):
             item.check_values(found, schema)
-        raw = self._raw_schema(schema)
-        classes, reason = self._decide(summary.each, raw)
+        classes, reason = self._decide(every, raw)
         if classes:
-            for item, found in pairs:
+            for item, found in zip(self.each, every, strict=True):
                 item.fix_classes(found, schema)
-        if self.auto and (classes or any(found.is_binary for found in summary.each)):
+        if self.auto and (classes or any(found.is_binary for found in every)):
             self._standardise(False)
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
         self.task_ = f"{Schema(self.fields(schema)).task} ({reason}){inside}"
         if classes or self.group.steps:
             return
-        for plain, found in zip(raw, summary.each, strict=True):
+        for plain, found in zip(raw, every, strict=True):
             spacing = coarse_spacing(plain.dtype, (found.low, found.high))
             if spacing is not None:
                 self.coarse.append(f"{spacing:g} in a range of {found.high - found.low:g} ({plain.name})")
