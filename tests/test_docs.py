@@ -31,7 +31,7 @@ WITHOUT_EXAMPLE = {"Scorer"}
 # Parameters by which a function is given data.
 DATA = {"data", "dataset", "frame", "obj", "path", "pipeline"}
 # They look at data, and neither keep nor make any.
-WITHOUT_MEMORY = {"Features.columns", "Pipeline.explain", "Pipeline.bind_to"}
+WITHOUT_MEMORY = {"Pipeline.explain"}
 
 
 def public() -> dict[str, Any]:

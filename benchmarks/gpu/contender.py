@@ -27,6 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+from gpupipe.backend import select
 from gpupipe.tensors import Batch
 
 BATCH, EPOCHS, HIDDEN, LR = 8192, 3, (256, 256), 1e-3
@@ -41,7 +42,7 @@ def of_gpupipe(files: list[Path], backend: str) -> float:
     )
     pipeline = gp.Pipeline([], features, backend=backend).fit(data)
     loader = pipeline.loader(data, batch_size=BATCH, shuffle="rows", reuse_buffers=True)
-    model, device = gp.models.MLP.from_schema(pipeline.schema, hidden=HIDDEN, seed=0), pipeline.select_backend().device
+    model, device = gp.models.MLP.from_schema(pipeline.schema, hidden=HIDDEN, seed=0), select(pipeline.backend).device
     history = gp.Trainer(model, max_epochs=EPOCHS, lr=LR, loss="mse", device=device, progress=False).fit(loader)
     return float(history.rows[-1]["train_loss"])
 

@@ -1,9 +1,4 @@
-"""Baseline models of scikit-learn and XGBoost, and scikit-learn's gradient boosting as reference.
-
-Each is fitted on the network's feature table with its library's defaults, apart from the random state and, where it
-is required, the list of categorical columns. In: a matrix of numbers, then ids. Out: what a network returns,
-log-odds (binary), log-probabilities (classes) or values.
-"""
+"""Baseline models of scikit-learn and XGBoost with their own settings, fitted on a matrix of numbers, then ids."""
 
 from __future__ import annotations
 
@@ -14,8 +9,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from sklearn import ensemble, linear_model
+from sklearn import ensemble
 from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import roc_auc_score
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
@@ -31,48 +27,24 @@ MAX_DEPTH = 16  # scikit-learn's trees without an end would hold a table's rows 
 
 @dataclass(frozen=True)
 class MatrixLayout:
-    """Layout of the feature matrix, and the task."""
+    """Layout of the matrix (how many numbers, then how many ids each column has), and the task; 1 output for binary."""
 
-    numeric: int  # how many numbers, which come first
-    cardinalities: Sequence[int]  # how many ids each of the other columns has, 0 and 1 included
-    task: str  # "regression", "binary", "multiclass" or "multilabel"
-    outputs: int  # how many classes or targets; 1 for binary
+    numeric: int
+    cardinalities: Sequence[int]
+    task: str
+    outputs: int
     seed: int = 0
 
 
 class Baseline:
-    """Baseline model: an estimator fitted on the host with sample weights, with a network's outputs."""
+    """Baseline model: an estimator fitted with sample weights, with a network's outputs; its class names it."""
 
-    def __init__(self, name: str, columns: MatrixLayout, *, on_gpu: bool) -> None:
-        classifies, ids, seed = columns.task != "regression", columns.cardinalities, columns.seed
-        kind = "Classifier" if classifies else "Regressor"
-        several: Any = MultiOutputClassifier if classifies else MultiOutputRegressor
-        if name == "linear":
-            model: Any = linear_model.LogisticRegression(max_iter=1000) if classifies else linear_model.Ridge()
-            one_hot = OneHotEncoder(categories=[np.arange(n) for n in ids], handle_unknown="ignore")
-            places = list(range(columns.numeric + len(ids)))
-            parts = [
-                ("numbers", StandardScaler(), places[: columns.numeric]),
-                ("ids", one_hot, places[columns.numeric :]),
-            ]
-            prepared = ColumnTransformer([part for part in parts if part[2]])
-            estimator: Any = make_pipeline(prepared, several(model) if columns.task == "multilabel" else model)
-        elif name == "forest":
-            cls = getattr(ensemble, f"RandomForest{kind}")
-            model = estimator = cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=seed)
-        elif name == "hist-gradient-boosting":
-            coded = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in ids]
-            cls = getattr(ensemble, f"HistGradientBoosting{kind}")
-            model = cls(categorical_features=coded if any(coded) else None, random_state=seed)
-            estimator = several(model) if columns.outputs > 1 and columns.task != "multiclass" else model
-        else:
-            types, device = ["q"] * columns.numeric + ["c"] * len(ids), "cuda" if on_gpu else "cpu"
-            cls = getattr(importlib.import_module("xgboost"), f"XGB{kind}")
-            model = estimator = cls(feature_types=types, enable_categorical=True, device=device, random_state=seed)
-        self.name, self.columns, self.estimator = type(model).__name__, columns, estimator
+    def __init__(self, model: Any, columns: MatrixLayout, estimator: Any = None) -> None:
+        self.name, self.columns = type(model).__name__, columns
+        self.estimator = model if estimator is None else estimator
 
     def fit(self, features: Any, target: Any, weight: Any) -> None:
-        """Fit the estimator; rows that it refuses, such as rows of one class, are `BadData`."""
+        """Fit the estimator; `BadData` where it refuses the rows, such as rows of one class."""
         steps = getattr(self.estimator, "steps", None)  # of a Pipeline, which passes on what a prefix names
         name = f"{steps[-1][0]}__sample_weight" if steps else "sample_weight"
         try:
@@ -113,7 +85,30 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
                 remedy="pip install xgboost",
             )
         names = names[:-1]
-    return [Baseline(name, columns, on_gpu=on_gpu) for name in names]
+    return [_make_baseline(name, columns, on_gpu=on_gpu) for name in names]
+
+
+def _make_baseline(name: str, columns: MatrixLayout, *, on_gpu: bool) -> Baseline:
+    classifies, numeric, ids = columns.task != "regression", columns.numeric, columns.cardinalities
+    kind, options = "Classifier" if classifies else "Regressor", {"random_state": columns.seed}
+    if name == "linear":
+        model = LogisticRegression(max_iter=1000) if classifies else Ridge()
+        one_hot = OneHotEncoder(categories=[np.arange(n) for n in ids], handle_unknown="ignore")
+        places = list(range(numeric + len(ids)))
+        parts = [("numbers", StandardScaler(), places[:numeric]), ("ids", one_hot, places[numeric:])]
+        last = MultiOutputClassifier(model) if columns.task == "multilabel" else model
+        return Baseline(model, columns, make_pipeline(ColumnTransformer([part for part in parts if part[2]]), last))
+    if name == "forest":
+        return Baseline(getattr(ensemble, f"RandomForest{kind}")(max_depth=MAX_DEPTH, n_jobs=-1, **options), columns)
+    if name == "xgboost":
+        cls, types = getattr(importlib.import_module("xgboost"), f"XGB{kind}"), ["q"] * numeric + ["c"] * len(ids)
+        device = "cuda" if on_gpu else "cpu"
+        return Baseline(cls(feature_types=types, enable_categorical=True, device=device, **options), columns)
+    categories = [False] * numeric + [n <= MAX_CATEGORIES for n in ids]
+    cls = getattr(ensemble, f"HistGradientBoosting{kind}")
+    model = cls(categorical_features=categories if any(categories) else None, **options)
+    several = MultiOutputClassifier if classifies else MultiOutputRegressor
+    return Baseline(model, columns, several(model) if columns.outputs > 1 and columns.task != "multiclass" else None)
 
 
 def _log(chances: Any) -> Any:
@@ -122,8 +117,14 @@ def _log(chances: Any) -> Any:
 
 
 def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_target: Any) -> float:
-    """Compute the area under the ROC curve on `valid` of a HistGradientBoostingClassifier fitted on `train`."""
-    texts = list(train.select_dtypes("str").columns)
-    known = {name: train[name].astype("category").dtype for name in texts}
+    """Compute the AUC on `valid` of a HistGradientBoostingClassifier fitted on `train`, pandas frames.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"x": range(100)})
+        >>> gradient_boosting_auc(frame, frame.x >= 50, frame, frame.x >= 50)
+        1.0
+    """
+    known = {name: train[name].astype("category").dtype for name in train.select_dtypes("str").columns}
     model = ensemble.HistGradientBoostingClassifier().fit(train.astype(known), train_target)
     return float(roc_auc_score(valid_target, model.predict_proba(valid.astype(known))[:, 1]))

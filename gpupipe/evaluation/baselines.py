@@ -6,7 +6,7 @@ import html
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,108 +28,33 @@ MAX_ELEMENTS = 100
 _log = logging.getLogger("gpupipe")
 
 
-def baselines(
-    train: Loader,
-    valid: Loader,
-    trainers: Trainer | Mapping[str, Trainer] | None = None,
-    *,
-    only: str | Sequence[str] | None = None,
-    metrics: str | Sequence[str | Metric] = "auto",
-    seed: int = 0,
-) -> Baselines:
-    """Fit other models on the rows a network learned from, and compare all on the same other rows.
+class RowTable:
+    """Base class of tables of figures, a row by name; displays itself."""
 
-    "linear" (logistic or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and, if it is installed,
-    "xgboost", each with its library's settings, on the host; where the rows lie on a GPU, XGBoost works there (not yet
-    run on one). Lists of ids become counts of their first 100 ids (the most frequent ones of
-    `Categorify`) and of all others; lists of numbers become their length and their mean. The result says so.
+    rows: list[dict[str, Any]]
+    _title: str = ""
+    notes: Sequence[str] = ()
+    _formats: ClassVar[Mapping[str, str]] = {"seconds": ".1f", "std": ".2g"}
 
-    Args:
-        train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
-        valid: whose block they are compared on, weights included.
-        trainers: trained networks to compare with them: one, or several by the names to show.
-        only: some of these models, or one; XGBoost asked for by name has to be there.
-        metrics: as for `Trainer`; the first of them orders the table.
-        seed: the random state of the models that have one.
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        return next(row for row in self.rows if name == next(iter(row.values())))
 
-    Returns:
-        The table, the best first; metrics are in the target's own units.
+    def _table(self) -> list[list[str]]:
+        head = list(self.rows[0]) if self.rows else ["model"]
+        return flush_right([head, *([self._format(name, row[name]) for name in head] for row in self.rows)])
 
-    Raises:
-        BadConfig: a loader without a resident block, no target, an unknown model, or trainers that are none.
-        SchemaMismatch: the loaders have other columns.
-        BackendMissing: XGBoost was asked for and is not installed.
+    def _format(self, name: str, value: Any) -> str:
+        return (value or "") if isinstance(value, str | None) else format(value, self._formats.get(name, ".4g"))
 
-    Memory:
-        The features once more as float32 on the host, and what the libraries make of them (gradient boosting and
-        forests: about as much again). A feature of lists takes up to 400 bytes a row, and 20 bytes for each element
-        meanwhile.
+    def __repr__(self) -> str:
+        return "\n".join([*([self._title] if self._title else []), text_table(self._table()), *self.notes])
 
-    Example:
-        >>> import pandas as pd
-        >>> import gpupipe as gp
-        >>> frame = pd.DataFrame({"x": range(300), "y": [v // 100 % 2 for v in range(300)]})
-        >>> pipeline = gp.Pipeline([], gp.Features(["x"], target="y == 1")).fit(frame)
-        >>> loader = pipeline.loader(frame)
-        >>> table = baselines(loader, loader, only=["linear", "hist-gradient-boosting"])
-        >>> table.rows[0]["model"], table.rows[0]["auc"] > 0.99
-        ('HistGradientBoostingClassifier', True)
-    """
-    if isinstance(trainers, Trainer):
-        trainers = {type(trainers.model).__name__: trainers}
-    by_name: Any = trainers or {}
-    if not isinstance(by_name, Mapping) or not all(isinstance(each, Trainer) for each in by_name.values()):
-        raise BadConfig(
-            "baselines(trainers=)",
-            "not trainers by name",
-            got=type(trainers),
-            expected="a Trainer, or several by the names to show",
-            remedy="gp.baselines(train, valid, {'wide': trainer})",
-        )
-    check_integer(baselines, "[0, inf)", seed=seed)
-    blocks = [get_block("baselines", name, loader) for loader, name in ((train, "train"), (valid, "valid"))]
-    schema, other = blocks[0].schema, blocks[1].schema
-    names = [[item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)] for s in (schema, other)]
-    if names[0] != names[1]:
-        raise SchemaMismatch(
-            "baselines",
-            "the loaders have other columns",
-            got=names[1],
-            expected=", ".join(names[0]),
-            remedy="loaders of one pipeline",
-        )
-    columns = _columns(schema, seed)
-    notes = [_note(item) for item in schema.lists]
-    for note in notes:
-        _log.info("baselines: %s", note)
-    models = make_baselines(
-        BASELINES if only is None else as_list(only), columns, on_gpu=blocks[0].device.type == "cuda"
-    )
-    units, batch = valid.target_units, blocks[1].batch_of(blocks[1].words)
-    chosen = choose_metrics(metrics, LOSS_OF_TASK[columns.task])
-    measures = [metric if units is None else InUnits(metric, units) for metric in chosen]
-
-    def judged(output: Tensor) -> dict[str, float | None]:
-        for metric in measures:
-            metric.reset()
-            metric.update(output.to(blocks[1].device), batch)
-        return {metric.name: metric.compute() for metric in measures}
-
-    rows: list[dict[str, Any]] = []
-    for name, trainer in (trainers or {}).items():
-        in_order = Loader(blocks[1], batch_size=valid.batch_size)
-        rows.append({"model": name, **judged(trainer.predict(in_order)), "seconds": None})
-    features = [_features(block, columns) for block in blocks]
-    target, weight = (None if part is None else part.cpu().numpy() for part in (blocks[0].target, blocks[0].weight))
-    for model in models:
-        started = time.perf_counter()
-        model.fit(features[0], target, weight)
-        seconds = time.perf_counter() - started
-        rows.append({"model": model.name, **judged(torch.as_tensor(model.outputs(features[1]))), "seconds": seconds})
-    return Baselines(rows, measures[0] if measures else None, notes)
+    def _repr_html_(self) -> str:
+        title, *notes = (f"<p>{html.escape(line)}</p>" if line else "" for line in (self._title, *self.notes))
+        return "".join([title, html_table(self._table()), *notes])
 
 
-class Baselines:
+class Baselines(RowTable):
     """Comparison of models by their metrics on the same rows, the best first.
 
     Args:
@@ -152,19 +77,99 @@ class Baselines:
             name, sign = order.name, -1 if order.higher_is_better else 1
             self.rows.sort(key=lambda row: (row[name] is None, sign * (row[name] or 0)))
 
-    def __getitem__(self, model: str) -> dict[str, Any]:
-        return next(row for row in self.rows if row["model"] == model)
 
-    def _table(self) -> list[list[str]]:
-        head = list(self.rows[0]) if self.rows else ["model"]
-        cells = [[_format_cell(name, row[name]) for name in head] for row in self.rows]
-        return flush_right([head, *cells])
+def baselines(
+    train: Loader,
+    valid: Loader,
+    trainers: Trainer | Mapping[str, Trainer] | None = None,
+    *,
+    only: str | Sequence[str] | None = None,
+    metrics: str | Sequence[str | Metric] = "auto",
+    seed: int = 0,
+) -> Baselines:
+    """Fit other models on the rows a network learned from, and compare all on the same other rows, the best first.
 
-    def __repr__(self) -> str:
-        return "\n".join([text_table(self._table()), *self.notes])
+    "linear" (logistic or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and, if installed,
+    "xgboost", each with its library's settings, on the host; where the rows lie on a GPU, XGBoost works there (not yet
+    run on one). Lists of ids become counts of their first 100 ids and of all others; lists of numbers become their
+    length and mean. The result says so. Metrics are in the target's own units.
 
-    def _repr_html_(self) -> str:
-        return html_table(self._table()) + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+    Args:
+        train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
+        valid: whose block they are compared on, weights included.
+        trainers: trained networks to compare with them: one, or several by the names to show.
+        only: some of these models, or one; XGBoost asked for by name has to be there.
+        metrics: as for `Trainer`; the first of them orders the table.
+        seed: the random state of the models that have one.
+
+    Raises:
+        BadConfig: a loader without a resident block, no target, an unknown model, or trainers that are none.
+        SchemaMismatch: the loaders have other columns.
+        BackendMissing: XGBoost was asked for and is not installed.
+
+    Memory: the features once more as float32 on the host, and what the libraries make of them (about as much again). A
+        feature of lists takes up to 400 bytes a row, and 20 bytes for each element meanwhile.
+
+    Example:
+        >>> import pandas as pd
+        >>> import gpupipe as gp
+        >>> frame = pd.DataFrame({"x": range(300), "y": [v // 100 % 2 for v in range(300)]})
+        >>> loader = gp.Pipeline([], gp.Features(["x"], target="y == 1")).fit(frame).loader(frame)
+        >>> table = baselines(loader, loader, only=["linear", "hist-gradient-boosting"])
+        >>> table.rows[0]["model"], table.rows[0]["auc"] > 0.99
+        ('HistGradientBoostingClassifier', True)
+    """
+    networks: Any = {type(trainers.model).__name__: trainers} if isinstance(trainers, Trainer) else trainers or {}
+    if not isinstance(networks, Mapping) or not all(isinstance(each, Trainer) for each in networks.values()):
+        raise BadConfig(
+            "baselines(trainers=)",
+            "not trainers by name",
+            got=type(trainers),
+            expected="a Trainer, or several by the names to show",
+            remedy="gp.baselines(train, valid, {'wide': trainer})",
+        )
+    check_integer(baselines, "[0, inf)", seed=seed)
+    learned, judged = (get_block("baselines", name, loader) for loader, name in ((train, "train"), (valid, "valid")))
+    names = [
+        [item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)]
+        for s in (learned.schema, judged.schema)
+    ]
+    if names[0] != names[1]:
+        raise SchemaMismatch(
+            "baselines",
+            "the loaders have other columns",
+            got=names[1],
+            expected=", ".join(names[0]),
+            remedy="loaders of one pipeline",
+        )
+    columns, notes = _columns(learned.schema, seed), [_note(item) for item in learned.schema.lists]
+    for note in notes:
+        _log.info("baselines: %s", note)
+    chosen = BASELINES if only is None else as_list(only)
+    models = make_baselines(chosen, columns, on_gpu=learned.device.type == "cuda")
+    units, batch = valid.target_units, judged.batch_of(judged.words)
+    measures = [
+        metric if units is None else InUnits(metric, units)
+        for metric in choose_metrics(metrics, LOSS_OF_TASK[columns.task])
+    ]
+    rows: list[dict[str, Any]] = []
+
+    def judge(name: str, output: Tensor, seconds: float | None) -> None:
+        for metric in measures:
+            metric.reset()
+            metric.update(output.to(judged.device), batch)
+        rows.append({"model": name, **{metric.name: metric.compute() for metric in measures}, "seconds": seconds})
+
+    for name, trainer in networks.items():
+        judge(name, trainer.predict(Loader(judged, batch_size=valid.batch_size)), None)
+    features, others = _features(learned, columns), _features(judged, columns)
+    target, weight = (None if part is None else part.cpu().numpy() for part in (learned.target, learned.weight))
+    for model in models:
+        started = time.perf_counter()
+        model.fit(features, target, weight)
+        seconds = time.perf_counter() - started
+        judge(model.name, torch.as_tensor(model.outputs(others)), seconds)
+    return Baselines(rows, measures[0] if measures else None, notes)
 
 
 def _features(block: FeatureTable, columns: MatrixLayout) -> Any:
@@ -185,9 +190,8 @@ def _columns(schema: Schema, seed: int) -> MatrixLayout:
         )
     classes = schema.target.classes
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
-    cardinalities = [field.cardinality or 0 for field in schema.categorical]
     numbers = len(schema.numeric) + sum(map(_width, schema.lists))
-    return MatrixLayout(numbers, cardinalities, schema.task, outputs, seed)
+    return MatrixLayout(numbers, [item.cardinality or 0 for item in schema.categorical], schema.task, outputs, seed)
 
 
 def _width(item: Field) -> int:
@@ -215,11 +219,7 @@ def _note(item: Field) -> str:
 
 
 def get_block(where: str, name: str, loader: object) -> FeatureTable:
-    """Return a loader's block.
-
-    Raises:
-        BadConfig: its rows are not in memory.
-    """
+    """Return a loader's block; `BadConfig` where its rows are not in memory."""
     block = getattr(loader, "table", None)
     if isinstance(block, FeatureTable):
         return block
@@ -230,9 +230,3 @@ def get_block(where: str, name: str, loader: object) -> FeatureTable:
         expected="a loader with a resident block",
         remedy="pipeline.loader(data), on a part of the rows that fits",
     )
-
-
-def _format_cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else f"{value:.1f}" if name == "seconds" else f"{value:.4g}"

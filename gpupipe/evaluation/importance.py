@@ -1,7 +1,4 @@
-"""Permutation feature importance.
-
-Breiman 2001 ("Random forests", section 10), as scikit-learn's `permutation_importance`.
-"""
+"""Permutation feature importance: Breiman 2001 ("Random forests", section 10), as scikit-learn computes it."""
 
 from __future__ import annotations
 
@@ -12,25 +9,45 @@ from typing import Any
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
-from gpupipe.evaluation.baselines import get_block
+from gpupipe.evaluation.baselines import RowTable, get_block
 from gpupipe.saving.scorer import Scorer
-from gpupipe.schema import Field, Kind
-from gpupipe.support.text import flush_right, html_table, text_table
+from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
-from gpupipe.tensors import Batch, Loader, Permutation, Ragged
+from gpupipe.tensors import Batch, Loader, Permutation
 from gpupipe.training import Trainer
 from gpupipe.training.loop.build import choose_loss_and_metrics
 
 
+class Importance(RowTable):
+    """Importance of each feature, the most important first.
+
+    Args:
+        losses: by feature, one number per permutation.
+        metric: which.
+        value: the metric with all features unchanged.
+
+    Example:
+        >>> Importance({"night": [0.0, 0.0], "distance": [0.2, 0.4]}, "auc", 0.75)
+        auc 0.75, lost without
+        feature   mean  std
+        distance   0.3  0.1
+        night        0    0
+    """
+
+    def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
+        self.losses, self.metric, self.value = losses, metric, value
+        self._title = f"{metric} {value:.4g}, lost without"
+        self.rows = [
+            {"feature": name, "mean": statistics.fmean(each), "std": statistics.pstdev(each)}
+            for name, each in losses.items()
+        ]
+        self.rows.sort(key=lambda row: -row["mean"])
+
+
 def importance(
-    model: Trainer | Scorer | nn.Module,
-    loader: Loader | Any,
-    *,
-    metric: str = "auto",
-    repeats: int = 5,
-    seed: int = 0,
+    model: Trainer | Scorer | nn.Module, loader: Loader | Any, *, metric: str = "auto", repeats: int = 5, seed: int = 0
 ) -> Importance:
-    """Compute the loss of a metric for each permuted feature, over several permutations.
+    """Compute the loss of a metric for each permuted feature, what matters most first: its mean and deviation.
 
     Features that say the same stand in for each other: permuting one of them alone costs little. Rows come in the order
     of the block whatever the loader's; the host waits once per feature and permutation.
@@ -43,15 +60,11 @@ def importance(
         repeats: permutations, the same for all features.
         seed: of the permutations.
 
-    Returns:
-        One row per feature, what matters most first: the mean loss of the metric and its standard deviation.
-
     Raises:
         BadConfig: a loader without a resident block, fewer than one repeat, no such metric or one that is not defined.
 
-    Memory:
-        8 bytes per row for the permutation and 4 for the permuted column (of numbers stored as bfloat16: for all of
-        them; of lists: their elements, and 16 bytes for each meanwhile), on the block's device, and as
+    Memory: on the block's device 8 bytes per row for the permutation and 4 for the permuted column (of numbers stored
+        as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile), and as
         `Trainer.evaluate`.
 
     Example:
@@ -95,48 +108,6 @@ def importance(
     return Importance(losses, name, whole[name])
 
 
-class Importance:
-    """Importance of each feature, the most important first.
-
-    Args:
-        losses: by feature, one number per permutation.
-        metric: which.
-        value: the metric with all features unchanged.
-
-    Example:
-        >>> Importance({"night": [0.0, 0.0], "distance": [0.2, 0.4]}, "auc", 0.75)
-        auc 0.75, lost without
-        feature   mean  std
-        distance   0.3  0.1
-        night        0    0
-    """
-
-    def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
-        self.losses, self.metric, self.value = losses, metric, value
-        self.rows: list[dict[str, Any]] = [
-            {"feature": name, "mean": statistics.fmean(each), "std": statistics.pstdev(each)}
-            for name, each in losses.items()
-        ]
-        self.rows.sort(key=lambda row: -row["mean"])
-
-    def __getitem__(self, feature: str) -> dict[str, Any]:
-        return next(row for row in self.rows if row["feature"] == feature)
-
-    def _table(self) -> list[list[str]]:
-        lines = [[row["feature"], f"{row['mean']:.4g}", f"{row['std']:.2g}"] for row in self.rows]
-        return flush_right([["feature", "mean", "std"], *lines])
-
-    @property
-    def _title(self) -> str:
-        return f"{self.metric} {self.value:.4g}, lost without"
-
-    def __repr__(self) -> str:
-        return f"{self._title}\n{text_table(self._table())}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{self._title}</p>{html_table(self._table())}"
-
-
 class _Rows:
     """Loader's rows in the order of its block, with one feature permuted if requested."""
 
@@ -144,14 +115,14 @@ class _Rows:
         block, units, size = loader.table, loader.target_units, loader.batch_size
         self._in_order = Loader(block, batch_size=size, device=loader.device, target_units=units)
         self.schema, self.device, self.target_units = block.schema, loader.device, units
-        self._item, self._part, self._place = item, "numeric", 0
-        self._values: Tensor | Ragged | None = None
+        self._item, self._part, self._place = item, "", 0
+        self._values: Any = None
         if item is None or order is None:
             return
-        if item.kind == Kind.LIST:
+        if item.name in block.lists:
             self._values = block.lists[item.name].take(order)
             return
-        fields = block.schema.numeric
+        self._part, fields = "numeric", block.schema.numeric
         if item not in fields:
             self._part, fields = "codes", block.schema.categorical
         self._place = [field.name for field in fields].index(item.name)
@@ -164,9 +135,9 @@ class _Rows:
         start = 0
         for batch in self._in_order:  # copies of the block's rows, which may be written to
             end = start + len(batch)
-            if isinstance(self._values, Tensor):
+            if self._part:
                 getattr(batch, self._part)[:, self._place] = self._values[start:end]
-            elif self._values is not None and self._item is not None:
+            elif self._item is not None:
                 batch.lists[self._item.name] = self._values.narrow(start, end)
             yield batch
             start = end

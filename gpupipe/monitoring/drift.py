@@ -22,22 +22,15 @@ SAMPLE_ROWS = 1 << 15
 """The approximate size of the sample; all rows of a smaller dataset, fewer of a wide one."""
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
-
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
+_LEAST_SHARE = 1e-4  # what a bin without a value counts as in the population stability index
+_FARTHEST = 1e9  # standard deviations: means are no more than this apart
+_MOST_TOLD = 8
 
 
 def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
-    """Draw the sample's rows by their ids (n uint64) alone, so the same under any partitioning.
-
-    Args:
-        row_ids: the identity of each row.
-        total: rows of the whole dataset, at most.
-        num_columns: the number of columns in the sample.
-        backend: where they are.
-
-    Memory: three arrays of n uint64, where rows are drawn.
-    """
+    """Draw the sample of at most `total` rows by their ids (n uint64) alone, so the same under any partitioning."""
     wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
     if total <= wanted:
         return slice(0, len(row_ids))
@@ -45,14 +38,36 @@ def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) ->
 
 
 @dataclass(frozen=True)
+class Profile:
+    """Profile of one column's distribution.
+
+    Args:
+        missing: the share of rows without a value.
+        mean, std: of the finite values.
+        edges: the deciles that differ, of numbers.
+        shares: of values up to each edge, above the one before, and of those above the last.
+        unknown: the share of rows whose value became no id of its own; None where none becomes one.
+    """
+
+    missing: float
+    mean: float = 0.0
+    std: float = 0.0
+    edges: tuple[float, ...] = ()
+    shares: tuple[float, ...] = ()
+    unknown: float | None = None
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Self:
+        """Build the profile whose attributes were written."""
+        return cls(**{**content, "edges": tuple(content["edges"]), "shares": tuple(content["shares"])})
+
+
+@dataclass(frozen=True)
 class Sample:
     """Sample of rows from some partitions: a mergeable summary.
 
-    Args:
-        num_rows: how many rows were drawn.
-        names: columns of numbers.
-        numbers: of each part their values, C x rows float64 on the host; NaN where there is none, or no finite one.
-        categories: by the name of a column that becomes ids, how often each value occurs.
+    `numbers` are of each part the values of the columns `names`, C x rows float64 on the host, NaN where there is none,
+    or no finite one; `categories` count by the name of a column that becomes ids how often each value occurs.
     """
 
     num_rows: int = 0
@@ -64,10 +79,7 @@ class Sample:
     def of(
         cls, frame: Frame, rows: Array | slice, numbers: Sequence[str], categories: Sequence[str], backend: Backend
     ) -> Self:
-        """Draw the sample of one partition.
-
-        Memory: 8 bytes per row drawn and column of numbers, and 16 per distinct value of another, go to the host.
-        """
+        """Draw the sample of one partition."""
         counts = {name: ValueCounts.of(backend.column(frame, name).take(rows), backend) for name in categories}
         num_rows = len(frame) if isinstance(rows, slice) else len(rows)
         if not numbers:
@@ -95,12 +107,7 @@ class Sample:
         return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
 
     def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
-        """Return each column's profile.
-
-        Args:
-            vocabularies: the values that became ids of their own, by column.
-            missing: the share of missing values of all columns, of which some may be neither numbers nor become ids.
-        """
+        """Return the profile of each column that has a share of `missing` values; `vocabularies` are of ids' values."""
         found = {name: Profile(share) for name, share in missing.items()}
         found |= {
             name: _profile_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
@@ -114,100 +121,39 @@ class Sample:
         return found
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Profile of one column's distribution.
-
-    Args:
-        missing: the share of rows without a value.
-        mean, std: of the finite values.
-        edges: the deciles that differ, of numbers.
-        shares: of values up to each edge, above the one before, and of those above the last.
-        unknown: the share of rows whose value became no id of its own; None where none becomes one.
-    """
-
-    missing: float
-    mean: float = 0.0
-    std: float = 0.0
-    edges: tuple[float, ...] = ()
-    shares: tuple[float, ...] = ()
-    unknown: float | None = None
-
-    @property
-    def scale(self) -> float:
-        """What a shift of the mean is measured in: the standard deviation, where there is one."""
-        return self.std or abs(self.mean) or 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to plain numbers, for a file."""
-        return vars(self) | {"edges": list(self.edges), "shares": list(self.shares)}
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Build the profile that `to_json` described."""
-        return cls(**{**content, "edges": tuple(content["edges"]), "shares": tuple(content["shares"])})
-
-
-def counts_between(values: Any, edges: Any) -> Any:
-    """Count values up to each edge, above the one before, and those above the last; both ascending.
-
-    Example:
-        >>> counts_between(np.array([1.0, 2.0, 2.0, 9.0]), np.array([1.0, 2.0]))
-        array([1, 2, 1])
-    """
-    return _increases(np.array([*np.searchsorted(values, edges, side="right"), len(values)]))
-
-
 def _profile_numbers(values: Any, missing: float) -> Profile:
     """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
-    total = len(values)
-    deciles = _quantiles(values, _DECILES)
+    deciles = _compute_deciles(values)
     edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
     last = _find_run_ends(values)
-    known, weight = values[last], _increases(last + 1) / total
+    known, weight = values[last], np.diff(last + 1, prepend=0) / len(values)
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((known * weight).sum())
     std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
-    bins = counts_between(values, edges)
-    return Profile(
-        missing=missing,
-        mean=mean,
-        std=std,
-        edges=tuple(edges.tolist()),
-        shares=tuple((bins / total).tolist()),
-    )
+    shares = (_count_between(values, edges) / len(values)).tolist()
+    return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares))
+
+
+def _count_between(values: Any, edges: Any) -> Any:
+    """Count values up to each edge, above the one before, and those above the last; both ascending."""
+    return np.diff(np.append(np.searchsorted(values, edges, side="right"), len(values)), prepend=0)
 
 
 def _find_run_ends(values: Any) -> Any:
     """Return the last position of each run of equal neighbours."""
-    is_last = np.ones(len(values), dtype=bool)
-    np.not_equal(values[1:], values[:-1], out=is_last[:-1])
-    return np.flatnonzero(is_last)
+    return np.flatnonzero(np.append(values[1:] != values[:-1], True))
 
 
-def _increases(numbers: Any) -> Any:
-    """Return the differences between neighbouring numbers, the first one zero."""
-    made = numbers.copy()
-    made[1:] -= numbers[:-1]
-    return made
-
-
-def _quantiles(values: Any, shares: Any) -> Any:
-    """Compute quantiles of ascending values, as `Histogram.quantiles` does."""
-    rank = shares * (len(values) - 1)
+def _compute_deciles(values: Any) -> Any:
+    """Compute the deciles of ascending values, as `Histogram.quantiles` does; NumPy would sort once more."""
+    rank = _DECILES * (len(values) - 1)
     lower = np.floor(rank)
     part, place = rank - lower, lower.astype(np.int64)
     below, above = values[place], values[np.minimum(place + 1, len(values) - 1)]
     with np.errstate(over="ignore"):
         gap = above - below
         return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
-
-
-_LEAST_SHARE, _MOST_TOLD = 1e-4, 8
-"""A bin without a value counts as if it had this share, in the population stability index."""
-_FARTHEST = 1e9
-"""Means are no more standard deviations than this apart."""
 
 
 @dataclass(frozen=True)
@@ -233,21 +179,14 @@ class Drift:
     min_rows: int = 1000
 
     def __post_init__(self) -> None:
-        for name in ("mean", "psi", "unknown", "missing", "min_rows"):
-            check_number(self, "(0, inf]", **{name: getattr(self, name)})
+        check_number(self, "(0, inf]", **vars(self))
 
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """Drift of one column from the fit; None for what is not measured.
+    """Drift of one column from the fit, as `Drift` measures it; None for what is not measured.
 
-    Args:
-        name: the column's.
-        mean: the distance of the means, in standard deviations of the fit.
-        psi: the population stability index.
-        unknown: the share of rows whose value has no id of its own, less that of the fit.
-        missing: the share of rows without a value, less that of the fit.
-        moved: which of these are beyond their threshold.
+    `moved` are the measures beyond their threshold.
     """
 
     name: str
@@ -276,14 +215,7 @@ class DriftReport:
     def of(
         cls, sample: Sample, found: Mapping[str, Profile], of_fit: Mapping[str, Profile], thresholds: Drift
     ) -> DriftReport:
-        """Compare rows with those of the fit.
-
-        Args:
-            sample: of the rows.
-            found: the distribution of their columns.
-            of_fit: that of the fit's.
-            thresholds: how far they may be apart.
-        """
+        """Compare the profiles found in a sample of rows with those of the fit."""
         columns: list[ColumnDrift] = []
         if sample.num_rows >= thresholds.min_rows:
             columns = [
@@ -291,8 +223,7 @@ class DriftReport:
                 for name, old in of_fit.items()
                 if name in found
             ]
-        columns.sort(key=lambda item: not item.moved)
-        return cls(sample.num_rows, tuple(columns), thresholds)
+        return cls(sample.num_rows, tuple(sorted(columns, key=lambda item: not item.moved)), thresholds)
 
     @property
     def moved(self) -> tuple[ColumnDrift, ...]:
@@ -333,27 +264,19 @@ def _compare(old: Profile, new: Profile, values: Any, name: str, limits: Drift) 
     if old.unknown is not None and new.unknown is not None:
         unknown = new.unknown - old.unknown
     if old.edges and len(values):
-        distance = (new.mean / 2 - old.mean / 2) / old.scale * 2  # in halves, whose difference is finite
+        scale = old.std or abs(old.mean) or 1.0
+        distance = (new.mean / 2 - old.mean / 2) / scale * 2  # in halves, whose difference is finite
         mean = min(max(distance, -_FARTHEST), _FARTHEST)
-        psi = stability(np.array(old.shares), counts_between(values, np.array(old.edges)))
-    far = {
-        "mean": mean is not None and abs(mean) > limits.mean,
-        "psi": psi is not None and psi > limits.psi,
-        "unknown": unknown is not None and unknown > limits.unknown,
-        "missing": abs(missing) > limits.missing,
-    }
-    return ColumnDrift(name, mean, psi, unknown, missing, tuple(which for which, is_far in far.items() if is_far))
+        psi = compute_stability(np.array(old.shares), _count_between(values, np.array(old.edges)))
+    sizes = {"mean": abs(mean or 0.0), "psi": psi or 0.0, "unknown": unknown or 0.0, "missing": abs(missing)}
+    moved = tuple(which for which, size in sizes.items() if size > getattr(limits, which))
+    return ColumnDrift(name, mean, psi, unknown, missing, moved)
 
 
-def stability(shares: Any, counts: Any) -> float:
+def compute_stability(shares: Any, counts: Any) -> float:
     """Compute the population stability index of fractions (B float64, old) and counts (B float64, new).
 
     Source: Siddiqi, "Credit Risk Scorecards", Wiley 2006.
-
-    Example:
-        >>> halves = np.array([0.5, 0.5])
-        >>> stability(halves, np.array([10, 10])), round(stability(halves, np.array([9, 1])), 3)
-        (0.0, 0.879)
     """
     old = np.maximum(shares, _LEAST_SHARE)
     new = np.maximum(counts / counts.sum(), _LEAST_SHARE)

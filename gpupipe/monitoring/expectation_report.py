@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,8 @@ from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.transforms import Transform
 from gpupipe.transforms.expect import Expect, Findings
 
-_SHOWN = 3
-"""Partitions that are named in a table; `Violation.places` has all."""
-_WIDTH = 60
-"""Letters of an example that a table shows."""
+_SHOWN = 3  # partitions that are named in a table; `Violation.places` has all
+_WIDTH = 60  # letters of an example that a table shows
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,15 @@ class Violation:
     example: Any
     places: tuple[tuple[str, int], ...]
 
+    @property
+    def _cells(self) -> list[str]:
+        example = "" if self.example is None else str(self.example)
+        example = example if len(example) <= _WIDTH else f"{example[:_WIDTH]} ..."
+        places = [f"{place.partition(' (')[0]} ({number:,})" for place, number in self.places[:_SHOWN]]
+        rest = len(self.places) - _SHOWN
+        where = "; ".join([*places, f"and {format_count(rest, 'more partition')}"] if rest > 0 else places)
+        return [self.column, self.expected, f"{self.num_rows:,}", f"{self.share:.3%}", example, where]
+
 
 @dataclass(frozen=True)
 class ExpectationReport:
@@ -58,25 +66,17 @@ class ExpectationReport:
     def of(
         cls, findings: Mapping[int, Findings], steps: Sequence[Transform], partitions: Sequence[Partition]
     ) -> ExpectationReport:
-        """Build the report of the steps' findings.
-
-        Raises:
-            BadData: values that are there twice in different partitions, where a step raises.
-
-        Args:
-            findings: of each `Expect`, by its place among the steps.
-            steps: of the pipeline.
-            partitions: the rows are in.
-        """
-        made, name_of = [], _places(partitions)
+        """Build the report of each `Expect`'s findings, by its place among the steps; `BadData` where one raises."""
+        spans = sorted((span.identity, partition.description) for partition in partitions for span in partition.spans)
+        starts, made = [start for start, _ in spans], []
         for number, found in findings.items():
             step = steps[number]
             assert isinstance(step, Expect)
             step.enforce(found)
             for (name, rule), total in found.totals.items():
-                places: dict[str, int] = {}
-                for key, count in sorted(found.counts.get((name, rule), {}).items()):
-                    places[name_of(key)] = places.get(name_of(key), 0) + count
+                places: Counter[str] = Counter()
+                for first_row, count in sorted(found.counts.get((name, rule), {}).items()):
+                    places[spans[bisect_right(starts, first_row) - 1][1]] += count
                 share, example = total / max(found.num_rows, 1), found.example(name, rule)
                 made.append(Violation(name, rule, step.rules[rule], total, share, example, tuple(places.items())))
         return cls(max((found.num_rows for found in findings.values()), default=0), tuple(made))
@@ -95,42 +95,15 @@ class ExpectationReport:
         )
 
     def _title(self) -> str:
-        kinds = format_count(len(self.violations), "expectation")
-        told = "all as expected" if self.passed else f"{kinds} not met"
+        told = "all as expected" if self.passed else f"{format_count(len(self.violations), 'expectation')} not met"
         return f"{format_count(self.num_rows, 'row')} checked: {told}"
 
     def _table(self) -> list[list[str]]:
-        table = [["column", "expected", "rows", "share", "example", "where"]]
-        for item in self.violations:
-            example = "" if item.example is None else str(item.example)
-            example = example if len(example) <= _WIDTH else f"{example[:_WIDTH]} ..."
-            table.append(
-                [
-                    item.column,
-                    item.expected,
-                    f"{item.num_rows:,}",
-                    f"{item.share:.3%}",
-                    example,
-                    _format_places(item.places),
-                ]
-            )
-        return table
+        head = ["column", "expected", "rows", "share", "example", "where"]
+        return [head, *(item._cells for item in self.violations)]
 
     def __repr__(self) -> str:
         return self._title() if self.passed else f"{self._title()}\n{text_table(self._table())}"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self._title())}</p>{'' if self.passed else html_table(self._table())}"
-
-
-def _places(partitions: Sequence[Partition]) -> Callable[[int], str]:
-    """Name the partition that a row is in, by the row's identity."""
-    spans = sorted((span.identity, partition.description) for partition in partitions for span in partition.spans)
-    starts = [start for start, _ in spans]
-    return lambda row: spans[bisect_right(starts, row) - 1][1]
-
-
-def _format_places(places: Sequence[tuple[str, int]]) -> str:
-    shown = [f"{place.partition(' (')[0]} ({number:,})" for place, number in places[:_SHOWN]]
-    rest = len(places) - _SHOWN
-    return "; ".join([*shown, f"and {format_count(rest, 'more partition')}"] if rest > 0 else shown)

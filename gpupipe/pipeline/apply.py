@@ -1,4 +1,4 @@
-"""Pipeline application: a fitted pipeline bound to the columns of a dataset or frame, and the ranges of its results."""
+"""Pipeline application: a fitted pipeline bound to the columns of a dataset or frame."""
 
 from __future__ import annotations
 
@@ -8,20 +8,16 @@ from copy import copy
 from functools import partial
 from typing import Any, Self
 
-import numpy as np
-
-from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend, select
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
 from gpupipe.backend.arrow_types import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction
-from gpupipe.pipeline.column_stats import ColumnStats
-from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import TransformPlan, Typed, materialize_window_columns
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_element_dtype, is_passenger
+from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, get_element_dtype, is_passenger
 from gpupipe.transforms import Transform
 
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
@@ -41,15 +37,16 @@ class Bindings:
         """Pickle as an empty cache."""
         return Bindings, ()
 
-    def get_or_make(
+    def bind(
         self,
         steps: Sequence[Transform],
         features: Features | None,
         source: Schema,
-        key: Hashable,
-        make: Callable[[], BoundPipeline],
+        names: tuple[str, ...],
+        **options: Any,
     ) -> BoundPipeline:
-        """Return the bound pipeline for `key`, built with `make` unless a cached one is still valid."""
+        """Return the bound pipeline for data of these columns, a cached one where it is still valid."""
+        key: Hashable = names, *options.items()
         state = _state(steps, features, source)
         if features is not None:  # lists that may be changed in place
             lists = (features.keep, features.allow_leak, *(group.columns for group in features.groups))
@@ -60,7 +57,7 @@ class Bindings:
             self._known = state, known
         found = known.get(key)
         if found is None:
-            found = make()
+            found = BoundPipeline(steps, features, source, names, **options)
             if len(known) >= _MOST_BINDINGS:
                 known = {}
                 self._known = state, known
@@ -73,7 +70,7 @@ def _state(steps: Sequence[Transform], features: Features | None, source: Schema
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
     if features is not None:
-        holders += [step for group in features.learned for step in group.steps]
+        holders += [step for group in features._learned for step in group.steps]
         holders += [] if features.target is None else features.target.each
         found += [*features.groups, features.target, features.weight, features.keep, features.allow_leak]
     for holder in holders:
@@ -83,24 +80,12 @@ def _state(steps: Sequence[Transform], features: Features | None, source: Schema
 
 
 class BoundPipeline:
-    """A fitted pipeline bound to data that holds certain columns.
+    """A pipeline fitted on data of the schema `source`, bound to data that holds the columns `names`.
 
-    Args:
-        steps, features: fitted.
-        source: the schema of the data they were fitted on, labels marked.
-        names: the columns of the data.
-        with_target_only: leave out rows whose target is missing.
-        predicting: features and kept columns only; steps that drop rows only in training are skipped.
-        out_of_fold: the rows are those of the fit, and what they get was learned from the target of others.
-        wanted: the columns asked for after the transforms; None for those that `features` and labels need.
-        counting: whether each `T.Expect` counts.
-
-    Attributes:
-        schema: of what a block is written from.
-        table_schema: of what `apply` gives, the target in its own units.
-
-    Raises:
-        ColumnNotFound: a column that is read is not in the data.
+    `with_target_only` leaves out rows whose target is missing; `predicting` gives features and kept columns only, and
+    skips steps that drop rows only in training; with `out_of_fold` the rows are those of the fit, and what they get was
+    learned from the target of others. `wanted` are the columns asked for after the transforms, by default those that
+    `features` and labels need; `counting` as for `TransformPlan`.
     """
 
     def __init__(
@@ -120,21 +105,22 @@ class BoundPipeline:
         self.owned_columns: set[str] = set()
         if features is not None:
             after = TransformPlan(steps, source, None, predicting=predicting).output_schema
-            self.owned_columns = {name for group in features.groups for name in group.allocated(after)}
-            wanted = _select_wanted(features, after, source, names, predicting) if wanted is None else wanted
+            owned = [group for group in features.groups if group.steps and group.steps[-1].allocates]
+            self.owned_columns = {group.rename(item.name) for group in owned for item in group.fields(after)}
+            wanted = _select_wanted(features, after, source, there, predicting) if wanted is None else wanted
             if with_target_only:
                 _check_weight(features, after, {*source.names} - there)
         self.prefix = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)
         self.seen = self.prefix.output_schema.select(self.prefix.wanted)
         self._features = features
-        self._only_with_target = with_target_only and features is not None and features.target is not None
-        self.schema = self.seen if features is None else features.output_schema(self.seen, after)
         target = None if features is None else features.target
+        self._only_with = target if with_target_only else None
+        self.schema = self.seen if features is None else features._output_schema(self.seen, after)
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
         self.reads = self.prefix.reads
-        self.keeps_rows = self.prefix.keeps_rows and not self._only_with_target
+        self.keeps_rows = self.prefix.keeps_rows and self._only_with is None
         self._out_of_fold = out_of_fold
-        self.draws_rows = self.prefix.draws_rows or (features is not None and features.cross_fits and out_of_fold)
+        self.draws_rows = self.prefix.draws_rows or (features is not None and features._cross_fits and out_of_fold)
         self._casts: dict[str, str] = {}
         for name in self.reads:
             if name not in there:
@@ -147,18 +133,25 @@ class BoundPipeline:
 
         Times of another zone than in fit are the same times; times without any zone are not. A column without a value
         may be of any type, for which it is read here.
-
-        Raises:
-            SchemaMismatch: a column is of another family, or has a time zone where it had none in fit, or none now.
         """
         there = dataset.schema
         return self._expect({item.name: item.dtype for item in there}, _zones(there), partial(_is_empty, dataset))
 
     def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> Self:
-        self._casts = _casts(self._dtypes, there, is_empty)
+        self._casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
+        for name, dtype in self._casts.items():
+            if _differs(there[name], dtype) and not is_empty(name):
+                raise _another_type(name, there[name], dtype)
         for name in self._zones.keys() & zones.keys():
-            if bool(zones[name]) != bool(self._zones[name]) and not is_empty(name):
-                raise _another_zone(name, zones[name], self._zones[name])
+            found, wanted = zones[name], self._zones[name]
+            if bool(found) != bool(wanted) and not is_empty(name):
+                raise SchemaMismatch(
+                    f"column {name!r}",
+                    f"its times have {'no' if wanted else 'a'} time zone, other than in fit",
+                    got=found or "no zone",
+                    expected=wanted or "no zone",
+                    remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",
+                )
         return self
 
     def run_on(
@@ -173,14 +166,12 @@ class BoundPipeline:
         """Map `function`, from a coded frame of `reads` to one of `schema`, over a Dataset (lazily) or a frame.
 
         With `draws_rows` it takes the rows' identities as a third argument, by default the frame's own row numbers.
-
-        `own` are the columns it puts out in memory nobody else holds.
-
-        Memory: a new frame, which has the given one's index; unused columns are not read.
+        `own` are the columns it puts out in memory nobody else holds. The result has the given frame's index.
         """
         if isinstance(data, Dataset):
             self.plan_casts(data)
-            identity = self._identity(data, identity)
+            if self.prefix.window_steps:  # which see rows of other partitions: their files are part of the job's id
+                identity = partial(_add_inputs, identity, sorted((data.source.inputs() or {}).items()))
             data = self.attach_window_columns(data, get_executor().resolve(backend))
             if self._features is None and not self._casts:
                 function = self.prefix.attach or function
@@ -210,30 +201,15 @@ class BoundPipeline:
         self.draws_rows = self.draws_rows or self.prefix.draws_rows
         return data
 
-    def _identity(self, data: Dataset, identity: Callable[[], str | None]) -> Callable[[], str | None]:
-        """Return a function that computes the job id, including the input files of window steps."""
-        if not self.prefix.window_steps:
-            return identity
-        inputs = sorted((data.source.inputs() or {}).items())
-
-        def whole() -> str | None:
-            found = identity()
-            return None if found is None else f"{found} {inputs}"
-
-        return whole
-
     def load(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Mapping[str, Column]:
         """Compute the output columns of a coded frame that holds `reads`, the target as it is stored for training.
 
-        `row_ids` as for `TransformPlan.run`.
+        `row_ids` as for `TransformPlan.run`, here and below.
         """
         return self._outputs(self._run(frame, backend, row_ids), backend, row_ids, stored=True)
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
-        """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions.
-
-        `row_ids` as for `TransformPlan.run`.
-        """
+        """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions."""
         outputs, seen = self.columns(frame, backend, row_ids)
         if self._features is None:
             return seen
@@ -244,10 +220,7 @@ class BoundPipeline:
     def columns(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None
     ) -> tuple[Mapping[str, Column], Frame]:
-        """Compute the output columns of a coded frame, the target in its own units, and the frame after the transforms.
-
-        `row_ids` as for `TransformPlan.run`.
-        """
+        """Compute the columns that `apply` gives, and the frame after the transforms."""
         seen = self._run(frame, backend, row_ids)
         return self._outputs(seen, backend, row_ids, stored=False), seen
 
@@ -257,46 +230,44 @@ class BoundPipeline:
         return partial(_cast_columns, self._casts) if self._casts else None
 
     def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
-        frame = frame if self.typed is None else self.typed(frame, backend)
+        frame = _cast_columns(self._casts, frame, backend)
         seen = self.prefix.run(frame, backend, row_ids)
-        if self._only_with_target:
-            assert self._features is not None
-            target = self._features.target
-            if target is not None and target.is_in(self.seen):
-                present = target.present(seen, self.seen, backend)
-                seen = seen if present is None else backend.filter(seen, present)
-        return seen
+        if self._only_with is None or not self._only_with.is_in(self.seen):
+            return seen
+        present = self._only_with.present(seen, self.seen, backend)
+        return seen if present is None else backend.filter(seen, present)
 
     def _outputs(self, seen: Frame, backend: Backend, row_ids: Array | None, *, stored: bool) -> Mapping[str, Column]:
         if self._features is None:
             return {name: backend.column(seen, name) for name in seen.columns}
-        ids = _get_row_ids(seen, backend, row_ids) if self._out_of_fold else None
-        return self._features.columns(seen, self.seen, backend, ids, stored=stored)
+        if self._out_of_fold:
+            positions = backend.positions(seen)
+            row_ids = positions.astype("uint64") if row_ids is None else row_ids[positions]
+        else:
+            row_ids = None
+        return self._features._columns(seen, self.seen, backend, row_ids, stored=stored)
 
 
-def _get_row_ids(seen: Frame, backend: Backend, row_ids: Array | None) -> Array:
-    """Return the row id of each row; of a frame's rows, their positions."""
-    positions = backend.positions(seen)
-    return positions.astype("uint64") if row_ids is None else row_ids[positions]
+def _add_inputs(identity: Callable[[], str | None], inputs: Sequence[tuple[str, Any]]) -> str | None:
+    found = identity()
+    return None if found is None else f"{found} {inputs}"
 
 
 def _select_wanted(
-    features: Features, after: Schema, source: Schema, names: Sequence[str], predicting: bool
+    features: Features, after: Schema, source: Schema, there: AbstractSet[str], predicting: bool
 ) -> set[str]:
     """Return the features, kept columns, and the labels whose source columns are all in the data."""
-    there = set(names)
 
     def is_there(name: str) -> bool:
         return all(column in there for column in after[name].lineage if column in source)
 
     after.require(features.keep, "Features")
     wanted = features.inputs | {name for name in features.keep if after[name].role != Role.LABEL or is_there(name)}
-    for label in (features.target, features.weight):
-        if label is not None and not predicting:
-            reads = label.reads(after)
-            after.require(reads, "Features")
-            if all(map(is_there, reads)):
-                wanted |= set(reads)
+    for label in () if predicting else features._labels:
+        reads = label.reads(after)
+        after.require(reads, "Features")
+        if all(map(is_there, reads)):
+            wanted |= set(reads)
     return wanted
 
 
@@ -316,24 +287,17 @@ def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -
     raise error
 
 
-def _casts(wanted: Mapping[str, str], there: Mapping[str, str], is_empty: Callable[[str], bool]) -> dict[str, str]:
-    casts = {}
-    for name, dtype in wanted.items():
-        found = there[name]
-        if found == dtype:
-            continue
-        # A column in which every value is missing may come as float64; it is checked again with its values.
-        elements = (get_element_dtype(found), get_element_dtype(dtype))
-        of_lists = None not in elements
-        one, other = elements if of_lists else (found, dtype)
-        carried = is_passenger(found) != is_passenger(dtype)
-        differs = one != "float64" and (any(elements) != of_lists or carried or {"string", "timestamp"} & {one, other})
-        if is_passenger(found) and is_passenger(dtype):
-            differs = differs or not holds_fields(arrow_type(dtype), arrow_type(found))
-        if differs and not is_empty(name):
-            raise _another_type(name, found, dtype)
-        casts[name] = dtype
-    return casts
+def _differs(found: str, wanted: str) -> bool:
+    """Return whether values of one type cannot stand for the other's; lists are compared by their elements."""
+    if is_passenger(found) and is_passenger(wanted) and not holds_fields(arrow_type(wanted), arrow_type(found)):
+        return True
+    elements = (get_element_dtype(found), get_element_dtype(wanted))
+    of_lists = None not in elements
+    one, other = elements if of_lists else (found, wanted)
+    if one == "float64":  # in which a column of missing values may come; it is checked again with its values
+        return False
+    mixed = any(elements) != of_lists or is_passenger(found) != is_passenger(wanted)
+    return mixed or bool({"string", "timestamp"} & {one, other})
 
 
 def _cast_columns(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
@@ -371,85 +335,8 @@ def _zones(fields: Iterable[Field]) -> dict[str, str]:
     return {item.name: item.zone for item in fields if item.dtype == "timestamp"}
 
 
-def _another_zone(name: str, found: str, wanted: str) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"column {name!r}",
-        f"its times have {'no' if wanted else 'a'} time zone, other than in fit",
-        got=found or "no zone",
-        expected=wanted or "no zone",
-        remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",
-    )
-
-
 def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
     remedy = f"the column as {wanted} before it is given"
     if found == "string" and (wanted == "timestamp" or wanted in (*INTEGERS, *FLOATS)):
         remedy = f"pd.to_{'datetime' if wanted == 'timestamp' else 'numeric'}(data[{name!r}])"
-    return SchemaMismatch(
-        f"column {name!r}",
-        "another type than in fit",
-        got=found,
-        expected=wanted,
-        remedy=remedy,
-    )
-
-
-Range = tuple[float, float]
-
-
-def output_ranges(features: Features, schema: Schema, seen: Mapping[str, ColumnStats]) -> dict[str, Range]:
-    """Compute the minimum and maximum of outputs, by name.
-
-    Ids go from 0 to the last. Numbers are known where every step keeps their order: the ends of the input's range, and
-    a missing value where there was one, go through the steps.
-
-    Args:
-        features: fitted.
-        schema: the columns after the transforms.
-        seen: what the fit has seen of them.
-    """
-    found: dict[str, Range] = {}
-    for group in features.groups:
-        for item in group.fields(schema):
-            if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
-                found[group.rename(item.name)] = (0, item.cardinality - 1)
-        if group.steps and all(step.monotone for step in group.steps):
-            ends = {name: seen[name] for name in group.columns if name in seen and seen[name].range is not None}
-            if len(ends) == len(group.columns):
-                found |= {group.rename(name): ends for name, ends in _compute_ranges(group, schema, ends).items()}
-    return found
-
-
-def source_ranges(source: Schema, schema: Schema, seen: Mapping[str, ColumnStats]) -> Schema:
-    """Return the source's schema with the ranges of columns that the transforms leave unchanged."""
-    same = (item.name for item in source if item.name in schema and schema[item.name] == item)
-    ranges = {name: seen[name].range for name in same if name in seen}
-    return Schema(source, {name: ends for name, ends in ranges.items() if ends is not None})
-
-
-def _compute_ranges(group: FeatureGroup, schema: Schema, seen: Mapping[str, ColumnStats]) -> dict[str, Range]:
-    """Compute the ranges of a group's outputs, on the host."""
-    num_rows = 2 + any(item.missing for item in seen.values())
-    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
-    if len({column.dtype for column in columns.values()} | {"float64"}) == 1:
-        columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
-    ranges = {}
-    for name, column in group.apply_steps(columns, select("cpu")).items():
-        missing = column.missing(np)
-        data = column.data.astype("float64")
-        data = data[np.isfinite(data) if missing is None else np.isfinite(data) & ~missing]
-        if len(data) and column.dtype != "bool":
-            ranges[name] = (float(data.min()), float(data.max()))
-    return ranges
-
-
-def _ends(dtype: str, seen: ColumnStats, num_rows: int) -> Column:
-    """Build a column of the minimum, the maximum, and a third row: missing if the column has gaps, else the minimum."""
-    values, gaps = np.array([seen.low, seen.high, seen.low][:num_rows]), bool(seen.missing) and num_rows == 3
-    if dtype in FLOATS:
-        values[2:] = np.nan if gaps else seen.low
-        return Column(dtype, values.astype(dtype))
-    if dtype != "bool":
-        info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
-        values = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
-    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)
+    return SchemaMismatch(f"column {name!r}", "another type than in fit", got=found, expected=wanted, remedy=remedy)

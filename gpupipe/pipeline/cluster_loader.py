@@ -12,14 +12,12 @@ import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy, deepcopy
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 from urllib.parse import urlsplit
 
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
-from torch import Tensor, nn
 
 from gpupipe.cluster import use_executor
 from gpupipe.errors import BadConfig, ClusterLost
@@ -66,8 +64,7 @@ class ClusterLoader:
         >>> pipeline = gp.Pipeline([], gp.Features(["distance"], target="carrier == 'UA'")).fit(flights)
         >>> with gp.Cluster(n_workers=2, gpu=False) as cluster:
         ...     train = gp.ClusterLoader(cluster, pipeline, flights, batch_size=4096, shuffle="rows")
-        ...     model = gp.models.Linear.from_schema(pipeline.schema)
-        ...     history = gp.Trainer(model, max_epochs=1).fit(train)
+        ...     history = gp.Trainer(gp.models.Linear.from_schema(pipeline.schema), max_epochs=1).fit(train)
         >>> len(history)
         1
     """
@@ -95,9 +92,9 @@ class ClusterLoader:
         self._dataset = as_dataset(data)
         for name in options.keys() - BatchOptions.__optional_keys__:
             raise TypeError(f"ClusterLoader has no option {name!r}")
-        self._options: dict[str, Any] = {**options, "target_units": pipeline.target_units}
+        self._options: dict[str, Any] = {**options, "target_units": pipeline._target_units}
         Loader(FeatureTable.allocate(pipeline.schema, 0, "cpu"), **self._options)  # refuses what makes no sense
-        self._residency, self._dtype, self._out_of_fold = residency, dtype, out_of_fold
+        self._table, self._out_of_fold = {"device": "auto", "residency": residency, "dtype": dtype}, out_of_fold
         self._prepared: tuple[BoundPipeline, Dataset] | None = None
         self._key = f"{_program}-{next(_numbers)}"
         _living[self._key] = self
@@ -130,13 +127,13 @@ class ClusterLoader:
         workers = self.executor.list_workers()
         if not workers:
             raise ClusterLost("Trainer.fit", "no worker is there", expected="one at least", remedy="gp.Cluster()")
-        plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]  # noqa: SLF001
-        host = urlsplit(workers[0]).hostname
+        plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]
         (port,) = self.executor.run_on_each(_open_store, {workers[0]: None})
         sent = copy(trainer)
         if any(tensor.is_cuda for tensor in trainer.model.state_dict().values()):
             sent.model = deepcopy(trainer.model).cpu()
-        train = partial(_train, trainer=sent, plans=plans, resume=resume, size=len(workers), address=(host, port))
+        address = urlsplit(workers[0]).hostname, port
+        train = partial(_train, trainer=sent, plans=plans, resume=resume, size=len(workers), address=address)
         content, history = self.executor.run_on_each(train, {name: rank for rank, name in enumerate(workers)})[0]
         trainer.model.load_state_dict(tensors_from(content))
         trainer.model.eval()
@@ -144,39 +141,24 @@ class ClusterLoader:
 
     def _plan(self, workers: Sequence[str]) -> _Plan:
         """Plan each rank's loader over the block of its worker; build blocks that are missing."""
-        backend = self.executor.resolve(self._pipeline.backend)
-        run, dataset = self._bound(backend)
-        size, parts = len(workers), dataset.partitions
-        shares = {name: (rank, dataset.of_partitions(parts[rank::size])) for rank, name in enumerate(workers)}
-        build = partial(
-            _build,
-            key=self._key,
-            size=size,
-            run=run,
-            backend=backend,
-            program=_program,
-            kept=set(_living),
-            table={"device": "auto", "residency": self._residency, "dtype": self._dtype},
-        )
-        rows = self.executor.run_on_each(build, shares)
-        return _Plan(self._key, rows, self._options)
-
-    def _bound(self, backend: str) -> tuple[BoundPipeline, Dataset]:
-        """Return the pipeline bound to the dataset, and the dataset of its input rows; cached.
-
-        The columns of steps that look at other rows are made of all rows, on the cluster, before anybody takes a share.
-        """
+        backend, size = self.executor.resolve(self._pipeline.backend), len(workers)
         if self._prepared is None:
-            self._pipeline.check_fitted_rows(self._dataset, self._out_of_fold)
-            bound = self._pipeline.bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
+            self._pipeline._check_fitted_rows(self._dataset, self._out_of_fold)
+            bound = self._pipeline._bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
             run = bound.plan_casts(self._dataset)
+            # The columns of steps that look at other rows are made of all rows, before anybody takes a share.
             with use_executor(self.executor):
                 self._prepared = run, run.attach_window_columns(self._dataset, backend)
-        return self._prepared
+        run, dataset = self._prepared
+        shares = {
+            name: (rank, dataset.of_partitions(dataset.partitions[rank::size])) for rank, name in enumerate(workers)
+        }
+        build = partial(_build, key=self._key, size=size, run=run, backend=backend, table=self._table)
+        rows = self.executor.run_on_each(partial(build, program=_program, kept=set(_living)), shares)
+        return _Plan(self._key, rows, self._options)
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """Settings of every rank's loader, except the block, which the worker holds."""
 
     key: str
@@ -188,13 +170,7 @@ class _Plan:
         size = len(self.rows)
         block, device, residency = _tables[self.key, rank, size]
         return Loader(
-            block,
-            rank=rank,
-            world_size=size,
-            sharded=self.rows,
-            device=device,
-            residency=residency,
-            **self.options,
+            block, rank=rank, world_size=size, sharded=self.rows, device=device, residency=residency, **self.options
         )
 
 
@@ -205,14 +181,11 @@ def _build(
     size: int,
     run: BoundPipeline,
     backend: str,
+    table: Mapping[str, Any],
     program: str,
     kept: set[str],
-    table: Mapping[str, Any],
 ) -> int:
-    """Build the block of a rank in its worker, and return its number of rows.
-
-    Blocks that the program has no loader for make room.
-    """
+    """Build the block of a rank in its worker, and return its number of rows; unused blocks make room."""
     rank, share = item
     _drop(None, program=program, kept=kept)
     if (key, rank, size) not in _tables:
@@ -256,9 +229,8 @@ def _train(
             stack.enter_context(open_group(store, rank, size, trainer.timeout))
         train, valid = [*(plan.loader(rank) for plan in plans), None][:2]
         history = trainer.fit(train, valid, resume=resume)
-    return (bytes_of(_on_host(trainer.model)), history) if rank == 0 else None
-
-
-def _on_host(model: nn.Module) -> dict[str, Tensor]:
-    """Copy the weights to the host; tied ones share memory, which safetensors does not write."""
-    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in model.state_dict().items()}
+    if rank:
+        return None
+    # Tied weights share memory, which safetensors does not write.
+    weights = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in trainer.model.state_dict().items()}
+    return bytes_of(weights), history

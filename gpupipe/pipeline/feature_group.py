@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,21 +26,16 @@ _MANY = 60
 
 @dataclass(frozen=True)
 class FeatureGroup:
-    """Feature group: columns and the learned steps they pass through.
-
-    Args:
-        columns: their names.
-        steps: in order.
-        name: stands before the outputs' names.
-        of_target: whether the columns are those of the target, which may be no columns of the frame.
-        selector: what chooses the columns when a pipeline is fitted; before that there are none.
-    """
+    """Feature group: columns and the learned steps they pass through."""
 
     columns: list[str]
     steps: list[LearnedStep]
-    name: str | None = None
-    of_target: bool = False
-    selector: Selector | None = None
+    name: str | None = None  # stands before the outputs' names
+    of_target: bool = False  # the columns are those of the target, which may be no columns of the frame
+    selector: Selector | None = None  # chooses the columns when a pipeline is fitted; before that there are none
+
+    def __copy__(self) -> FeatureGroup:
+        return replace(self, steps=[copy(step) for step in self.steps])
 
     @property
     def given(self) -> str:
@@ -47,35 +43,33 @@ class FeatureGroup:
         return repr(self.selector) if self.selector is not None and not self.columns else format_columns(self.columns)
 
     @property
-    def code(self) -> str:
-        """The columns, or what chooses them, as code; of very many some names only."""
-        return format_names(self.columns, single=False) if self.selector is None else repr(self.selector)
-
-    @property
     def looks_at(self) -> list[str]:
         """The columns that are read once the steps are fitted."""
         return self.steps[0].looks_at(self.columns) if self.steps else self.columns
 
-    def fields(self, schema: Schema, upto: int | None = None) -> list[Field]:
-        """Return the fields after the first `upto` steps (all by default), for an input of `schema`."""
+    @property
+    def cross_fits(self) -> bool:
+        """Whether a step of it learns from the target."""
+        return any(isinstance(step, CrossFittedStep) for step in self.steps)
+
+    def fields(self, schema: Schema) -> list[Field]:
+        """Return the fields after the steps, for an input of `schema`."""
         for name in self.columns:
             if name not in schema:
                 schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
         fields = [schema[name] for name in self.columns]
         refuse_passengers(fields, "Features")
-        for step in self.steps[:upto]:
+        for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
-            made = step.output_fields(fields)
             known = {item.name for item in fields} if step.keeps_units else set()
-            name = step.class_name
             fields = [
                 replace(
                     item,
                     lineage=item.lineage or lineage,
-                    step=name,
+                    step=step.class_name,
                     units=item.units if item.name in known else "",
                 )
-                for item in made
+                for item in step.output_fields(fields)
             ]
         return fields
 
@@ -119,11 +113,6 @@ class FeatureGroup:
                     columns = step.transform_columns(columns, backend)
         return columns
 
-    def allocated(self, schema: Schema) -> set[str]:
-        """Return the outputs whose memory nobody else references."""
-        own = bool(self.steps) and self.steps[-1].allocates
-        return {self.rename(item.name) for item in self.fields(schema)} if own else set()
-
     def rename(self, name: str) -> str:
         """Return an output's name, prefixed by the group's name where one was given."""
         return name if self.name is None else f"{self.name}_{name}"
@@ -132,35 +121,21 @@ class FeatureGroup:
         """Return outputs under their prefixed names."""
         if self.name is None:
             return columns
-        names = [self.rename(name) for name in columns]
+        names = list(map(self.rename, columns))
         if isinstance(columns, Matrix):
             return Matrix(names, columns.data)
         return dict(zip(names, columns.values(), strict=True))
 
-    @property
-    def cross_fits(self) -> bool:
-        """Whether a step of it learns from the target."""
-        return any(isinstance(step, CrossFittedStep) for step in self.steps)
-
 
 def format_names(names: Sequence[str], *, single: bool = True) -> str:
-    """Format column names as code, a `single` one without brackets; long lists are abbreviated.
-
-    Example:
-        >>> format_names(["x"]), format_names(["x", "y"]), format_names([f"x{number}" for number in range(100)])
-        ("'x'", "['x', 'y']", '<x0 ... x99 (100 columns)>')
-    """
+    """Format column names as code, a `single` one without brackets; more than 60 are abbreviated."""
     if len(names) > _MANY:
         return f"<{format_columns(names)}>"
     return repr(names[0] if single and len(names) == 1 else list(names))
 
 
 def to_feature_group(given: Any) -> FeatureGroup:
-    """Convert an item of `Features(groups)` to a feature group.
-
-    Raises:
-        BadConfig: it is none.
-    """
+    """Convert an item of `Features(groups)` to a feature group."""
     is_chain = isinstance(given, tuple) and len(given) in (2, 3)
     columns, steps, name = (*given, None)[:3] if is_chain else (given, [], None)
     selector = columns if isinstance(columns, Selector) else None
@@ -177,6 +152,11 @@ def to_feature_group(given: Any) -> FeatureGroup:
     return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
 
 
+def to_learned_step(step: Any) -> LearnedStep:
+    """Return a learned step unchanged, and an estimator wrapped as one."""
+    return step if isinstance(step, LearnedStep) else EstimatorStep(step)
+
+
 def _are_names(value: Any) -> bool:
     return is_sequence(value) and len(value) > 0 and all(isinstance(name, str) for name in value)
 
@@ -191,8 +171,3 @@ def _format_spelling(given: Any) -> str:
         return "Features(*groups)"
     spelled = ", ".join(repr(part) for part in (columns or ["distance"], step, name) if part is not None)
     return f"({spelled})"
-
-
-def to_learned_step(step: Any) -> LearnedStep:
-    """Return a learned step unchanged, and an estimator wrapped as one."""
-    return step if isinstance(step, LearnedStep) else EstimatorStep(step)

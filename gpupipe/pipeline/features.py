@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
-from dataclasses import dataclass, field, replace
-from types import ModuleType
+from dataclasses import replace
 from typing import Any, Literal
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
 from gpupipe.backend.columns import chain_columns
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
-from gpupipe.io import as_dataset
+from gpupipe.io import Dataset, as_dataset
 from gpupipe.pipeline.feature_group import FeatureGroup, format_names, to_feature_group, to_learned_step
 from gpupipe.pipeline.targets import TASKS, TargetSet, Weight
 from gpupipe.preprocessing import Categorify, DatetimeEncoder, LearnedStep, SimpleImputer, StandardScaler
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_element_dtype
-from gpupipe.selectors import Selector
 from gpupipe.support.text import as_list, derive, shorten_list
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
 
@@ -28,78 +26,6 @@ _FEW = 32  # distinct integers
 _MIN_FREQUENCY = 10
 _ROW_NAMES = re.compile(r"|__index_level_\d+__")
 """What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
-
-
-@dataclass(frozen=True)
-class TableSummary:
-    """Summary of a table's columns and first rows, from which features are proposed.
-
-    Args:
-        schema: the columns.
-        ids: integers that are names of things, not amounts.
-        useless: columns that tell nothing, and why.
-        is_small: whether the first rows are all there are.
-    """
-
-    schema: Schema
-    ids: AbstractSet[str] = frozenset()
-    useless: Mapping[str, str] = field(default_factory=dict)
-    is_small: bool = False
-
-
-def summarize_table(data: Any) -> TableSummary:
-    """Summarize the schema of a Dataset or frame and its first 10,000 rows; a schema alone has no rows."""
-    dataset = None if isinstance(data, Schema) else as_dataset(data)
-    schema = data if dataset is None else dataset.schema
-    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
-    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
-    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
-    is_small = dataset is not None and len(first) < _LOOKED_AT
-    if not names or not len(first):
-        return TableSummary(schema, set(), useless, is_small)
-    backend = infer_backend(first)
-    xp, coded = backend.xp, backend.encode(first)
-    columns = {name: backend.column(coded, name) for name in names}
-    there = {name: _values(column, xp) for name, column in columns.items()}
-    empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
-    whole = [name for name in names if columns[name].dtype in INTEGERS and name not in empty]
-    ids = {name for name in whole if len(xp.unique(there[name])) <= _FEW}
-    return TableSummary(schema, ids, empty | useless, is_small)
-
-
-def _values(column: Column, xp: ModuleType) -> Array:
-    """Return the values that are not missing."""
-    missing = column.missing(xp)
-    return column.data if missing is None else column.data[~missing]
-
-
-def propose_features(
-    look: TableSummary, taken: Collection[str], min_frequency: int | None
-) -> list[tuple[list[str], list[LearnedStep]]]:
-    """Propose groups of columns and their steps.
-
-    Args:
-        look: at the table.
-        taken: labels and kept columns, which are left out.
-        min_frequency: for categories; None for 10, and every value of a small table.
-    """
-    ids, free = look.ids, [item for item in look.schema if item.name not in taken and item.name not in look.useless]
-    least = _MIN_FREQUENCY if min_frequency is None and not look.is_small else min_frequency
-    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
-    amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
-    flags = [i.name for i in free if i.dtype == "bool"]
-    times = [i.name for i in free if i.dtype == "timestamp"]
-    several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
-    scaled = [SimpleImputer(strategy="median"), StandardScaler()]
-    groups: list[tuple[list[str], list[LearnedStep]]] = [
-        (amounts, scaled),
-        (flags, [SimpleImputer(strategy="most_frequent")]),
-        (words, [Categorify(min_frequency=least)]),
-        (several, [Categorify(min_frequency=least)]),
-        (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
-    ]
-    return [(names, steps) for names, steps in groups if names]
-
 
 _log = logging.getLogger("gpupipe")
 _SHOWN = 12  # columns that are left out
@@ -111,10 +37,10 @@ class Features:
     Args:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
             for a list of one, and a mapping from columns to steps for a group each. A scikit-learn or cuML estimator
-            may stand in a list of steps as it is. With a name the group's outputs are called `name_output`. A selector
-            of `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target, the weight, kept,
-            or computed from what these are computed from (`allow_leak=` takes those, and `explain` and the fit report
-            say which are left out).
+            may stand in a list of steps. With a name the group's outputs are called `name_output`. A selector of
+            `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target, the weight, kept, or
+            computed from what these are computed from (`allow_leak=` takes those, and `explain` and the fit report say
+            which are left out).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
@@ -124,7 +50,7 @@ class Features:
         target_transform: steps (a step) a regression's target goes through before it is stored and learned, such as
             `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it as it is. Predictions and
             metrics are in the target's own units all the same.
-        weight: the same, for sample weights.
+        weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
 
@@ -160,7 +86,7 @@ class Features:
         self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
-        steps = [step for group in self.learned for step in group.steps]
+        steps = [step for group in self._learned for step in group.steps]
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
                 "Features",
@@ -173,7 +99,7 @@ class Features:
             raise BadConfig(
                 "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
             )
-        needing = [type(step).__name__ for step in steps if hasattr(step, "needs_target")] if self.cross_fits else []
+        needing = [type(step).__name__ for step in steps if hasattr(step, "needs_target")] if self._cross_fits else []
         needing += [] if task == "auto" else ["task"]
         needing += [] if chain in ("auto", []) else ["target_transform"]
         if self.target is None and needing:
@@ -218,23 +144,25 @@ class Features:
 
         Example:
             >>> from gpupipe.schema import Field, Schema
-            >>> Features.auto(Schema([Field("distance", "float64"), Field("carrier", "string"), Field("late", "bool")]),
-            ...               target="late")
+            >>> Features.auto(Schema([Field("distance", "float64"), Field("late", "bool")]), target="late")
             Features(
                 (['distance'], [SimpleImputer(strategy='median'), StandardScaler()]),
-                (['carrier'], [Categorify(min_frequency=10)]),
                 target='late',
             )
         """
         _check_labels("Features.auto", target, weight, keep)
-        look = summarize_table(data)
-        schema, taken = look.schema, {*as_list(keep)}
+        dataset = None if isinstance(data, Schema) else as_dataset(data)
+        schema: Schema = data if dataset is None else dataset.schema
+        taken = {*as_list(keep)}
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight(weight).reads(schema))
-        groups = propose_features(look, taken, min_frequency)
+        ids, useless, is_small = _look_at_rows(schema, dataset)
+        least = _MIN_FREQUENCY if min_frequency is None and not is_small else min_frequency
+        free = [item for item in schema if item.name not in taken and item.name not in useless]
+        groups = _propose_groups(free, ids, least)
         made = cls(*groups, target=target, weight=weight, keep=keep)
         used = taken.union(*(names for names, _ in groups))
-        reasons = {item.name: look.useless.get(item.name, item.dtype) for item in schema if item.name not in used}
+        reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
         for note in made._omissions:
             _log.info("%s", note)
@@ -242,17 +170,8 @@ class Features:
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
 
-    def resolve(self, schema: Schema, *, strict: bool = True) -> None:
-        """Resolve selectors against the columns of `schema`, those after the transforms.
-
-        Args:
-            schema: the columns.
-            strict: whether it is complete; else columns may be missing.
-
-        Raises:
-            BadConfig: one of them chooses no column.
-            ColumnNotFound: one of them names a column that is not there.
-        """
+    def _resolve(self, schema: Schema, *, strict: bool) -> None:
+        """Resolve selectors against the columns after the transforms, which may lack some unless `strict`."""
         self.left_out = self._omissions
         if not any(group.selector is not None for group in self.groups):
             return
@@ -280,24 +199,21 @@ class Features:
                 )
             self.groups[position] = replace(group, columns=chosen)
             reason = f"computed from {', '.join(sources)}, as the target or weight is"
-            self.left_out += _describe_omitted(
-                group.selector, [name for name in taken if name in named], "the target or weight"
-            )
-            self.left_out += _describe_omitted(
-                group.selector, lost, f"{reason}; Features(allow_leak={sources}) takes them"
-            )
+            of_labels = [name for name in taken if name in named]
+            told = {"the target or weight": of_labels, f"{reason}; Features(allow_leak={sources}) takes them": lost}
+            for reason, names in told.items():
+                self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
     def __repr__(self) -> str:
         lines = []
         for group in self.groups:
-            shown = group.code
+            shown = format_names(group.columns, single=False) if group.selector is None else repr(group.selector)
             if group.steps or group.name:
                 shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
             lines.append(shown)
         if self.target is not None:
-            texts = self.target.group.columns
-            lines.append(f"target={_one(texts)!r}")
-            steps = self.target.group.steps
+            texts, steps = self.target.group.columns, self.target.group.steps
+            lines.append(f"target={(texts[0] if len(texts) == 1 else texts)!r}")
             if self.target.task != "auto" and (self.target.auto or not steps):
                 lines.append(f"task={self.target.task!r}")
             if not self.target.auto:
@@ -310,14 +226,11 @@ class Features:
         lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
         return f"Features(\n{''.join(lines)})"
 
-    def copy(self) -> Features:
-        """Return a copy with copies of all steps and labels, including their learned state.
-
-        Memory: shares what was learned.
-        """
-        made = copy(self)
-        made.groups = [replace(group, steps=[copy(step) for step in group.steps]) for group in self.groups]
-        made.target, made.weight = None if self.target is None else self.target.copy(), copy(self.weight)
+    def __copy__(self) -> Features:
+        """Copy the steps and labels too; what was learned is shared."""
+        made = object.__new__(type(self))
+        parts = {"groups": list(map(copy, self.groups)), "target": copy(self.target), "weight": copy(self.weight)}
+        vars(made).update(vars(self) | parts)
         return made
 
     @property
@@ -325,12 +238,12 @@ class Features:
         return [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
 
     @property
-    def learned(self) -> list[FeatureGroup]:
+    def _learned(self) -> list[FeatureGroup]:
         """The groups, and that of the target where it goes through steps."""
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
 
     @property
-    def cross_fits(self) -> bool:
+    def _cross_fits(self) -> bool:
         """Whether a step learns from the target, so that training rows need out-of-fold values."""
         return any(group.cross_fits for group in self.groups)
 
@@ -339,23 +252,19 @@ class Features:
         """The columns the groups read once they are fitted."""
         return {name for group in self.groups for name in group.looks_at}
 
-    def label_reads(self, schema: Schema) -> set[str]:
+    def _label_reads(self, schema: Schema) -> set[str]:
         """Return the columns that target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
-    def constants(self, schema: Schema) -> list[str]:
+    def _constants(self, schema: Schema) -> list[str]:
         """List the target or weight that reads no column, such as the name `1960` where no column has it."""
         each = [*([] if self.target is None else self.target.each), *([] if self.weight is None else [self.weight])]
         return [label.text for label in each if not label.reads(schema)]
 
-    def output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
+    def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
         """Return the schema of features, then target and weight where `schema` has their columns, then kept columns.
 
-        A fitted step may look at fewer columns than it was fitted on; these are told of by `in_fit`.
-
-        Raises:
-            SchemaMismatch: a feature would be text or a time.
-            BadConfig: two outputs have the same name.
+        A fitted step may look at fewer columns than it was fitted on; these are those of `in_fit`.
         """
         fields: list[Field] = []
         for group in self.groups:
@@ -363,7 +272,7 @@ class Features:
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
-            fields += [replace(item, name=_name_label(label, item.name, taken)) for item in _list_fields(label, schema)]
+            fields += [replace(item, name=_name_label(label, item.name, taken)) for item in label.fields(schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         try:
@@ -372,13 +281,13 @@ class Features:
             remedy = "a name for one of the feature groups, (columns, steps, 'name'), or a column renamed before"
             raise BadConfig("Features", error.problem, got=error.got, expected=error.expected, remedy=remedy) from None
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         """Clear what an earlier `fit` learned about the target, the weight and the rows."""
         for label in self._labels:
             label.reset()
         self.lineage_ = None
 
-    def bind(self, schema: Schema) -> None:
+    def _bind(self, schema: Schema) -> None:
         """Set `schema` as that after the transforms in the fit: a target or weight named by a column stays one."""
         for label in self._labels:
             label.bind(schema)
@@ -393,7 +302,7 @@ class Features:
         taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *texts)}
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
-    def check_leaks(self, schema: Schema) -> None:
+    def _check_leaks(self, schema: Schema) -> None:
         """Raise `LeakageError` for a feature computed from a column the target is computed from."""
         if self.target is None:
             return
@@ -409,7 +318,7 @@ class Features:
                         remedy=f"leave it out, or allow_leak={leaked} if that is meant",
                     )
 
-    def columns(
+    def _columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> Mapping[str, Column]:
         """Compute all columns of `output_schema(schema)` for one frame, under their output names.
@@ -423,34 +332,21 @@ class Features:
         labels = {
             _name_label(label, name, taken): column
             for label in there
-            for name, column in _compute_columns(label, frame, schema, backend, stored).items()
+            for name, column in label.columns(frame, schema, backend, stored=stored).items()
         }
         taken |= labels.keys()
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
         return chain_columns(*made, labels, kept)
 
-    def label_sources(self, schema: Schema) -> list[str]:
-        """List the columns of the data that target-learning steps and the target read.
-
-        Args:
-            schema: the columns after the transforms.
-        """
+    def _label_sources(self, schema: Schema) -> list[str]:
+        """List the columns of the data that target-learning steps and the target read, by the transformed `schema`."""
         names = {name for group in self.groups if group.cross_fits for name in group.columns}
         names |= set() if self.target is None else set(self.target.reads(schema))
         return sorted({source for name in names for source in schema[name].lineage})
 
-    def check_rows(self, lineage: str | None, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on would leak their own target to a model.
-
-        Args:
-            lineage: the id of the rows that are loaded, as `compute_lineage` gives it.
-            out_of_fold: whether values learned from the target are out of fold; None where nobody said.
-
-        Raises:
-            LeakageError: they are the rows of the fit, and nobody said what they should get.
-            BadConfig: they are other rows, which belong to no fold.
-        """
-        if not self.cross_fits or self.lineage_ is None:
+    def _check_rows(self, lineage: str | None, out_of_fold: bool | None) -> None:
+        """Raise where rows to train on, of this id, would leak their own target to a model."""
+        if not self._cross_fits or self.lineage_ is None:
             return
         names = [name for group in self.groups if group.cross_fits for name in group.columns]
         same = lineage == self.lineage_
@@ -469,18 +365,6 @@ class Features:
                 expected="the dataset or frame that was fitted on",
                 remedy="loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first",
             )
-
-
-def _list_fields(label: TargetSet | Weight, schema: Schema) -> list[Field]:
-    return label.fields(schema) if isinstance(label, TargetSet) else [label.field(schema)]
-
-
-def _compute_columns(
-    label: TargetSet | Weight, frame: Frame, schema: Schema, backend: Backend, stored: bool
-) -> dict[str, Column]:
-    if isinstance(label, TargetSet):
-        return label.columns(frame, schema, backend, stored=stored)
-    return {label.field(schema).name: label.column(frame, schema, backend)}
 
 
 def _name_label(label: TargetSet | Weight, name: str, taken: AbstractSet[str]) -> str:
@@ -503,28 +387,53 @@ def _to_chain(target_transform: Any) -> list[LearnedStep] | Literal["auto"]:
     return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
 
 
-def _describe_omitted(selector: Selector, names: Sequence[str], reason: str) -> list[str]:
-    return [f"{selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
-
-
-def _one(words: Sequence[str]) -> str | list[str]:
-    return words[0] if len(words) == 1 else list(words)
-
-
 def _feature(item: Field) -> Field:
-    if item.kind in (Kind.TEXT, Kind.TIME):
-        hint = "pre.Categorify()" if item.kind == Kind.TEXT else f"T.{derive(item.name, 'hour({})', 'hour')}"
-        raise SchemaMismatch(
-            f"feature {item.name!r}",
-            f"{item.dtype} values cannot be fed to a network",
-            expected="numbers or ids",
-            remedy=f"{hint}, or keep=[{item.name!r}] to carry it beside the features",
-        )
-    if get_element_dtype(item.dtype) in ("string", "timestamp"):
-        raise SchemaMismatch(
-            f"feature {item.name!r}",
-            f"{item.dtype} values cannot be fed to a network",
-            expected="lists of ids or numbers",
-            remedy="pre.Categorify()" if item.dtype == "list<string>" else "another column",
-        )
-    return replace(item, role=Role.FEATURE)
+    of_lists = get_element_dtype(item.dtype) in ("string", "timestamp")
+    if item.kind not in (Kind.TEXT, Kind.TIME) and not of_lists:
+        return replace(item, role=Role.FEATURE)
+    remedy = "another column" if of_lists else f"T.{derive(item.name, 'hour({})', 'hour')}"
+    remedy = "pre.Categorify()" if item.kind == Kind.TEXT or item.dtype == "list<string>" else remedy
+    raise SchemaMismatch(
+        f"feature {item.name!r}",
+        f"{item.dtype} values cannot be fed to a network",
+        expected="lists of ids or numbers" if of_lists else "numbers or ids",
+        remedy=remedy if of_lists else f"{remedy}, or keep=[{item.name!r}] to carry it beside the features",
+    )
+
+
+def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], bool]:
+    """Look at the first rows: which integers are few, which columns tell nothing and why, and whether these are all."""
+    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
+    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
+    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
+    is_small = dataset is not None and len(first) < _LOOKED_AT
+    if not names or not len(first):
+        return set(), useless, is_small
+    backend = infer_backend(first)
+    xp, coded, there = backend.xp, backend.encode(first), dict[str, Array]()
+    for name in names:
+        column = backend.column(coded, name)
+        missing = column.missing(xp)
+        there[name] = column.data if missing is None else column.data[~missing]
+    empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
+    whole = [item.name for item in schema if item.dtype in INTEGERS and item.name not in empty]
+    return {name for name in whole if len(xp.unique(there[name])) <= _FEW}, empty | useless, is_small
+
+
+def _propose_groups(
+    free: Sequence[Field], ids: AbstractSet[str], least: int | None
+) -> list[tuple[list[str], list[LearnedStep]]]:
+    """Propose groups of columns and their steps; `ids` are integers that are names of things, not amounts."""
+    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
+    amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
+    flags = [i.name for i in free if i.dtype == "bool"]
+    times = [i.name for i in free if i.dtype == "timestamp"]
+    several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
+    groups: list[tuple[list[str], list[LearnedStep]]] = [
+        (amounts, [SimpleImputer(strategy="median"), StandardScaler()]),
+        (flags, [SimpleImputer(strategy="most_frequent")]),
+        (words, [Categorify(min_frequency=least)]),
+        (several, [Categorify(min_frequency=least)]),
+        (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
+    ]
+    return [(names, steps) for names, steps in groups if names]

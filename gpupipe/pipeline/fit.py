@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import logging
 import time
@@ -11,33 +12,31 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from gpupipe.backend import Frame, select
+import numpy as np
+
+from gpupipe.backend import Column, Frame, Matrix, select
+from gpupipe.backend.hashing import hash_column
 from gpupipe.cluster import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, FileNote
+from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.monitoring.drift import Profile
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.pipeline.apply import output_ranges
-from gpupipe.pipeline.column_stats import ColumnStats, coarse_spacing
+from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_partition import (
-    DescribeColumns,
-    DrawSample,
+    ColumnStats,
     DtypeProbe,
     FrameCache,
-    Learn,
-    Observer,
     PartitionPass,
-    SummarizeTarget,
-    Timing,
+    build_profiles,
     fold,
     list_numbers,
     list_unscaled,
+    select_kind,
 )
-from gpupipe.pipeline.lineage import compute_lineage
-from gpupipe.pipeline.observe import build_profiles, check_report, select_kind
 from gpupipe.pipeline.plan import (
     FitTask,
     TransformPlan,
@@ -48,12 +47,18 @@ from gpupipe.pipeline.plan import (
     plan_passes,
     resolve_selectors,
 )
-from gpupipe.pipeline.targets import TargetSet
+from gpupipe.pipeline.targets import TargetSet, coarse_spacing
 from gpupipe.preprocessing import Categorify, LearnedStep, SimpleImputer
-from gpupipe.schema import Kind, Schema
+from gpupipe.schema import FLOATS, Kind, Schema
 from gpupipe.support.text import format_count, html_table, shorten_list, text_table
 from gpupipe.transforms import JoinAsOf, Map, Transform
 from gpupipe.transforms.join import TableJoin
+
+_log = logging.getLogger("gpupipe")
+
+_EXACT = 2**53
+KEEP_BYTES = 1 << 30
+"""Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,7 @@ class StepReport:
     num_bytes: int
 
     @property
-    def cells(self) -> list[str]:
-        """For a table."""
+    def _cells(self) -> list[str]:
         rare = "" if self.rare is None else f"{self.rare:.2%}"
         size = f"{self.num_bytes / 1e6:.1f}"
         return [str(self.number), self.step, self.columns, f"{self.missing:,}", rare, f"{self.seconds:.3f}", size]
@@ -128,7 +132,7 @@ class FitReport:
 
     def _table(self) -> list[list[str]]:
         head = ["pass", "step", "columns", "missing", "rare", "seconds", "MB"]
-        return [head, *(item.cells for item in self.steps)]
+        return [head, *(item._cells for item in self.steps)]
 
     def __repr__(self) -> str:
         parts = [str(self), *(["\n".join(self.notes)] if self.notes else [])]
@@ -142,42 +146,19 @@ class FitReport:
         return f"{told}{table}{'' if self.checks.passed else self.checks._repr_html_()}"
 
 
-_log = logging.getLogger("gpupipe")
-
-_EXACT = 2**53
-KEEP_BYTES = 1 << 30
-"""Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
-
-
 class PipelineFit:
-    """One fit of `steps` and `features` on `dataset`.
+    """One fit of `steps` and `features` on `dataset`, by `backend`.
 
-    Args:
-        steps: transforms.
-        features: what is learned.
-        dataset: the rows.
-        backend: `"cpu"` or `"gpu"`.
-
-    Attributes:
-        source: the dataset's schema with label columns marked.
-        schema: the schema after the transforms, types of functions' results included.
-        profiles: what the columns that features see look like, in the rows drawn.
-        seen: those columns, in all rows that steps learn from.
-        ranges: of outputs, by name.
+    It leaves the `source` (the dataset's schema with label columns marked, and after `run` with ranges), the outputs'
+    `ranges`, and the `profiles` of the columns that features see, in the rows drawn.
     """
 
-    def __init__(
-        self,
-        steps: Sequence[Transform],
-        features: Features | None,
-        dataset: Dataset,
-        backend: str,
-    ) -> None:
+    def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self.profiles: dict[str, Profile] = {}
         self.seen: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
-        self._learned: list[tuple[int, FitTask, list[Timing]]] = []
+        self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
         self._found: Mapping[Hashable, Any] = {}
         self.report = FitReport(rejected=dataset.rejected)
         self._first: dict[int, Frame] = {}
@@ -188,13 +169,13 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features.reset()
-        resolve_selectors(steps, features, dataset.schema, strict=False)
+            features._reset()
+            resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
-        resolve_selectors(steps, features, dataset.schema)
-        for note in () if features is None else features.left_out:
-            self.report.notes.append(note)
-            _log.info("%s", note)
+        if features is not None:
+            resolve_selectors(steps, features, dataset.schema, strict=True)
+            for note in features.left_out:
+                self._note(note)
         self.source = mark_source(steps, features, dataset.schema)
         self.schema = TransformPlan(steps, self.source, None).output_schema
 
@@ -214,8 +195,8 @@ class PipelineFit:
                 again = [task for task in repeatable if task.steps[-1].unfinished]
                 later, number = [again, *later] if again else later, number + 1
             self._conclude(self.features)
-            if self.features.cross_fits:
-                self.features.lineage_ = compute_lineage(given, self.features.label_sources(self.schema))
+            if self.features._cross_fits:
+                self.features.lineage_ = compute_lineage(given, self.features._label_sources(self.schema))
         joins = [step for step in self.steps if isinstance(step, TableJoin) and step.rows_seen_]
         self.report.unmatched = {join.name: join.unmatched_share for join in joins}
         self.report.seconds = time.perf_counter() - self._started
@@ -228,17 +209,20 @@ class PipelineFit:
         self.profiles = build_profiles(found, features, self.schema)
         unscaled = set(list_unscaled(features, self.schema)) - set(list_numbers(features, self.schema))
         self.seen = {name: seen for name, seen in columns.items() if name not in unscaled}
-        self.ranges = output_ranges(features, self.schema, self.seen)
+        self.ranges = _output_ranges(features, self.schema, self.seen)
+        # A column of the source that the transforms leave unchanged has the range that the fit has seen.
+        same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
+        ends = {name: self.seen[name].range for name in same if name in self.seen}
+        self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
         self._warn_of_float32(features, columns)
-        for line in _uninformative(features, self.seen):
-            report.notes.append(line)
-            _log.warning("%s", line)
-        report.checks = check_report(found, self.steps, self.dataset.partitions)
+        for line in _list_uninformative(features, self.seen):
+            self._note(line, logging.WARNING)
+        report.checks = ExpectationReport.of(select_kind(found, "expect"), self.steps, self.dataset.partitions)
         if not report.checks.passed:
             _log.warning("Expect: %s", report.checks.summary)
         unused = features.target is not None and not features.target.group.steps
         learned = [found for found in self._learned if not (unused and found[1].group.of_target)]
-        report.steps = [self._step_report(*found) for found in learned]
+        report.steps = [self._report_step(*found) for found in learned]
 
     def _warn_of_float32(self, features: Features, seen: Mapping[str, ColumnStats]) -> None:
         """Warn of features whose distinct values are equal in float32."""
@@ -253,16 +237,17 @@ class PipelineFit:
                     coarse[name] = f"{spacing:g} in a range of {ends[1] - ends[0]:g} ({name})"
         if coarse:
             remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
-            self._warn(
+            self._note(
                 f"features {shorten_list(list(coarse))} lose digits: the batches' float32 is coarser than 1/1000 of "
-                f"their range: {', '.join(list(coarse.values())[:5])}; try {remedy}"
+                f"their range: {', '.join(list(coarse.values())[:5])}; try {remedy}",
+                logging.WARNING,
             )
 
-    def _warn(self, note: str) -> None:
+    def _note(self, note: str, level: int = logging.INFO) -> None:
         self.report.notes.append(note)
-        _log.warning("%s", note)
+        _log.log(level, "%s", note)
 
-    def _step_report(self, number: int, task: FitTask, costs: Sequence[Timing]) -> StepReport:
+    def _report_step(self, number: int, task: FitTask, costs: Sequence[Mapping[str, Any]]) -> StepReport:
         names = [name for name in task.group.columns if name in self.seen]
         shares = [self.profiles[name].unknown for name in names if name in self.profiles]
         rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
@@ -272,8 +257,8 @@ class PipelineFit:
             shorten_list(task.group.columns),
             sum(self.seen[name].missing for name in names),
             sum(rare) / len(rare) if rare else None,
-            sum(cost.seconds for cost in costs),
-            max((cost.num_bytes for cost in costs), default=0),
+            sum(cost["seconds"] for cost in costs),
+            max((cost["num_bytes"] for cost in costs), default=0),
         )
 
     def _fix_functions(self) -> None:
@@ -286,7 +271,8 @@ class PipelineFit:
             wanted = frozenset(step.adds or before.names)
             unchecked = frozenset[str]()
             prefix = TransformPlan(self.steps[:position], source, step.needs(wanted, before), there=unchecked)
-            names = {*prefix.reads, *likely_reads(self.steps, self.features, source)}
+            names = set(prefix.reads)
+            names |= set() if self.features is None else likely_reads(self.steps, self.features, source)
             reads = [name for name in source.names if name in names]
             trial = DtypeProbe(step, prefix, before, wanted, reads, self.backend, self._first)
             for part in self.dataset.parts():
@@ -296,27 +282,23 @@ class PipelineFit:
 
     def _check(self, features: Features) -> None:
         """Check names and dtypes before any pass."""
-        self.schema.require(features.constants(self.schema), "Features")
-        self.schema.require([*features.keep, *sorted(features.label_reads(self.schema))], "Features")
+        self.schema.require(features._constants(self.schema), "Features")
+        self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
-        features.check_leaks(self.schema)
-        features.check_leaks(self._training_schema())
-        features.output_schema(self.schema)
-
-    def _training_schema(self) -> Schema:
-        """Return the schema, with lineage, of the rows that are learned from."""
+        features._check_leaks(self.schema)
+        # The rows that are learned from: a table that may hold them brings their targets too.
         steps = [copy(step) if isinstance(step, JoinAsOf) else step for step in self.steps]
         for step in steps:
             if isinstance(step, JoinAsOf) and step.lag is None and _shares_files(step.right, self.dataset):
                 step.finds_own_rows = True
-        return TransformPlan(steps, self.source, None).output_schema
+        features._check_leaks(TransformPlan(steps, self.source, None).output_schema)
+        features._output_schema(self.schema)
 
     def _attach_window_columns(self, wanted: set[str]) -> None:
         """Compute the columns of window steps."""
-        prefix, dataset = materialize_window_columns(
-            TransformPlan(self.steps, self.source, wanted), self.dataset, self.backend
-        )
+        prefix = TransformPlan(self.steps, self.source, wanted)
+        prefix, dataset = materialize_window_columns(prefix, self.dataset, self.backend)
         self._side_columns = prefix.side_columns
         self.report.num_reads += len(self._side_columns)
         if dataset is not self.dataset:  # what was read of it may be in other partitions now
@@ -325,29 +307,22 @@ class PipelineFit:
     def _run_pass(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
     ) -> None:
-        wanted = collect_wanted([tasks, *later], features, self.schema)
-        observers: list[Observer] = [Learn(place, task) for place, task in enumerate(tasks)]
-        if number == 0:
+        wanted, is_first = collect_wanted([tasks, *later], features, self.schema), number == 0
+        if is_first:
             wanted |= set(list_unscaled(features, self.schema))
-        checked = None if number == 0 else frozenset[str]()  # by each Expect, once
-        prefix = TransformPlan(self.steps, self.source, wanted, there=checked, counting=number == 0).with_side_columns(
-            self._side_columns
-        )
-        if number == 0:
-            there, total = self.schema.select(prefix.wanted), sum(part.num_rows for part in self.dataset.partitions)
-            ranged = [("step", n, 0) for n, task in enumerate(tasks) if task.position == 0 and not task.group.of_target]
-            observers += [SummarizeTarget(features), DescribeColumns(features, there, ranged)]
-            observers += [DrawSample(features, there, total)]
+        checked = None if is_first else frozenset[str]()  # by each Expect, once
+        prefix = TransformPlan(self.steps, self.source, wanted, there=checked, counting=is_first)
         limit = settings().memory_limit
         cached, self._cache = self._cache, FrameCache(KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4))
-        self.report.num_reads += number == 0 or len(cached) < self.dataset.num_partitions
+        self.report.num_reads += is_first or len(cached) < self.dataset.num_partitions
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         work = PartitionPass(
-            observers,
-            prefix,
-            self.schema,
+            prefix.with_side_columns(self._side_columns),
             self.backend,
             features,
+            tasks,
+            of_target=is_first,
+            total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
             first=self._first,
             cached=cached,
             cache=self._cache,
@@ -362,22 +337,25 @@ class PipelineFit:
                 remedy="a look at the files or the split",
             )
         self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
-        if number == 0:
+        if is_first:
             self._found = found
             self.report.num_rows = found["rows"]
             if features.target is not None:
-                self.report.num_without_target = found["target"].num_missing
-                features.target.finalize(found["target"], self.schema)
+                self.report.num_without_target = found["without target"]
+                features.target.finalize(select_kind(found, "target"), self.schema)
                 self._report_task(features.target)
             for join in (step for step in self.steps if isinstance(step, TableJoin)):
                 join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
         for place, task in enumerate(tasks):
             self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
-            done = task.free + 1
+            fill = task.steps[task.free]
             try:
                 for n, step in enumerate(task.steps):
                     summary = found["step", place, n]
-                    _finish(step, summary if n < done else summary.filled(_fills(task.steps[task.free])), self.backend)
+                    if n > task.free:
+                        assert isinstance(fill, SimpleImputer), "only an imputer folds with the step after it"
+                        summary = summary.filled(fill.statistics_)
+                    _finish(step, summary, self.backend)
             except BadData as error:
                 raise self._add_missing_targets(error) from error
 
@@ -397,14 +375,14 @@ class PipelineFit:
         """Report the inferred task; warn where another task may be meant."""
         note = f"target {target.text!r}: {target.task_}"
         if target.doubt:
-            self._warn(f"{note}; {target.doubt}")
+            self._note(f"{note}; {target.doubt}", logging.WARNING)
         else:
-            self.report.notes.append(note)
-            _log.info("%s", note)
+            self._note(note)
         if target.coarse:
-            self._warn(
+            self._note(
                 f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
-                f"{', '.join(target.coarse)}; try Features(target_transform=pre.StandardScaler())"
+                f"{', '.join(target.coarse)}; try Features(target_transform=pre.StandardScaler())",
+                logging.WARNING,
             )
 
 
@@ -416,17 +394,16 @@ def _shares_files(table: Any, dataset: Dataset) -> bool:
     return table.source is dataset.source or bool(files)
 
 
-def _uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> list[str]:
+def _list_uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> list[str]:
     """List the columns that the fit has shown to be constant, or nearly so."""
     found = []
     for group in features.groups:
         empty, one = [], []
-        for step in group.steps:
-            if isinstance(step, Categorify):
-                sizes = {name: len(values) for name, values in step.vocabularies_.items()}
-                empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
-                whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
-                one += [name for name, size in sizes.items() if size == 1 and whole]
+        for step in (step for step in group.steps if isinstance(step, Categorify)):
+            sizes = {name: len(values) for name, values in step.vocabularies_.items()}
+            empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
+            whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
+            one += [name for name, size in sizes.items() if size == 1 and whole]
         one = [name for name in one if name in seen and not seen[name].missing]
         numbers = {name: seen[name] for name in group.columns if name in seen and group.steps}
         # Integers from 2**53 on may differ although their floats are equal.
@@ -460,6 +437,72 @@ def _finalize(step: LearnedStep, backend: str, summary: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(step).items() if name not in before or before[name] is not value}
 
 
-def _fills(imputer: LearnedStep) -> dict[str, Any]:
-    assert isinstance(imputer, SimpleImputer), "only an imputer folds with the step after it"
-    return imputer.statistics_
+def _output_ranges(
+    features: Features, schema: Schema, seen: Mapping[str, ColumnStats]
+) -> dict[str, tuple[float, float]]:
+    """Compute the minimum and maximum of outputs, by name.
+
+    Ids go from 0 to the last. Numbers are known where every step keeps their order: the ends of the input's range, and
+    a missing value where there was one, go through the steps.
+    """
+    found: dict[str, tuple[float, float]] = {}
+    for group in features.groups:
+        for item in group.fields(schema):
+            if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
+                found[group.rename(item.name)] = (0, item.cardinality - 1)
+        if group.steps and all(step.monotone for step in group.steps):
+            ends = {name: seen[name] for name in group.columns if name in seen and seen[name].range is not None}
+            if len(ends) == len(group.columns):
+                found |= _transform_ranges(group, schema, ends)
+    return found
+
+
+def _transform_ranges(
+    group: FeatureGroup, schema: Schema, seen: Mapping[str, ColumnStats]
+) -> dict[str, tuple[float, float]]:
+    """Compute the ranges of a group's outputs, on the host."""
+    num_rows, found = 2 + any(item.missing for item in seen.values()), dict[str, tuple[float, float]]()
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
+    if {column.dtype for column in columns.values()} == {"float64"}:
+        columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
+    for name, column in group.apply_steps(columns, select("cpu")).items():
+        missing = column.missing(np)
+        data = column.data.astype("float64")
+        data = data[np.isfinite(data) if missing is None else np.isfinite(data) & ~missing]
+        if len(data) and column.dtype != "bool":
+            found[group.rename(name)] = (float(data.min()), float(data.max()))
+    return found
+
+
+def _ends(dtype: str, seen: ColumnStats, num_rows: int) -> Column:
+    """Build a column of the minimum, the maximum, and a third row: missing if the column has gaps, else the minimum."""
+    values, gaps = np.array([seen.low, seen.high, seen.low][:num_rows]), bool(seen.missing) and num_rows == 3
+    if dtype in FLOATS:
+        values[2:] = np.nan if gaps else seen.low
+        return Column(dtype, values.astype(dtype))
+    if dtype != "bool":
+        info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
+        values = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
+    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)
+
+
+def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
+    """Compute the id of a dataset's rows, the same under any partitioning; None where its query has no id.
+
+    Files are known by their stamps; rows in memory by what they hold in these columns, which all have to be there.
+    """
+    query, source = dataset.query.identity(), dataset.source
+    if query is None or source.made_by is None or any(name not in dataset.schema for name in names):
+        return None
+    inputs = source.inputs()
+    if inputs is not None:
+        return hashlib.sha256(repr(((source.made_by, sorted(inputs.items())), query)).encode()).hexdigest()
+    quiet, backend, read = copy(source), select("cpu"), sorted(dataset.query.reads(names))
+    quiet.reads = ReadCounter()  # this is no pass over the data
+    digests = [hashlib.sha256(name.encode()) for name in read]
+    for partition in quiet.partitions:
+        frame = quiet.read(partition, [source.schema[name] for name in read], backend)
+        for name, digest in zip(read, digests, strict=True):
+            digest.update(hash_column(backend.column(frame, name), 0, backend).tobytes())
+    contents = [digest.hexdigest() for digest in digests]
+    return hashlib.sha256(repr((contents, query)).encode()).hexdigest()

@@ -10,23 +10,60 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.io import Dataset, Partition, in_halves, run_partitions
-from gpupipe.monitoring.drift import Sample, draw_rows
-from gpupipe.pipeline.column_stats import ColumnStats, compute_column_stats, count_missing, ranges_from_summary
+from gpupipe.monitoring.drift import Profile, Sample, draw_rows
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import FitTask, TransformPlan, Typed
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
+from gpupipe.preprocessing.numeric import tabulate
+from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Schema
 from gpupipe.step import in_step
 from gpupipe.transforms import Map
 
-Summaries: TypeAlias = Mapping[Hashable, Any]
-"""Summaries by key; those of one key can be added."""
+
+@dataclass(frozen=True)
+class ColumnStats:
+    """Column statistics of some partitions: rows without a value, the least number and the greatest; mergeable."""
+
+    missing: int = 0
+    low: float = np.inf
+    high: float = -np.inf
+
+    def __add__(self, other: ColumnStats) -> ColumnStats:
+        return ColumnStats(self.missing + other.missing, min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The least and the greatest number, where both are numbers a file can hold."""
+        return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
+
+
+def ranges_from_summary(summary: object) -> dict[str, ColumnStats]:
+    """Return the statistics of the columns whose range a step's summary contains."""
+    found = summary.extremes if isinstance(summary, Moments) else summary
+    if not isinstance(found, Extremes):
+        return {}
+    numbers = zip(found.missing.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+    return {name: ColumnStats(*seen) for name, seen in zip(found.names, numbers, strict=True)}
+
+
+def count_missing(columns: Columns, backend: Backend) -> dict[str, ColumnStats]:
+    """Count the missing values of columns that have no meaningful range."""
+    xp = backend.xp
+    masks = {name: column.missing(xp) for name, column in columns.items()}
+    counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
+    found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
+    numbers = dict(zip(counts, found, strict=True))
+    return {name: ColumnStats(int(numbers.get(name, 0))) for name in columns}
 
 
 def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
@@ -38,161 +75,22 @@ def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, An
     return total
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows of one partition after the transforms.
-
-    Args:
-        whole: all of them.
-        frame: those that have a target, where there is one.
-        target: the target's columns of these, as steps see them.
-        schema: of the frame.
-        backend: where it is.
-        row_ids: the identity of each row of `frame`, where an observer asks for them.
-    """
-
-    whole: Frame
-    frame: Frame
-    target: Columns
-    schema: Schema
-    backend: Backend
-    row_ids: Array | None
+def select_kind(found: Mapping[Hashable, Any], kind: str) -> dict[Any, Any]:
+    """Return the summaries of one kind, by the second part of their key."""
+    return {key[1]: summary for key, summary in found.items() if isinstance(key, tuple) and key[0] == kind}
 
 
-class Observer(Protocol):
-    """Protocol of functions that summarize the rows of a partition."""
-
-    @property
-    def needs_ids(self) -> bool:
-        """Whether it asks for the rows' identities."""
-
-    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        """Summarize rows; `found` holds the summaries of the observers before this one."""
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Time and memory that a step took on some partitions.
-
-    Args:
-        seconds: wall time, added up.
-        num_bytes: the size of the columns it read.
-    """
-
-    seconds: float = 0.0
-    num_bytes: int = 0
-
-    def __add__(self, other: Timing) -> Timing:
-        return Timing(self.seconds + other.seconds, self.num_bytes + other.num_bytes)
-
-
-@dataclass(frozen=True)
-class SummarizeTarget:
-    """Observer of the target's values, or of its missing values, under "target".
-
-    Args:
-        features: whose target it is.
-    """
-
-    features: Features
-    needs_ids = False
-
-    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        target = self.features.target
-        return {} if target is None else {"target": target.summarize(rows.whole, rows.schema, rows.backend)}
-
-
-@dataclass(frozen=True)
-class Learn:
-    """Observer for a learned step: its summary under ("step", number, place), its cost under ("timing", number, place).
-
-    Args:
-        number: of the task.
-        task: whose steps learn.
-    """
-
-    number: int
-    task: FitTask
-
-    @property
-    def needs_ids(self) -> bool:
-        """Steps that draw or gather rows, or deal them to folds, do."""
-        return any(isinstance(step, GatheredStep | CrossFittedStep) for step in self.task.group.steps)
-
-    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        task, backend, made = self.task, rows.backend, dict[Hashable, Any]()
-        if task.group.of_target:
-            columns = task.group.apply_steps(rows.target, backend, task.position)
-        else:
-            columns = task.group.compute_columns(rows.frame, backend, task.position, rows.row_ids)
-        before, summary = task.steps[task.free].summary_key, None
-        for place, step in enumerate(task.steps):
-            started = time.perf_counter()
-            if not (place > task.free and step.summary_key is not None and step.summary_key == before):
-                summary = _summary(step, columns, backend, rows.target, rows.row_ids)
-            made["step", self.number, place] = summary
-            made["timing", self.number, place] = Timing(time.perf_counter() - started, _num_bytes(columns))
-            columns = step.transform_columns(columns, backend) if place < task.free else columns
-        return made
-
-
-@dataclass(frozen=True)
-class DescribeColumns:
-    """Observer of missing values and ranges of the features' columns, under ("column", name); also "described" rows.
-
-    Args:
-        features: which see them.
-        schema: of the columns there are.
-        learned: the keys of steps' summaries that may tell the same of some columns.
-    """
-
-    features: Features
-    schema: Schema
-    learned: Sequence[Hashable] = ()
-    needs_ids = False
-
-    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        names = dict.fromkeys([*list_numbers(self.features, self.schema), *list_unscaled(self.features, self.schema)])
-        seen: dict[str, ColumnStats] = {}
-        for key in self.learned:
-            seen |= {name: item for name, item in ranges_from_summary(found[key]).items() if name in names}
-        seen |= compute_column_stats(
-            {name: rows.backend.column(rows.frame, name) for name in names if name not in seen}, rows.backend
-        )
-        others = {name: rows.backend.column(rows.frame, name) for name in list_others(self.features, self.schema)}
-        seen |= count_missing(others, rows.backend)
-        return {"described": len(rows.frame)} | {("column", name): item for name, item in seen.items()}
-
-
-@dataclass(frozen=True)
-class DrawSample:
-    """Observer that draws a "sample" of rows by their row ids, so the same under any partitioning.
-
-    Args:
-        features: which see them.
-        schema: of the columns there are.
-        total: rows of the dataset at most.
-    """
-
-    features: Features
-    schema: Schema
-    total: int
-    needs_ids = True
-
-    def __call__(self, rows: Rows, found: Summaries) -> dict[Hashable, Any]:
-        assert rows.row_ids is not None
-        numbers = list_numbers(self.features, self.schema)
-        categories = list(map_categories(self.features, self.schema))
-        drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), rows.backend)
-        return {"sample": Sample.of(rows.frame, drawn, numbers, categories, rows.backend)}
+def build_profiles(found: Mapping[Hashable, Any], features: Features, schema: Schema) -> dict[str, Profile]:
+    """Return the profile of each column that features read, from a pass's summaries."""
+    vocabularies = {name: step.vocabularies_[name] for name, step in map_categories(features, schema).items()}
+    num_rows = max(found["described"], 1)
+    missing = {name: seen.missing / num_rows for name, seen in select_kind(found, "column").items()}
+    profiles: dict[str, Profile] = found["sample"].profiles(vocabularies, missing)
+    return profiles
 
 
 class FrameCache:
-    """Cache of partitions' frames in this process; it holds all or none of them.
-
-    Args:
-        room: bytes they may take; where they take more, none is kept.
-    """
+    """Cache of partitions' frames in this process; it holds all or, where they take more than `room` bytes, none."""
 
     def __init__(self, room: int = 0) -> None:
         self._room, self._frames, self._seen, self._lock = room, dict[int, Frame](), set[int](), Lock()
@@ -221,35 +119,36 @@ class FrameCache:
         return self._frames.pop(partition, None)
 
 
+class _Rows(NamedTuple):
+    """Rows of one partition after the transforms."""
+
+    frame: Frame  # those that have a target, where there is one
+    target: Columns  # of these, as steps see them
+    row_ids: Array | None  # where something is drawn by them, the identity of each row
+
+
 @dataclass(frozen=True)
 class PartitionPass:
     """One pass over the data, as a function of a dataset of one partition that returns summaries.
 
-    It gives "partitions" and "rows" (after the transforms), what the transforms count, and what observers do.
-
-    Args:
-        observers: in this order.
-        prefix: the transforms.
-        schema: after the transforms.
-        backend: `"cpu"` or `"gpu"`.
-        features: rows without their target are left out, where the data has it.
-        typed: what is done to a frame before the first transform; None does nothing.
-        first: source columns that were read already, by partition; taken out when used.
-        cached: what an earlier pass kept.
-        cache: what a later pass reads again.
-        again: the columns of that.
+    It gives "partitions" and "rows" (after the transforms) and what the transforms count; of each step of the tasks its
+    summary under ("step", number of the task, place) and its cost under ("timing", number, place). With `of_target` it
+    summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, the
+    features' columns get missing values and ranges under ("column", name), of so many "described" rows, and a "sample"
+    of rows is drawn.
     """
 
-    observers: Sequence[Observer]
     prefix: TransformPlan
-    schema: Schema
     backend: str
-    features: Features | None = None
-    typed: Typed | None = None
-    first: dict[int, Frame] = field(default_factory=dict)
-    cached: FrameCache = field(default_factory=FrameCache)
-    cache: FrameCache = field(default_factory=FrameCache)
-    again: Collection[str] = ()
+    features: Features | None = None  # rows without their target are left out, where the data has it
+    tasks: Sequence[FitTask] = ()
+    of_target: bool = False
+    total: int | None = None
+    typed: Typed | None = None  # what is done to a frame before the first transform
+    first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
+    cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
+    cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
+    again: Collection[str] = ()  # the columns of that
 
     def __call__(self, part: Dataset) -> dict[Hashable, Any]:
         (partition,) = part.partitions
@@ -263,24 +162,86 @@ class PartitionPass:
             frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend), found, place)
         rows = self._rows(frame, partition, backend)
         found["rows"] = len(frame)
-        for observe in self.observers:
-            found |= observe(rows, found)
+        for number, task in enumerate(self.tasks):
+            found |= _learn(number, task, rows, backend)
+        if self.of_target and self.features is not None and self.features.target is not None:
+            found |= self.features.target.summarize(frame, prefix.output_schema, backend)
+            found["without target"] = len(frame) - len(rows.frame)
+        if self.total is not None:
+            found |= self._describe(rows, found, backend)
         if self.again:
             self.cache.put(partition.index, backend.select(rows.frame, self.again))
         return found
 
-    def _rows(self, frame: Frame, partition: Partition, backend: Backend) -> Rows:
-        whole, raw = frame, dict[str, Any]()
+    def _rows(self, frame: Frame, partition: Partition, backend: Backend) -> _Rows:
+        raw, schema = dict[str, Any](), self.prefix.output_schema
         target = None if self.features is None else self.features.target
-        if target is not None and all(name in frame.columns for name in target.reads(self.schema)):
-            present = target.present(frame, self.schema, backend)
+        if target is not None and all(name in frame.columns for name in target.reads(schema)):
+            present = target.present(frame, schema, backend)
             if present is not None:
                 frame = backend.filter(frame, present)
-            raw = dict(target.raw_columns(frame, self.schema, backend))
+            raw = target.raw_columns(frame, schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
-        wanted = any(observer.needs_ids for observer in self.observers)
-        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)] if wanted else None
-        return Rows(whole, frame, raw, self.schema, backend, row_ids)
+        steps = (step for task in self.tasks for step in task.group.steps)
+        draws = self.total is not None or any(isinstance(step, GatheredStep | CrossFittedStep) for step in steps)
+        return _Rows(frame, raw, partition.row_ids(backend.xp)[backend.positions(frame)] if draws else None)
+
+    @cached_property
+    def _described(self) -> tuple[list[str], dict[str, None], list[str], list[str]]:
+        """The columns that are numbers to features, those with a range, those without, and those that become ids."""
+        assert self.features is not None
+        schema = self.prefix.output_schema.select(self.prefix.wanted)
+        numbers = list_numbers(self.features, schema)
+        looked_at = {name for group in self.features.groups if group.steps for name in group.looks_at} - set(numbers)
+        others = [item.name for item in schema if item.name in looked_at and item.dtype not in LISTS]
+        ranged = dict.fromkeys([*numbers, *list_unscaled(self.features, schema)])
+        return numbers, ranged, others, list(map_categories(self.features, schema))
+
+    def _describe(self, rows: _Rows, found: Mapping[Hashable, Any], backend: Backend) -> dict[Hashable, Any]:
+        """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
+        assert rows.row_ids is not None
+        assert self.total is not None
+        numbers, ranged, others, categories = self._described
+        seen: dict[str, ColumnStats] = {}
+        for number, task in enumerate(self.tasks):
+            if task.position == 0 and not task.group.of_target:
+                told = ranges_from_summary(found["step", number, 0])
+                seen |= {name: item for name, item in told.items() if name in ranged}
+        columns = {name: backend.column(rows.frame, name) for name in ranged if name not in seen}
+        if columns:
+            seen |= ranges_from_summary(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
+        seen |= count_missing({name: backend.column(rows.frame, name) for name in others}, backend)
+        drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
+        sample = Sample.of(rows.frame, drawn, numbers, categories, backend)
+        counts: dict[Hashable, Any] = {"described": len(rows.frame), "sample": sample}
+        return counts | {("column", name): item for name, item in seen.items()}
+
+
+def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> dict[Hashable, Any]:
+    if task.group.of_target:
+        columns = task.group.apply_steps(rows.target, backend, task.position)
+    else:
+        columns = task.group.compute_columns(rows.frame, backend, task.position, rows.row_ids)
+    before, summary, made = task.steps[task.free].summary_key, None, dict[Hashable, Any]()
+    for place, step in enumerate(task.steps):
+        started = time.perf_counter()
+        if not (place > task.free and step.summary_key is not None and step.summary_key == before):
+            summary = _summarize(step, columns, backend, rows)
+        seconds: Any = time.perf_counter() - started
+        arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
+        made["step", number, place] = summary
+        made["timing", number, place] = Counter(seconds=seconds, num_bytes=sum(array.nbytes for array in arrays))
+        columns = step.transform_columns(columns, backend) if place < task.free else columns
+    return made
+
+
+def _summarize(step: LearnedStep, columns: Columns, backend: Backend, rows: _Rows) -> Any:
+    with in_step(step):
+        if isinstance(step, CrossFittedStep):
+            return step.summarize(columns, backend, target=rows.target, row_numbers=rows.row_ids)
+        if isinstance(step, GatheredStep):
+            return step.summarize(columns, backend, rows.row_ids)
+        return step.summarize(columns, backend)
 
 
 def list_numbers(features: Features, schema: Schema) -> list[str]:
@@ -297,13 +258,6 @@ def list_unscaled(features: Features, schema: Schema) -> list[str]:
     return [item.name for item in schema if item.name in names and item.dtype in WIDE]
 
 
-def list_others(features: Features, schema: Schema) -> list[str]:
-    """List the columns that steps read and features do not use as numbers; only missing values are counted."""
-    names = {name for group in features.groups if group.steps for name in group.looks_at}
-    names -= set(list_numbers(features, schema))
-    return [item.name for item in schema if item.name in names and item.dtype not in LISTS]
-
-
 def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
     """Map the columns that become ids unchanged, except for missing values, to their `Categorify` step."""
     found: dict[str, Categorify] = {}
@@ -317,32 +271,22 @@ def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
 
 @dataclass(frozen=True)
 class DtypeProbe:
-    """Dtype probe: a user's function run on the rows of one partition, to infer its output dtypes.
-
-    Args:
-        step: the function's.
-        prefix: the transforms before it.
-        before: the schema it is given.
-        wanted: what is wanted of it.
-        reads: the source columns to read, some for the first pass.
-        backend: `"cpu"` or `"gpu"`.
-        first: gets the frame read, by partition.
-    """
+    """Dtype probe: a user's function run on the rows of one partition, to infer its output dtypes."""
 
     step: Map
-    prefix: TransformPlan
-    before: Schema
-    wanted: frozenset[str]
-    reads: Sequence[str]
+    prefix: TransformPlan  # the transforms before it
+    before: Schema  # that it is given
+    wanted: frozenset[str]  # of it
+    reads: Sequence[str]  # the source columns to read, some for the first pass
     backend: str
-    first: dict[int, Frame]
+    first: dict[int, Frame]  # gets the frame read, by partition
 
     def __call__(self, part: Dataset) -> dict[str, str] | None:
         (whole,) = part.partitions
-        types = in_halves(partial(self._types, whole), part)
+        types = in_halves(partial(self._infer, whole), part)
         return next((found for found in types if found is not None), None)
 
-    def _types(self, whole: Partition, part: Dataset) -> dict[str, str] | None:
+    def _infer(self, whole: Partition, part: Dataset) -> dict[str, str] | None:
         (partition,) = part.partitions
         backend, prefix = select(self.backend), self.prefix.copy()
         frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
@@ -357,27 +301,11 @@ class DtypeProbe:
 def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
     """Read at least these source columns of the partition; those in `known` are not read again."""
     missing = [name for name in names if known is None or name not in known.columns]
-    if known is None:
-        return part.read(part.partitions[0], missing, backend)
-    if not missing:
+    if known is not None and not missing:
         return known
     more = part.read(part.partitions[0], missing, backend)
-    return backend.assign(known, {name: backend.column(more, name) for name in missing})
-
-
-def _num_bytes(columns: Columns) -> int:
-    arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
-    return sum(array.nbytes for array in arrays)
+    return more if known is None else backend.assign(known, {name: backend.column(more, name) for name in missing})
 
 
 def _row_ids(prefix: TransformPlan, partition: Partition, backend: Backend) -> Array | None:
     return partition.row_ids(backend.xp) if prefix.draws_rows else None
-
-
-def _summary(step: LearnedStep, columns: Columns, backend: Backend, target: Columns, row_ids: Array | None) -> Any:
-    with in_step(step):
-        if isinstance(step, CrossFittedStep):
-            return step.summarize(columns, backend, target=target, row_numbers=row_ids)
-        if isinstance(step, GatheredStep):
-            return step.summarize(columns, backend, row_ids)
-        return step.summarize(columns, backend)

@@ -8,28 +8,27 @@ from copy import copy
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from gpupipe.backend import Backend, select
+from gpupipe.backend import select
 from gpupipe.cluster import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.io import Dataset, as_dataset, as_rows
 from gpupipe.monitoring.drift import Drift, DriftReport, Profile
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.pipeline.apply import Bindings, BoundPipeline, source_ranges
-from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline, unsaveable
+from gpupipe.pipeline.apply import Bindings, BoundPipeline
+from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PipelineFit
-from gpupipe.pipeline.lineage import compute_lineage
-from gpupipe.pipeline.observe import count_violations, measure_drift
+from gpupipe.pipeline.fit import FitReport, PipelineFit, compute_lineage
+from gpupipe.pipeline.fit_partition import PartitionPass, build_profiles, fold, select_kind
 from gpupipe.pipeline.plan import TransformPlan
-from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder
+from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder, list_unsaveable
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument
 from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
 
 if TYPE_CHECKING:
-    from gpupipe.pipeline.target_units import TargetInverse
+    from gpupipe.pipeline.loading import TargetInverse
     from gpupipe.tensors import Loader, LoaderOptions
 
 
@@ -63,10 +62,7 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        steps: Sequence[Transform] | Transform | Features,
-        features: Features | None = None,
-        backend: str = "auto",
+        self, steps: Sequence[Transform] | Transform | Features, features: Features | None = None, backend: str = "auto"
     ) -> None:
         listed: Any = [steps] if isinstance(steps, Transform) else steps
         if isinstance(steps, Features) and features is None:
@@ -87,12 +83,11 @@ class Pipeline:
                 remedy=f"Join(..., name={twice[0] + '_2'!r})",
             )
         self.steps: list[Transform] = [copy(step) for step in listed]
-        self.features = None if features is None else features.copy()
+        self.features = copy(features)
         self.backend = backend
         self.profiles: dict[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
-        self._schema: Schema | None = None
         self._bindings = Bindings()
 
     # learning ---------------------------------------------------------------------------------------------------------
@@ -116,25 +111,31 @@ class Pipeline:
         Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
         """
         _check_no_target("fit", y)
-        for line in unsaveable(self.steps, self.features):
+        for line in list_unsaveable(self.steps, self.features):
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with use_executor(executor):
             fitting = PipelineFit(self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend))
             self.fit_report = fitting.run()
         self.profiles = fitting.profiles
-        self.bind(source_ranges(fitting.source, fitting.schema, fitting.seen), fitting.ranges)
+        self._bind(fitting.source, fitting.ranges)
         _log.info("%s", self.fit_report)
         return self
 
-    def bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
+    def _bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         """Set `source` as the data's schema, and compute the outputs' ranges; the steps are fitted already."""
         self._source = source
-        self._after = TransformPlan(self.steps, source, None).output_schema
+        schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
-            self.features.bind(self._after)
-        schema = self._after if self.features is None else self.features.output_schema(self._after)
+            self.features._bind(self._after)
+            schema = self.features._output_schema(self._after)
         self._schema = Schema(schema, ranges)
+
+    def _fitted_source(self) -> Schema:
+        """Return the schema of the data it was fitted on, label columns marked."""
+        if self._source is None:
+            raise NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
+        return self._source
 
     @property
     def schema(self) -> Schema:
@@ -143,33 +144,18 @@ class Pipeline:
         Raises:
             NotFitted: before `fit`.
         """
-        if self._source is None or self._schema is None:
-            raise _not_fitted()
+        self._fitted_source()
         return self._schema
 
     @property
-    def target_units(self) -> TargetInverse | None:
+    def _target_units(self) -> TargetInverse | None:
         """The inverse that converts stored targets and model outputs to the target's own units; None if not needed."""
         target = None if self.features is None else self.features.target
         if target is None or not target.group.steps:
             return None
-        units: TargetInverse = import_module("gpupipe.pipeline.target_units").TargetInverse(target)
+        # PyTorch takes longer to import than a small fit.
+        units: TargetInverse = import_module("gpupipe.pipeline.loading").TargetInverse(target)
         return units
-
-    def select_backend(self) -> Backend:
-        """Return the backend this pipeline runs on."""
-        return select(self.backend)
-
-    @property
-    def source(self) -> Schema:
-        """The schema of the data it was fitted on, label columns marked.
-
-        Raises:
-            NotFitted: before `fit`.
-        """
-        if self._source is None:
-            raise _not_fitted()
-        return self._source
 
     # applying ---------------------------------------------------------------------------------------------------------
     def transform(self, data: Any) -> Any:
@@ -191,8 +177,8 @@ class Pipeline:
             a GPU all columns.
         """
         rows = as_rows(data, self.backend)
-        run = self.bind_to(rows)
-        return run.run_on(rows, run.apply, run.table_schema, self.backend, self.fingerprint, run.owned_columns)
+        run = self._bind_to(rows)
+        return run.run_on(rows, run.apply, run.table_schema, self.backend, self._fingerprint, run.owned_columns)
 
     def fit_transform(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
@@ -214,9 +200,9 @@ class Pipeline:
         _check_no_target("fit_transform", y)
         data = as_rows(data, self.backend)
         self.fit(data, executor=executor)
-        run = self.bind_to(data, out_of_fold=True)
+        run = self._bind_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
-        identity = self.fingerprint if self.features is None or not self.features.cross_fits else lambda: None
+        identity = self._fingerprint if self.features is None or not self.features._cross_fits else lambda: None
         return run.run_on(data, run.apply, run.table_schema, self.backend, identity, run.owned_columns)
 
     def loader(
@@ -259,8 +245,8 @@ class Pipeline:
         """
         check_bool("loader", None, out_of_fold=out_of_fold)
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        self.check_fitted_rows(dataset, out_of_fold)
-        run = self.bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
+        self._check_fitted_rows(dataset, out_of_fold)
+        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
         run.plan_casts(dataset)
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.pipeline.loading").make_loader(
@@ -270,40 +256,23 @@ class Pipeline:
             device=device,
             residency=residency,
             dtype=dtype,
-            target_units=self.target_units,
+            target_units=self._target_units,
             **options,
         )
         return loader
 
-    def check_fitted_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on would leak their own target to a model; see `Features.check_rows`.
+    def _check_fitted_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
+        """Raise where rows to train on would leak their own target to a model; see `Features._check_rows`."""
+        if self.features is not None and self.features._cross_fits and self._source is not None:
+            lineage = compute_lineage(dataset, self.features._label_sources(self._after))
+            self.features._check_rows(lineage, out_of_fold)
 
-        Memory: 8 bytes a row of a partition in memory at a time; files are not read.
-        """
-        if self.features is not None and self.features.cross_fits and self._source is not None:
-            lineage = compute_lineage(dataset, self.features.label_sources(self._after))
-            self.features.check_rows(lineage, out_of_fold)
-
-    def bind_to(
-        self,
-        data: Any,
-        *,
-        with_target_only: bool = False,
-        predicting: bool = False,
-        out_of_fold: bool = False,
-    ) -> BoundPipeline:
-        """Bind this pipeline to the columns of a Dataset or a frame."""
+    def _bind_to(self, data: Any, **options: bool) -> BoundPipeline:
+        """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
-        source, names = self.source, tuple(name for name in columns if isinstance(name, str))
-        options: Any = {"with_target_only": with_target_only, "predicting": predicting, "out_of_fold": out_of_fold}
+        names = tuple(name for name in columns if isinstance(name, str))
         try:
-            return self._bindings.get_or_make(
-                self.steps,
-                self.features,
-                source,
-                (names, *options.values()),
-                lambda: BoundPipeline(self.steps, self.features, source, names, **options),
-            )
+            return self._bindings.bind(self.steps, self.features, self._fitted_source(), names, **options)
         except ColumnNotFound as error:
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
                 raise
@@ -312,17 +281,15 @@ class Pipeline:
             indexed.column = error.column
             raise indexed from None
 
-    def fingerprint(self) -> str | None:
+    def _fingerprint(self) -> str | None:
         """Compute a hash of the steps and their learned state; None where a function has no import path.
 
-        Memory: copies what was learned to the host, where lookup tables are read too: what drives a cluster asks for
-            it, and should not touch a GPU.
+        On the host, where lookup tables are read too: what drives a cluster asks for it, and should not touch a GPU.
         """
         encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)
         try:
             steps = [encoder.step(step) for step in self.steps]
-            known = {"steps": steps, "features": encoder.features(self.features)}
-            return encoder.digest(known)
+            return encoder.digest({"steps": steps, "features": encoder.features(self.features)})
         except ArtifactError:
             return None
 
@@ -340,8 +307,11 @@ class Pipeline:
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        run = BoundPipeline(self.steps, None, self.source, dataset.columns, wanted=set(), counting=True)
-        return count_violations(run, dataset, backend, self.steps)
+        source, columns = self._fitted_source(), dataset.columns
+        run = BoundPipeline(self.steps, None, source, columns, wanted=set(), counting=True).plan_casts(dataset)
+        dataset = run.attach_window_columns(dataset, backend)
+        found = fold(PartitionPass(run.prefix, backend, typed=run.typed), dataset, "check")
+        return ExpectationReport.of(select_kind(found, "expect"), self.steps, dataset.partitions)
 
     def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
         """Compare rows with those of the fit, in one pass: each column that learned steps read, after the transforms.
@@ -368,7 +338,7 @@ class Pipeline:
             distance   +0.866       +1.728           +0.000   mean, psi
         """
         check_instance("Pipeline.drift", Drift, "gp.Drift(...)", remedy="gp.Drift(psi=0.3)", thresholds=thresholds)
-        source, features = self.source, self.features
+        source, features = self._fitted_source(), self.features
         if features is None:
             raise BadConfig(
                 "Pipeline.drift", "nothing was learned", expected="a pipeline with features", remedy="gp.Features(...)"
@@ -377,15 +347,12 @@ class Pipeline:
         labels = [] if features.target is None else features.target.reads(self._after)
         there = {*dataset.columns}
         labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
-        run = BoundPipeline(
-            self.steps,
-            features,
-            source,
-            dataset.columns,
-            predicting=not labelled,
-            wanted={*self.profiles, *(labels if labelled else ())},
-        )
-        return measure_drift(run, dataset, backend, features, self.profiles, thresholds)
+        wanted = {*self.profiles, *(labels if labelled else ())}
+        run = BoundPipeline(self.steps, features, source, dataset.columns, predicting=not labelled, wanted=wanted)
+        dataset = run.plan_casts(dataset).attach_window_columns(dataset, backend)
+        total = sum(partition.num_rows for partition in dataset.partitions)
+        found = fold(PartitionPass(run.prefix, backend, features, total=total, typed=run.typed), dataset, "drift")
+        return DriftReport.of(found["sample"], build_profiles(found, features, run.seen), self.profiles, thresholds)
 
     # looking ----------------------------------------------------------------------------------------------------------
     def explain(self, data: Any = None) -> Explanation:
@@ -407,10 +374,6 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         return diagram(self.steps, self.features)
-
-
-def _not_fitted() -> NotFitted:
-    return NotFitted("Pipeline", "it has not been fitted", expected="fit first", remedy="pipeline.fit(train)")
 
 
 def _check_no_target(method: str, y: object) -> None:

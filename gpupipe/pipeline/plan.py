@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig
@@ -26,27 +26,25 @@ from gpupipe.support.text import shorten_list
 from gpupipe.transforms import Expect, Join, Map, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
+_log = logging.getLogger("gpupipe")
 
-@dataclass(frozen=True)
-class _Stage:
+Typed = Callable[[Frame, Backend], Frame]
+"""Gives the columns of a frame as read the types that steps expect."""
+
+
+class _Stage(NamedTuple):
     step: Transform
-    schema: Schema
-    """The schema of its input."""
+    schema: Schema  # of its input
     wanted: frozenset[str]
-    number: int
-    """Its place among all steps."""
+    number: int  # its place among all steps
 
 
 class TransformPlan:
-    """Plan of the transforms in order, pruned to the wanted columns.
+    """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
 
-    Args:
-        steps: the transforms.
-        schema: the source's columns.
-        wanted: the columns asked for after the last step; None asks for all.
-        predicting: leave out the steps that drop rows only in training.
-        there: the source's columns that the data has, where it may have fewer; others are not checked by `Expect`.
-        counting: whether each `Expect` counts; else only those that raise are applied.
+    `predicting` leaves out the steps that drop rows only in training. `there` are the source's columns that the data
+    has, where it may have fewer: others are not checked by `Expect`, of which each counts if `counting`, and else only
+    those that raise are applied.
     """
 
     def __init__(
@@ -60,26 +58,26 @@ class TransformPlan:
         counting: bool = False,
     ) -> None:
         numbers = [n for n, step in enumerate(steps) if not (predicting and getattr(step, "when", "") == "train")]
-        used, schemas = [steps[number] for number in numbers], [schema]
-        for step in used:
+        self.steps, schemas = [steps[number] for number in numbers], [schema]
+        for step in self.steps:
             schemas.append(step.output_schema(schemas[-1]))
         self.output_schema = schemas[-1]
         needed = set(self.output_schema.names if wanted is None else wanted)
         self.output_schema.require(sorted(needed), "pipeline")
         self.wanted = [name for name in self.output_schema.names if name in needed]
-        stages = []
-        for number, step, before in zip(reversed(numbers), reversed(used), reversed(schemas[:-1]), strict=True):
+        self._stages: list[_Stage] = []
+        for number, step, before in zip(reversed(numbers), reversed(self.steps), reversed(schemas[:-1]), strict=True):
             used_as = step
             if isinstance(step, Expect):
                 checks = counting or step.on_violation == "raise"
                 used_as = step.of(_list_checkable(step, before, schema, there) if checks else ())
-            stages.append(_Stage(used_as, before, frozenset(needed), number))
+            self._stages.insert(0, _Stage(used_as, before, frozenset(needed), number))
             needed = used_as.needs(needed, before)
-        self._stages = stages[::-1]
         self.reads = [name for name in schema.names if name in needed]
-        self.steps, self._source = used, schema
-        self.keeps_rows = not any(step.changes_rows for step in used)
+        self._source = schema
+        self.keeps_rows = not any(step.changes_rows for step in self.steps)
         self.side_columns: Mapping[int, SideColumns] = {}
+        """Of window steps, by position; without these, `run` takes a frame to hold all rows there are."""
 
     @property
     def draws_rows(self) -> bool:
@@ -87,59 +85,47 @@ class TransformPlan:
         return bool(self.side_columns) or any(isinstance(step, Sample) for step in self.steps)
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the wanted columns are the source's, of all its rows."""
-        makers = [stage for stage in self._stages if isinstance(stage.step, WholeTableTransform)]
-        return len(makers) == len(self._stages) and not self.window_steps
+    def window_steps(self) -> dict[int, tuple[WholeTableTransform, Schema, list[str]]]:
+        """By its position each window step whose columns are wanted, the schema before it, and these columns."""
+        return {
+            position: (step, before, [name for name in step.makes if name in wanted])
+            for position, (step, before, wanted, _) in enumerate(self._stages)
+            if isinstance(step, WholeTableTransform) and not wanted.isdisjoint(step.makes)
+        }
 
-    @property
-    def window_steps(self) -> list[int]:
-        """The positions of window steps whose columns are wanted."""
-        return [
-            position
-            for position, stage in enumerate(self._stages)
-            if isinstance(stage.step, WholeTableTransform) and not stage.wanted.isdisjoint(stage.step.makes)
-        ]
-
-    def window_step(self, position: int) -> tuple[WholeTableTransform, Schema, list[str]]:
-        """Return a window step, the schema before it, and the columns wanted of it."""
-        stage = self._stages[position]
-        assert isinstance(stage.step, WholeTableTransform), "no other step's rows have to meet"
-        return stage.step, stage.schema, [name for name in stage.step.makes if name in stage.wanted]
-
-    def prefix_of(self, position: int, side_columns: Mapping[int, SideColumns]) -> TransformPlan:
+    def before(self, position: int) -> TransformPlan:
         """Return the plan of the steps before a window step, pruned to what it reads."""
-        step, _, _ = self.window_step(position)
+        step = self.steps[position]
+        assert isinstance(step, WholeTableTransform), "no other step's rows have to meet"
         checked = frozenset[str]()  # by each Expect in `run`
-        return TransformPlan(self.steps[:position], self._source, step.reads, there=checked).with_side_columns(
-            side_columns
-        )
+        return TransformPlan(self.steps[:position], self._source, step.reads, there=checked)
 
     def with_side_columns(self, found: Mapping[int, SideColumns]) -> TransformPlan:
-        """Return the plan with window steps' columns attached, by the steps' positions.
-
-        Without these, `run` takes a frame to hold all rows there are.
-        """
+        """Return the plan with window steps' columns attached."""
         made = copy(self)
         made.side_columns = {position: found[position] for position in self.window_steps if position in found}
         return made
 
     @property
+    def only_attaches(self) -> bool:
+        """Whether no step but window steps has to run."""
+        return all(isinstance(stage.step, WholeTableTransform) for stage in self._stages)
+
+    @property
     def attach(self) -> Attach | None:
         """What gives the wanted columns where no step has to run any more; None where one has to."""
-        if not self.side_columns or not all(isinstance(stage.step, WholeTableTransform) for stage in self._stages):
+        if not self.side_columns or not self.only_attaches:
             return None
-        found = ((self.side_columns[position], tuple(self.window_step(position)[2])) for position in self.window_steps)
+        found = ((self.side_columns[place], tuple(names)) for place, (_, _, names) in self.window_steps.items())
         return Attach(tuple(found), tuple(self.wanted))
 
     def copy(self) -> TransformPlan:
         """Return a copy with copies of the steps, whose joins count from 0."""
         made = copy(self)
-        stages = [replace(stage, step=copy(stage.step)) for stage in self._stages]
-        for stage in stages:
+        made._stages = [stage._replace(step=copy(stage.step)) for stage in self._stages]
+        for stage in made._stages:
             if isinstance(stage.step, TableJoin):
                 stage.step.reset()
-        vars(made).update(_stages=stages)
         return made
 
     def run(
@@ -157,21 +143,20 @@ class TransformPlan:
         of the first row there.
         """
         frame = backend.select(frame, self.reads)
-        for position, stage in enumerate(self._stages):
-            with in_step(stage.step):
-                if isinstance(stage.step, Sample):
-                    frame = stage.step.apply(frame, stage.schema, stage.wanted, backend, row_ids)
-                elif position in self.side_columns:
+        for position, (step, before, wanted, number) in enumerate(self._stages):
+            with in_step(step):
+                if isinstance(step, Sample):
+                    frame = step.apply(frame, before, wanted, backend, row_ids)
+                elif position in self.side_columns and isinstance(step, WholeTableTransform):
                     assert row_ids is not None, "these columns are found by the rows' identities"
-                    _, _, names = self.window_step(position)
-                    columns = self.side_columns[position].columns(names, row_ids[backend.positions(frame)], backend)
-                    frame = backend.assign(frame, columns)
-                elif isinstance(stage.step, Expect) and found is not None:
-                    found["expect", stage.number] = stage.step.look(frame, stage.schema, backend, place)
+                    names, ids = [name for name in step.makes if name in wanted], row_ids[backend.positions(frame)]
+                    frame = backend.assign(frame, self.side_columns[position].columns(names, ids, backend))
+                elif isinstance(step, Expect) and found is not None:
+                    found["expect", number] = step.look(frame, before, backend, place)
                 else:
-                    frame = stage.step.apply(frame, stage.schema, stage.wanted, backend)
-            if isinstance(stage.step, TableJoin) and found is not None:
-                found["join", stage.step.name] = Counter(seen=stage.step.rows_seen_, lost=stage.step.rows_unmatched_)
+                    frame = step.apply(frame, before, wanted, backend)
+            if isinstance(step, TableJoin) and found is not None:
+                found["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
         return backend.select(frame, self.wanted)
 
 
@@ -194,42 +179,26 @@ def mark_source(steps: Sequence[Transform], features: Features | None, schema: S
     if features is None:
         return plain
     schemas = _infer_schemas(steps, plain)
-    by_labels = _backwards(steps, schemas, features.label_reads(schemas[-1]))
-    by_features = _backwards(steps, schemas, features.inputs, predicting=True)
-    labels = by_labels - by_features
+    labels = _backwards(steps, schemas, features._label_reads(schemas[-1]))
+    labels -= _backwards(steps, schemas, features.inputs, predicting=True)
     return Schema(replace(item, role=Role.LABEL) if item.name in labels else item for item in plain)
 
 
-def resolve_selectors(
-    steps: Sequence[Transform], features: Features | None, schema: Schema, *, strict: bool = True
-) -> None:
-    """Resolve the selectors of `features` against the columns after the transforms.
-
-    Without `strict`, functions that have not run yet may still add some.
-    """
-    if features is not None:
-        features.resolve(_infer_schemas(steps, Schema(item.as_source() for item in schema))[-1], strict=strict)
+def resolve_selectors(steps: Sequence[Transform], features: Features, schema: Schema, *, strict: bool) -> None:
+    """Resolve the selectors of `features`; without `strict`, functions that have not run yet may still add columns."""
+    features._resolve(_infer_schemas(steps, Schema(item.as_source() for item in schema))[-1], strict=strict)
 
 
-def likely_reads(steps: Sequence[Transform], features: Features | None, schema: Schema) -> set[str]:
+def likely_reads(steps: Sequence[Transform], features: Features, schema: Schema) -> set[str]:
     """Return the source columns a fit will read, by names alone while some functions have not run yet."""
-    if features is None:
-        return set()
     schemas = _infer_schemas(steps, schema)
-    reads = _backwards(steps, schemas, features.inputs | features.label_reads(schemas[-1]))
+    reads = _backwards(steps, schemas, features.inputs | features._label_reads(schemas[-1]))
     return {name for name in reads if name in schema}
-
-
-def collect_wanted(passes: Sequence[Sequence[FitTask]], features: Features, after: Schema) -> set[str]:
-    """Return the columns after the transforms that these passes read."""
-    columns = {name for tasks in passes for task in tasks if not task.group.of_target for name in task.group.columns}
-    return columns | features.label_reads(after)
 
 
 def _infer_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
     """List the schema before each step and after the last, up to the first function that has not run yet."""
-    schemas = [schema]
-    known = True
+    schemas, known = [schema], True
     for step in steps:
         known = known and not (isinstance(step, Map) and step.dtypes_ is None)
         schemas.append(step.output_schema(schemas[-1]) if known else schemas[-1])
@@ -239,21 +208,14 @@ def _infer_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
 def _backwards(
     steps: Sequence[Transform], schemas: Sequence[Schema], wanted: AbstractSet[str], *, predicting: bool = False
 ) -> set[str]:
-    """Return the columns before the first step that `wanted` is computed from."""
+    """Return the columns that `wanted` is computed from; functions that read everything, and checks, name none."""
     needed = set(wanted)
     for step, before in zip(reversed(steps), reversed(schemas[:-1]), strict=True):
-        if not (predicting and getattr(step, "when", "always") == "train"):
-            needed = _explicit_needs(step, needed, before)
+        if isinstance(step, Map) and step.reads is None:
+            needed -= set(step.adds or ())
+        elif not isinstance(step, Expect) and not (predicting and getattr(step, "when", "always") == "train"):
+            needed = step.needs(needed, before)
     return needed
-
-
-def _explicit_needs(step: Transform, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-    """Return the columns a step needs by name; functions that read everything, and checks, name none."""
-    if isinstance(step, Expect):
-        return set(wanted)
-    if isinstance(step, Map) and step.reads is None:
-        return set(wanted) - set(step.adds or ())
-    return step.needs(wanted, schema)
 
 
 @dataclass(frozen=True)
@@ -284,10 +246,16 @@ class FitTask:
         return FitTask(self.group, self.position + len(self.steps) - 1, fused=False)
 
 
+def collect_wanted(passes: Sequence[Sequence[FitTask]], features: Features, after: Schema) -> set[str]:
+    """Return the columns after the transforms that these passes read."""
+    columns = {name for tasks in passes for task in tasks if not task.group.of_target for name in task.group.columns}
+    return columns | features._label_reads(after)
+
+
 def plan_passes(features: Features) -> list[list[FitTask]]:
     """Plan the tasks of each pass; there are as many passes as the longest chain of dependent steps."""
     passes: list[list[FitTask]] = []
-    for group in features.learned:
+    for group in features._learned:
         position, number = 0, 0
         while position < len(group.steps):
             free = _num_free(group.steps[position:])
@@ -317,35 +285,17 @@ def _folds_with_next(steps: Sequence[LearnedStep]) -> bool:
     )
 
 
-_log = logging.getLogger("gpupipe")
-
-Typed = Callable[[Frame, Backend], Frame]
-"""Gives the columns of a frame as read the types that steps expect."""
-
-
 def materialize_window_columns(
     prefix: TransformPlan, dataset: Dataset, backend: str, typed: Typed | None = None
 ) -> tuple[TransformPlan, Dataset]:
     """Compute the columns of window steps; return the plan that contains them, and the dataset to run it on.
 
-    Args:
-        prefix: the steps.
-        dataset: all rows that such a step is to see.
-        backend: `"cpu"` or `"gpu"`.
-        typed: what is done to a frame before the first step; None does nothing.
-
-    Raises:
-        BadConfig: a join that repeats rows stands before such a step.
-
-    Memory: see `compute_columns`.
+    `typed` is done to a frame before the first step. Memory: see `compute_columns`.
     """
-    if not prefix.window_steps:
+    windows = prefix.window_steps
+    if not windows:
         return prefix, dataset
-    blind = [
-        step.class_name
-        for step, _, _ in map(prefix.window_step, prefix.window_steps)
-        if dataset.query.cuts_history(step.keys)
-    ]
+    blind = [step.class_name for step, _, _ in windows.values() if dataset.query.cuts_history(step.keys)]
     if blind:
         _log.warning(
             "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
@@ -354,42 +304,31 @@ def materialize_window_columns(
         )
     dataset = ensure_unique_row_ids(replace(dataset, backend=backend))
     found: dict[int, SideColumns] = {}
-    for position in prefix.window_steps:
-        before = prefix.prefix_of(position, found)
-        _check_identities(before)
-        step, schema, wanted = prefix.window_step(position)
+    for position, (step, schema, wanted) in windows.items():
+        before = prefix.before(position).with_side_columns(found)
+        for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
+            raise BadConfig(
+                "Pipeline",
+                "a window step follows a join that repeats rows",
+                got=repeating,
+                expected="rows that can be told apart",
+                remedy="the join after it, or Dataset.join(..., many=True) before the pipeline",
+            )
         inputs = list(schema.select(step.reads))
         made = [item for item in step.made_fields(schema) if item.name in wanted]
         plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
-        rows = None if typed is None and before.is_empty else _Gathering(before, typed)
+        is_source = typed is None and before.only_attaches and not before.window_steps
+        rows = None if is_source else partial(_gather, before, typed)
         with in_step(step):
             found[position] = compute_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
     return prefix.with_side_columns(found), dataset
 
 
-def _check_identities(before: TransformPlan) -> None:
-    for step in before.steps:
-        if isinstance(step, Join) and step.many:
-            raise BadConfig(
-                "Pipeline",
-                "a window step follows a join that repeats rows",
-                got=step,
-                expected="rows that can be told apart",
-                remedy="the join after it, or Dataset.join(..., many=True) before the pipeline",
-            )
-
-
-@dataclass(frozen=True)
-class _Gathering:
-    """Function that reads a partition's columns for a window step."""
-
-    before: TransformPlan
-    typed: Typed | None
-
-    def __call__(self, part: Table, backend: Backend) -> Frame:
-        (partition,) = part.partitions
-        ids = partition.row_ids(backend.xp)
-        frame = part.read(partition, self.before.reads, backend)
-        frame = frame if self.typed is None else self.typed(frame, backend)
-        frame = self.before.copy().run(frame, backend, ids)
-        return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})
+def _gather(before: TransformPlan, typed: Typed | None, part: Table, backend: Backend) -> Frame:
+    """Read a partition's columns for a window step."""
+    (partition,) = part.partitions
+    ids = partition.row_ids(backend.xp)
+    frame = part.read(partition, before.reads, backend)
+    frame = frame if typed is None else typed(frame, backend)
+    frame = before.copy().run(frame, backend, ids)
+    return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe import preprocessing, transforms
-from gpupipe.backend import Backend
+from gpupipe.backend import Backend, select
 from gpupipe.backend.estimators import export_state, is_estimator, rebuild_estimator
 from gpupipe.errors import ArtifactError, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.pipeline.features import Features
 from gpupipe.schema import Schema
 from gpupipe.step import Step
+from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
 
 MAX_TABLE_BYTES = 64 << 20
@@ -32,33 +33,31 @@ MAX_TABLE_BYTES = 64 << 20
 class Encoder:
     """Encoder of steps as JSON, with a separate store for what JSON cannot hold.
 
-    Args:
-        backend: the backend tables are read on.
-        max_table_bytes: a larger table to join with is only named, and has to be given to `load`.
+    Tables to join with are read by `backend`; one larger than `max_table_bytes` is only named, and is given to `load`.
     """
 
     def __init__(self, backend: Backend, max_table_bytes: int) -> None:
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self.values: dict[str, pa.Array] = {}
         self.tables: dict[str, pa.Table] = {}
-        self._backend = backend
-        self._max_table_bytes = max_table_bytes
+        self._backend, self._max_table_bytes = backend, max_table_bytes
 
     def step(self, step: Step) -> dict[str, Any]:
         """Describe a step's class, parameters and learned state."""
-        where = type(step).__name__
         params = step.get_params()
         if isinstance(step, TableJoin):
             params["right"] = self._table(step)
         described = self.unfitted(step, params)
         if hasattr(step, "get_state"):
-            described["state"] = {k: self._plain(v, f"{where}.{k}") for k, v in step.get_state().items()}
+            described["state"] = self._plain_items(step, step.get_state())
         return described
 
     def unfitted(self, step: Step, params: Mapping[str, Any]) -> dict[str, Any]:
         """Describe a step's class and these of its parameters."""
-        where = type(step).__name__
-        return {"class": _class_path(step), "params": {k: self._plain(v, f"{where}.{k}") for k, v in params.items()}}
+        return {"class": _class_path(step), "params": self._plain_items(step, params)}
+
+    def _plain_items(self, step: Step, items: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._plain(value, f"{type(step).__name__}.{name}") for name, value in items.items()}
 
     def digest(self, description: Mapping[str, Any]) -> str:
         """Compute a hash of a description and the stored values it refers to."""
@@ -66,10 +65,10 @@ class Encoder:
         for array in self.arrays.values():
             found.update(f"{array.dtype} {array.shape}".encode())
             found.update(array.tobytes())
-        for table in (pa.table([values], ["values"]) for values in self.values.values()):
-            _update(found, table)
-        for table in self.tables.values():
-            _update(found, table)
+        for table in (*(pa.table([values], ["values"]) for values in self.values.values()), *self.tables.values()):
+            with pa.ipc.new_stream(sink := pa.BufferOutputStream(), table.schema) as stream:
+                stream.write_table(table.combine_chunks())
+            found.update(sink.getvalue())
         return found.hexdigest()
 
     def features(self, features: Features | None) -> dict[str, Any] | None:
@@ -112,14 +111,16 @@ class Encoder:
         if isinstance(value, np.generic):
             return self._plain(value.item(), where)
         if isinstance(value, np.ndarray) and value.dtype != object:
-            return self._aside("$array", self.arrays, np.ascontiguousarray(value))
+            self.arrays[key := f"array{len(self.arrays)}"] = np.ascontiguousarray(value)
+            return {"$array": key}
         if isinstance(value, pa.Array):
-            return self._aside("$values", self.values, value)
+            self.values[key := f"values{len(self.values)}"] = value
+            return {"$values": key}
         if isinstance(value, list | tuple):
             return [self._plain(item, where) for item in value]
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
             if any(key.startswith("$") for key in value) and set(value) != {"$table", "$schema"}:
-                raise _unsaveable(where, value, "names that do not begin with $")
+                raise _no_form(where, value, "names that do not begin with $")
             return {key: self._plain(item, where) for key, item in value.items()}
         if isinstance(value, Mapping):
             return {"$items": [[self._plain(key, where), self._plain(item, where)] for key, item in value.items()]}
@@ -127,13 +128,7 @@ class Encoder:
             return {"$estimator": self._plain(export_state(value, where), where)}
         if callable(value):
             return {"$function": _function_path(value, where)}
-        raise _unsaveable(where, value, "numbers, strings, lists, arrays or importable functions")
-
-    @staticmethod
-    def _aside(tag: str, store: dict[str, Any], value: Any) -> dict[str, str]:
-        key = f"{tag[1:]}{len(store)}"
-        store[key] = value
-        return {tag: key}
+        raise _no_form(where, value, "numbers, strings, lists, arrays or importable functions")
 
 
 @dataclass
@@ -178,10 +173,6 @@ class Decoder:
         features.lineage_ = described["lineage"]
         return features
 
-    def schema(self, rows: Any) -> Schema:
-        """Build the schema that `Schema.to_json` described."""
-        return Schema.from_json(rows)
-
     def check_all_used(self) -> None:
         """Raise for a table given under a name no join has."""
         for name in self.tables:
@@ -196,16 +187,26 @@ class Decoder:
 
     def value(self, value: Any) -> Any:
         """Decode a parameter or a piece of state, including separately stored values."""
-        if isinstance(value, list):
-            return [self.value(item) for item in value]
-        if not isinstance(value, dict):
-            return value
-        if "$table" in value:
-            return self._table(value["$table"], self.schema(value["$schema"]))
-        for tag, found in _TAGS.items():
-            if tag in value:
-                return found(self, value[tag])
-        return {key: self.value(item) for key, item in value.items()}
+        match value:
+            case {"$table": name}:
+                return self._table(name, Schema.from_json(value["$schema"]))
+            case {"$array": key}:
+                return self.arrays[key]
+            case {"$values": key}:
+                return self.values[key]
+            case {"$float": text}:
+                return float(text)
+            case {"$items": pairs}:
+                return {self.value(key): self.value(item) for key, item in pairs}
+            case {"$function": path}:
+                return self._import_allowed(path)
+            case {"$estimator": state}:
+                return rebuild_estimator(self.value(state), "pipeline.json")
+            case dict():
+                return {key: self.value(item) for key, item in value.items()}
+            case list():
+                return [self.value(item) for item in value]
+        return value
 
     def _table(self, name: str, schema: Schema) -> Dataset:
         self._seen.add(name)
@@ -237,14 +238,14 @@ class Decoder:
             if module == room.__name__ and name in room.__all__:
                 found: type[Step] = getattr(room, name)
                 return found
-        cls = self.user_code(path)
+        cls = self._import_allowed(path)
         if not (isinstance(cls, type) and issubclass(cls, Step)):
             raise ArtifactError(
                 "pipeline.json", "it is no step", got=path, expected="a class of steps", remedy="saving again"
             )
         return cls
 
-    def user_code(self, path: str) -> Any:
+    def _import_allowed(self, path: str) -> Any:
         """Import the function or class at a path, if `allow` names it."""
         if path not in self.allow:
             raise ArtifactError(
@@ -267,20 +268,15 @@ class Decoder:
             ) from cause
 
 
-_TAGS: dict[str, Callable[[Decoder, Any], Any]] = {
-    "$array": lambda decoder, key: decoder.arrays[key],
-    "$values": lambda decoder, key: decoder.values[key],
-    "$float": lambda _, text: float(text),
-    "$items": lambda decoder, pairs: {decoder.value(key): decoder.value(item) for key, item in pairs},
-    "$function": lambda decoder, path: decoder.user_code(path),
-    "$estimator": lambda decoder, state: rebuild_estimator(decoder.value(state), "pipeline.json"),
-}
-
-
-def _update(found: Any, table: pa.Table) -> None:
-    with pa.ipc.new_stream(sink := pa.BufferOutputStream(), table.schema) as stream:
-        stream.write_table(table.combine_chunks())
-    found.update(sink.getvalue())
+def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> list[str]:
+    """List a line for each step that `save` would refuse, judged by the steps' parameters."""
+    found, encoder = list[str](), Encoder(select("cpu"), 0)
+    for step in (*steps, *([] if features is None else (step for group in features._learned for step in group.steps))):
+        try:
+            encoder.unfitted(step, {name: value for name, value in step.get_params().items() if name != "right"})
+        except ArtifactError as error:
+            found.append(f"cannot be saved: {error.where}, {error.problem}: {error.got}")
+    return found
 
 
 def _class_path(step: Step) -> str:
@@ -306,7 +302,7 @@ def _function_path(function: Any, where: str) -> str:
     return f"{module}.{name}"
 
 
-def _unsaveable(where: str, value: Any, expected: str) -> ArtifactError:
+def _no_form(where: str, value: Any, expected: str) -> ArtifactError:
     return ArtifactError(
         where, "this value has no form in an artifact", got=value, expected=expected, remedy="a plain value"
     )

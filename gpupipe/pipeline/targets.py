@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
+
+import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import as_floats, refuse_passengers, require_comparable
@@ -14,16 +16,32 @@ from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, un
 from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
-from gpupipe.pipeline.column_stats import coarse_spacing
 from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.preprocessing import Invertible, LearnedStep, StandardScaler
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema
+from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema
 
 FEW = 20
 """Up to so many distinct whole numbers are taken for classes, where each is in two rows or more on average."""
 
 MAX_CLASSES = 10_000
 """Up to so many distinct whole numbers are classes where somebody says that they are."""
+
+TASKS = ("auto", "classification", "regression")
+_NO_NUMBERS = ("bool", "string", "timestamp")
+
+
+def coarse_spacing(dtype: str, ends: tuple[float, float]) -> float | None:
+    """Return float32's spacing at the larger bound where it exceeds 1/1000 of the range; else None.
+
+    None too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
+    """
+    low, high = ends
+    largest = max(abs(low), abs(high))
+    if dtype not in WIDE or not low < high or (dtype != "float64" and largest <= 2**24):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing = float(np.spacing(np.float32(largest)))
+    return spacing if spacing > (high - low) / 1000 else None
 
 
 class _Label:
@@ -70,10 +88,8 @@ class _Label:
         if expression is None:
             refuse_passengers([schema[self.text]], self.role.value)
             return replace(schema[self.text], role=self.role, written_as="")
-        made = Field.derived(
-            self.role.value, expression.check(schema), map(schema.__getitem__, expression.reads), "Features"
-        )
-        return replace(made, role=self.role)
+        read = map(schema.__getitem__, expression.reads)
+        return replace(Field.derived(self.role.value, expression.check(schema), read, "Features"), role=self.role)
 
     def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
         """Compute the values of one frame."""
@@ -86,24 +102,14 @@ class _Label:
 
 @dataclass(frozen=True)
 class TargetSummary:
-    """Target values of some partitions: a mergeable summary.
+    """Target values of some partitions: a mergeable summary."""
 
-    Args:
-        num_rows: rows.
-        num_missing: rows without a value.
-        strings: the distinct strings, of a target of strings.
-        numbers: the distinct whole numbers and booleans; None for more than `limit`.
-        fractions: whether some number is not whole.
-        limit: how many distinct numbers are kept.
-        low, high: the least and the greatest number; infinite, the wrong way round, where there is none.
-    """
-
-    num_rows: int = 0
-    num_missing: int = 0
-    strings: Dictionary | None = None
-    numbers: frozenset[int] | None = frozenset()
-    fractions: bool = False
-    limit: int = FEW
+    num_rows: int
+    num_missing: int
+    limit: int  # of distinct numbers that are kept
+    strings: Dictionary | None = None  # the distinct ones, of a target of strings
+    numbers: frozenset[int] | None = frozenset()  # the distinct whole numbers and booleans; None for more than `limit`
+    fractions: bool = False  # whether some number is not whole
     low: float = math.inf
     high: float = -math.inf
 
@@ -122,29 +128,13 @@ class TargetSummary:
         )
 
     @property
-    def num_present(self) -> int:
-        """Rows with a value."""
-        return self.num_rows - self.num_missing
-
-    @property
     def is_binary(self) -> bool:
         """Whether there are booleans, or zeros and ones, and nothing else."""
         return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
 
-    @property
-    def is_distinct(self) -> bool:
-        """Whether there are many strings, each in fewer than two rows on average."""
-        return self.strings is not None and len(self.strings) > FEW and 2 * len(self.strings) > self.num_present
-
-    @property
-    def is_few(self) -> bool:
-        """Whether there are few distinct whole numbers, each in two rows or more on average."""
-        return (
-            self.numbers is not None
-            and not self.fractions
-            and 2 < len(self.numbers) <= FEW
-            and 2 * len(self.numbers) <= self.num_present
-        )
+    def is_repeated(self, values: Dictionary | frozenset[int]) -> bool:
+        """Return whether each of these values is in two rows or more on average."""
+        return 2 * len(values) <= self.num_rows - self.num_missing
 
 
 class Target(_Label):
@@ -156,28 +146,22 @@ class Target(_Label):
         super().reset()
         self.classes_: tuple[Any, ...] | None = None
 
-    def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
-        """Return n booleans, False where the target is missing; None when none is."""
-        missing = self.raw_column(frame, schema, backend).missing(backend.xp)
-        return None if missing is None else ~missing
-
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int = FEW) -> TargetSummary:
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int) -> TargetSummary:
         """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         present = column.data if missing is None else column.data[~missing]
-        made = TargetSummary(len(column), len(column) - len(present), limit=limit)
+        made = TargetSummary(len(column), len(column) - len(present), limit)
         if column.dictionary is not None:
-            used = backend.to_host(xp.unique(present))
-            return replace(made, strings=column.dictionary.take(used))
-        if column.dtype != "bool" and len(present):
+            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        if len(present):
             low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
             made = replace(made, low=float(low), high=float(high))
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
             return replace(made, numbers=None, fractions=True)
-        if column.dtype == "bool":
-            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
         for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
             ordered = xp.sort(some)
             distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
@@ -186,34 +170,24 @@ class Target(_Label):
         return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
 
     def check_values(self, summary: TargetSummary, schema: Schema) -> None:
-        """Raise where nothing can be learned.
-
-        Raises:
-            BadData: there is no row with a target.
-            SchemaMismatch: it is a time.
-        """
-        where = f"target {self.text!r}"
-        if not summary.num_present:
+        """Raise where nothing can be learned."""
+        if summary.num_rows == summary.num_missing:
             raise BadData(
-                where,
+                f"target {self.text!r}",
                 f"none of {summary.num_rows} rows has a value",
                 expected="rows with a target",
                 remedy="another split, or a look at the steps before",
             )
         if self.raw_field(schema).dtype == "timestamp":
             raise SchemaMismatch(
-                where,
+                f"target {self.text!r}",
                 "a time cannot be predicted",
                 expected="a number, a condition or strings",
                 remedy="the difference of two times",
             )
 
     def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
-        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes.
-
-        Raises:
-            BadData: fractions, too many distinct numbers, or only one class.
-        """
+        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes."""
         where = f"target {self.text!r}"
         if summary.strings is not None:
             classes: tuple[Any, ...] = tuple(sorted(summary.strings.to_pylist()))
@@ -239,21 +213,14 @@ class Target(_Label):
 
     def field(self, schema: Schema) -> Field:
         """Return the stored target's field: float32 0/1 or number, or int32 class index."""
-        indexed = self.classes_ is not None and len(self.classes_) > 2
-        return replace(
-            self.raw_field(schema),
-            dtype="int32" if indexed else "float32",
-            kind=Kind.CATEGORICAL if indexed else Kind.CONTINUOUS,
-            cardinality=len(self.classes_) if indexed and self.classes_ else None,
-            classes=self.classes_,
-        )
+        number = len(self.classes_ or ())
+        made = replace(self.raw_field(schema), classes=self.classes_, cardinality=number if number > 2 else None)
+        if number > 2:
+            return replace(made, dtype="int32", kind=Kind.CATEGORICAL)
+        return replace(made, dtype="float32", kind=Kind.CONTINUOUS)
 
-    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str = "float32") -> Column:
-        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing.
-
-        Raises:
-            BadData: a value that is none of the classes.
-        """
+    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str) -> Column:
+        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing."""
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
@@ -285,27 +252,14 @@ class Target(_Label):
         index = xp.where(there, index, -1).astype("int32")
         return Column("int32", index, None if bool(there.all()) else there)
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the classes."""
-        return {"classes_": None if self.classes_ is None else list(self.classes_)}
-
-    def set_state(self, state: Mapping[str, Any]) -> Self:
-        """Restore what `get_state` returned; return self."""
-        self.classes_ = None if state["classes_"] is None else tuple(state["classes_"])
-        return self
-
 
 class Weight(_Label):
     """Weight: how much each row counts; a number that is never negative, never missing."""
 
     role = Role.WEIGHT
 
-    def field(self, schema: Schema) -> Field:
-        """Return the stored weight's field, float32.
-
-        Raises:
-            BadConfig: it is no number.
-        """
+    def fields(self, schema: Schema) -> list[Field]:
+        """Return the stored weight's field, float32; `BadConfig` where it is no number."""
         raw = self.raw_field(schema)
         if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
             raise BadConfig(
@@ -315,21 +269,16 @@ class Weight(_Label):
                 expected="numbers",
                 remedy="a numeric column",
             )
-        return replace(raw, dtype="float32", kind=Kind.CONTINUOUS)
+        return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
 
-    def column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """Compute the stored weights of one frame.
-
-        Raises:
-            BadData: a weight is negative, infinite or missing.
-        """
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """Compute the weights of one frame; `BadData` where one is negative, infinite or missing."""
         xp = backend.xp
         column = self.raw_column(frame, schema, backend)
         missing = column.missing(xp)
         data = as_floats(column.data, "float32")
         bad = (data < 0) | ~xp.isfinite(data)
-        if missing is not None:
-            bad |= missing
+        bad = bad if missing is None else bad | missing
         if bool(bad.any()):
             there = data if missing is None else data[~missing]
             text = f"fillna({self.text}, 1.0)"
@@ -341,42 +290,14 @@ class Weight(_Label):
                 expected="numbers from 0 up",
                 remedy=f"weight={text!r} or a Filter",
             )
-        return Column("float32", data)
-
-
-TASKS = ("auto", "classification", "regression")
-
-
-@dataclass(frozen=True)
-class TargetSetSummary:
-    """Summary of the targets in some partitions: rows with a missing target, and each target's own summary."""
-
-    num_missing: int = 0
-    each: tuple[TargetSummary, ...] = ()
-
-    def __add__(self, other: TargetSetSummary) -> TargetSetSummary:
-        if not (self.each and other.each):
-            return self if self.each else other
-        each = tuple(mine + theirs for mine, theirs in zip(self.each, other.each, strict=True))
-        return TargetSetSummary(self.num_missing + other.num_missing, each)
+        return {self.fields(schema)[0].name: Column("float32", data)}
 
 
 class TargetSet:
-    """Targets of a pipeline.
+    """Targets of a pipeline: label columns or expressions, the steps of a regression's values, and the task.
 
-    Args:
-        texts: label columns, or expressions over label columns.
-        steps: what a regression's values go through before they are stored; `inverse` brings predictions back. "auto"
-            standardises them.
-        task: "classification", "regression", or "auto" to decide by the values.
-
-    Attributes:
-        task_: what the last `fit` has decided, as `Schema.task` names it, and why.
-        doubt: what to say where the values could be meant otherwise than that decision; else empty.
-        coarse: targets without steps that lose digits in a batch's float32, and how many.
-
-    Raises:
-        BadConfig: no target, one twice, a step that cannot be undone, an unknown task, or classes with steps.
+    A fit leaves in `task_` what it has decided and why, in `doubt` what to say where the values could be meant
+    otherwise, and in `coarse` the targets without steps that lose digits in a batch's float32.
     """
 
     role = Role.TARGET
@@ -417,11 +338,10 @@ class TargetSet:
         self.task_, self.doubt = "", ""
         self.coarse: list[str] = []
 
-    def copy(self) -> TargetSet:
-        """Return a copy with copies of all targets and steps, including their learned state."""
-        made = copy(self)
-        made.each = [copy(item) for item in self.each]
-        made.group = replace(self.group, steps=[copy(step) for step in self.group.steps])
+    def __copy__(self) -> TargetSet:
+        made = object.__new__(TargetSet)
+        each, group = [copy(item) for item in self.each], copy(self.group)
+        vars(made).update(vars(self) | {"each": each, "group": group})
         return made
 
     @property
@@ -461,88 +381,79 @@ class TargetSet:
 
     def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
         """Return n booleans, False where a target is missing; None when none is."""
-        found = [item.present(frame, schema, backend) for item in self.each]
-        masks = [mask for mask in found if mask is not None]
+        found = [column.missing(backend.xp) for column in self.raw_columns(frame, schema, backend).values()]
+        masks = [~missing for missing in found if missing is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> TargetSetSummary:
-        """Summarize one partition for `finalize`."""
-        present = self.present(frame, schema, backend)
-        missing = 0 if present is None else len(present) - int(present.sum())
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetSummary]:
+        """Summarize one partition for `finalize`, each target under ("target", its text)."""
         limit = MAX_CLASSES if self.task == "classification" else FEW
-        return TargetSetSummary(missing, tuple(item.summarize(frame, schema, backend, limit) for item in self.each))
+        return {("target", item.text): item.summarize(frame, schema, backend, limit) for item in self.each}
 
     def check(self, schema: Schema) -> None:
-        """Check the targets' dtypes, and drop the standardisation of targets that are not numbers.
-
-        Raises:
-            BadConfig: a target that has to be a number is none.
-            SchemaMismatch: a target of lists; a step does not work on numbers.
-        """
+        """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
         raw = self._raw_schema(schema)
         require_comparable(raw, "target")
         for item in raw:
             several = len(raw) > 1 and item.dtype in ("string", "timestamp")
-            if several or (self.task == "regression" and item.dtype in ("bool", "string", "timestamp")):
+            if several or (self.task == "regression" and item.dtype in _NO_NUMBERS):
                 raise _no_number(item)
-        if self.auto and any(item.dtype in ("bool", "string", "timestamp") for item in raw):
+        if self.auto and any(item.dtype in _NO_NUMBERS for item in raw):
             self._standardise(False)
         self.group.fields(raw)
 
-    def finalize(self, summary: TargetSetSummary, schema: Schema) -> Self:
-        """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes.
-
-        Raises:
-            BadData: there is no row with a target, only one class, or numbers that are no classes.
-            BadConfig: conditions mixed with numbers, or several targets of more than two classes.
-        """
-        for item, found in zip(self.each, summary.each, strict=True):
+    def finalize(self, summaries: Mapping[str, TargetSummary], schema: Schema) -> None:
+        """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes."""
+        every, raw = [summaries[item.text] for item in self.each], self._raw_schema(schema)
+        for item, found in zip(self.each, every, strict=True):
             item.check_values(found, schema)
-        classes, reason = self._decide(summary.each, self._raw_schema(schema))
+        classes, reason = self._decide(every, raw)
         if classes:
-            for item, found in zip(self.each, summary.each, strict=True):
+            for item, found in zip(self.each, every, strict=True):
                 item.fix_classes(found, schema)
-        if self.auto and (classes or any(found.is_binary for found in summary.each)):
+        if self.auto and (classes or any(found.is_binary for found in every)):
             self._standardise(False)
-        kind = Schema(self.fields(schema)).task
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
-        self.task_ = f"{kind} ({reason}){inside}"
-        if not classes and not self.group.steps:
-            self.coarse = self._coarse(summary.each, schema)
-        return self
-
-    def _coarse(self, found: Sequence[TargetSummary], schema: Schema) -> list[str]:
-        """List the targets that lose digits in a batch's float32, with the spacing."""
-        spacings = [
-            (item.text, coarse_spacing(item.raw_field(schema).dtype, (one.low, one.high)), one.high - one.low)
-            for item, one in zip(self.each, found, strict=True)
-        ]
-        return [f"{gap:g} in a range of {width:g} ({text})" for text, gap, width in spacings if gap is not None]
+        self.task_ = f"{Schema(self.fields(schema)).task} ({reason}){inside}"
+        if classes or self.group.steps:
+            return
+        for plain, found in zip(raw, every, strict=True):
+            spacing = coarse_spacing(plain.dtype, (found.low, found.high))
+            if spacing is not None:
+                self.coarse.append(f"{spacing:g} in a range of {found.high - found.low:g} ({plain.name})")
 
     def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
         """Return whether the targets are classes, and why."""
+        given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
-            return self._decide_several(all(item.is_binary for item in found), raw)
+            labels = all(item.is_binary for item in found)
+            self._check_several(labels, raw)
+            if self.task == "regression":
+                return False, given
+            return labels, "0 and 1 only, each" if labels else "several numbers"
         if self.task != "auto":
-            return self.task == "classification", self._given
+            return self.task == "classification", given
         ((one,), (item,)) = found, raw
-        if one.is_distinct:
-            self.doubt = "an id is no target: choose another column, or say Features(task='classification')"
-        if one.strings is not None or item.dtype == "bool":
-            return True, "true or false" if one.strings is None else f"{len(one.strings)} distinct strings"
+        if one.strings is not None:
+            if len(one.strings) > FEW and not one.is_repeated(one.strings):
+                self.doubt = "an id is no target: choose another column, or say Features(task='classification')"
+            return True, f"{len(one.strings)} distinct strings"
+        if item.dtype == "bool":
+            return True, "true or false"
         if one.numbers is None:
             return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers"
         values = ", ".join(map(str, sorted(one.numbers)))
         if len(one.numbers) == 2:
             return True, f"the numbers {values}"
-        if one.is_few:
-            self.doubt = "say Features(task='regression') or Features(task='classification')"
-            return True, f"{len(one.numbers)} distinct whole numbers in {one.num_present:,} rows: {values}"
         if len(one.numbers) == 1:
             return False, f"all rows have the value {values}"
+        if one.is_repeated(one.numbers):
+            self.doubt = "say Features(task='regression') or Features(task='classification')"
+            rows = one.num_rows - one.num_missing
+            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}"
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
 
-    def _decide_several(self, labels: bool, raw: Schema) -> tuple[bool, str]:
+    def _check_several(self, labels: bool, raw: Schema) -> None:
         conditions = [item for item in raw if item.dtype == "bool"]
         if conditions and not labels:
             raise _no_number(conditions[0])
@@ -554,14 +465,6 @@ class TargetSet:
                 expected="one target, or several of 0 and 1 only",
                 remedy="a condition of each, such as 'stars > 3', or task='regression'",
             )
-        if self.task == "regression":
-            return False, self._given
-        return labels, "0 and 1 only, each" if labels else "several numbers"
-
-    @property
-    def _given(self) -> str:
-        """What has said the task."""
-        return f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
 
     def _standardise(self, wanted: bool) -> None:
         self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
@@ -572,38 +475,26 @@ class TargetSet:
         if len(self.each) == 1:
             stored = self.each[0].field(schema)
             return [replace(stored, step=self.group.steps[-1].class_name) if self.group.steps else stored]
-        number = {"dtype": "float32", "kind": Kind.CONTINUOUS}
-        return [replace(item.field(schema), name=item.text, **number) for item in self.each]  # type: ignore[arg-type]
+        plain = [replace(item.field(schema), name=item.text, dtype="float32") for item in self.each]
+        return [replace(item, kind=Kind.CONTINUOUS) for item in plain]
 
     def in_own_units(self, schema: Schema) -> Schema:
         """Return the output schema, with the targets in their own units, as `columns` computes them."""
         if not self.group.steps:
             return schema
-        wide = [replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema]
-        return Schema(wide)
+        return Schema(replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema)
 
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
         """Compute the targets of one frame under the names `fields` gives; missing stays missing.
 
-        Args:
-            frame: coded.
-            schema: of its columns.
-            backend: where they live.
-            stored: whether they went through the steps; else they are in their own units, float64 where there are
-                steps.
-
-        Raises:
-            BadData: a value that is no class, or that a step cannot transform.
+        With `stored` they went through the steps; else they are in their own units, float64 where there are steps.
         """
-        names = [item.name for item in self.fields(schema)]
         if stored and self.group.steps:
-            made = self.group.apply_steps(self.raw_columns(frame, schema, backend), backend)
+            made: Mapping[str, Column] = self.group.apply_steps(self.raw_columns(frame, schema, backend), backend)
         else:
-            made = {
-                item.text: item.column(frame, schema, backend, "float64" if self.group.steps else "float32")
-                for item in self.each
-            }
-        return dict(zip(names, made.values(), strict=True))
+            number = "float64" if self.group.steps else "float32"
+            made = {item.text: item.column(frame, schema, backend, number) for item in self.each}
+        return dict(zip((item.name for item in self.fields(schema)), made.values(), strict=True))
 
     def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
         """Convert stored values or predictions, one column per target, to the targets' own units."""
@@ -618,14 +509,13 @@ class TargetSet:
 
     def get_state(self) -> list[dict[str, Any]]:
         """Return the classes of each."""
-        return [item.get_state() for item in self.each]
+        return [{"classes_": None if item.classes_ is None else list(item.classes_)} for item in self.each]
 
-    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> Self:
-        """Restore what `get_state` returned, and the fitted steps; return self."""
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> None:
+        """Restore what `get_state` returned, and the fitted steps."""
         self.group = replace(self.group, steps=list(steps))
         for item, known in zip(self.each, state, strict=True):
-            item.set_state(known)
-        return self
+            item.classes_ = None if known["classes_"] is None else tuple(known["classes_"])
 
 
 def _no_number(item: Field) -> BadConfig:

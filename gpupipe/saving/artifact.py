@@ -30,7 +30,7 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import models
-from gpupipe.backend import resolve
+from gpupipe.backend import resolve, select
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
@@ -39,6 +39,7 @@ from gpupipe.monitoring.drift import Profile
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
 from gpupipe.saving.scorer import Scorer
+from gpupipe.schema import Schema
 from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice, is_path
 from gpupipe.version import __version__
@@ -135,15 +136,15 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
     target, schema = _as_local(path), pipeline.schema
     if isinstance(model, Tabular):
         model.check_schema(schema)
-    encoder = Encoder(pipeline.select_backend(), MAX_TABLE_BYTES)
+    encoder = Encoder(select(pipeline.backend), MAX_TABLE_BYTES)
     description = {
         "format": _FORMAT,
         "gpupipe": __version__,
-        "source": pipeline.source.to_json(),
+        "source": pipeline._fitted_source().to_json(),
         "schema": schema.to_json(),
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
-        "profiles": {name: profile.to_json() for name, profile in pipeline.profiles.items()},
+        "profiles": {name: vars(profile) for name, profile in pipeline.profiles.items()},
     }
     with writing(target):
         if others := _list_other_files(target):
@@ -252,7 +253,7 @@ def load(
         pipeline = Pipeline(steps, decoder.features(description["features"]), backend)
         decoder.check_all_used()
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
-        pipeline.bind(decoder.schema(description["source"]), decoder.schema(description["schema"]).ranges)
+        pipeline._bind(Schema.from_json(description["source"]), Schema.from_json(description["schema"]).ranges)
     network = _load_network(folder, model) if "model.json" in names else None
     if model is None and isinstance(network, Tabular):
         with _blame_file(folder / "model.json"):

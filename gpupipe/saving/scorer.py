@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
 from gpupipe.io import as_rows
@@ -48,7 +48,7 @@ class Scorer:
             model.check_schema(pipeline.schema)
         self.pipeline = pipeline
         self.model = model
-        self.device = pipeline.select_backend().device if device == "auto" else device
+        self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:
             require_device(self.device)
             model.to(self.device)
@@ -111,7 +111,7 @@ class Scorer:
     def _decided_fields(self) -> list[Field]:
         targets = self.schema.targets
         names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
-        number = "float32" if self.pipeline.target_units is None else "float64"
+        number = "float32" if self.pipeline._target_units is None else "float64"
         dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
@@ -135,7 +135,7 @@ class Scorer:
             places = (torch.sigmoid(output) >= 0.5).reshape(len(output), len(self.schema.targets)).unbind(1)
             classes = [item.classes or () for item in self.schema.targets]
             return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
-        units = self.pipeline.target_units
+        units = self.pipeline._target_units
         output = output if units is None else units(output)
         return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
 
@@ -149,7 +149,7 @@ class Scorer:
             )
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
-        run = self.pipeline.bind_to(table, predicting=True)
+        run = self.pipeline._bind_to(table, predicting=True)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         inputs = Schema(run.schema.with_role(Role.FEATURE))
         schema = Schema(
@@ -170,7 +170,7 @@ class Scorer:
 
     def _fingerprint(self, batch_size: int) -> str | None:
         """Compute a hash of all that the predictions depend on; None where the pipeline has no fingerprint."""
-        pipeline = self.pipeline.fingerprint()
+        pipeline = self.pipeline._fingerprint()
         if pipeline is None or self.model is None:
             return None
         found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size}".encode())

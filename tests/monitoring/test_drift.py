@@ -13,7 +13,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.monitoring.drift import SAMPLE_ROWS, DriftReport, stability
+from gpupipe.monitoring.drift import SAMPLE_ROWS, DriftReport, compute_stability
 
 ROWS = 4000
 
@@ -142,9 +142,9 @@ def test_of_few_rows_nothing_is_said(fitted: gp.Pipeline) -> None:
 
 
 def test_nothing_of_a_pipeline_changes(fitted: gp.Pipeline) -> None:
-    before = fitted.fingerprint(), dict(fitted.profiles), fitted.schema
+    before = fitted._fingerprint(), dict(fitted.profiles), fitted.schema
     fitted.drift(table(2000, 3).assign(seats=4))
-    assert before == (fitted.fingerprint(), fitted.profiles, fitted.schema)
+    assert before == (fitted._fingerprint(), fitted.profiles, fitted.schema)
 
 
 def test_rows_without_labels_are_compared_too(fitted: gp.Pipeline) -> None:
@@ -227,5 +227,5 @@ def test_the_report_shows_itself(fitted: gp.Pipeline) -> None:
 
 
 def test_stability_of_the_same_is_nothing() -> None:
-    assert stability(np.array([0.25, 0.75]), np.array([25.0, 75.0])) == 0
-    assert stability(np.array([1.0, 0.0]), np.array([90.0, 10.0])) > 0.2
+    assert compute_stability(np.array([0.25, 0.75]), np.array([25.0, 75.0])) == 0
+    assert compute_stability(np.array([1.0, 0.0]), np.array([90.0, 10.0])) > 0.2

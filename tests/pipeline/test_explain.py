@@ -180,7 +180,7 @@ def test_the_report_of_a_fit_tells_of_each_step(num_partitions: int) -> None:
 @pytest.mark.parametrize("num_partitions", [1, 2, 7, 16])
 def test_ranges_are_those_of_the_rows_it_learned_from(num_partitions: int, tmp_path: Path) -> None:
     made = pipeline().fit(gp.from_frame(table(), num_partitions=num_partitions))
-    assert made.source.ranges == {"distance": (100.0, 900.0), "seats": (2.0, 6.0), "<b>&": (1.0, 3.0)}
+    assert made._source.ranges == {"distance": (100.0, 900.0), "seats": (2.0, 6.0), "<b>&": (1.0, 3.0)}
     out = made.transform(table().dropna(subset="late"))
     assert made.schema.ranges["distance"] == (out["distance"].min(), out["distance"].max()) == (0.0, 1.0)
     assert made.schema.ranges["<b>&"] == (1.0, 3.0)
@@ -189,7 +189,7 @@ def test_ranges_are_those_of_the_rows_it_learned_from(num_partitions: int, tmp_p
     gp.save(tmp_path / "run", made)
     again = gp.load(tmp_path / "run").pipeline
     assert again.schema == made.schema and again.schema.ranges == made.schema.ranges
-    assert again.source.ranges == made.source.ranges
+    assert again._source.ranges == made._source.ranges
     assert Schema.from_json(made.schema.to_json()).ranges == made.schema.ranges
     assert "range" in repr(made.schema).splitlines()[0] and "0 to 1" in repr(made.schema)
 

@@ -14,15 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit_partition import (
-    DescribeColumns,
-    DrawSample,
-    FrameCache,
-    Learn,
-    PartitionPass,
-    SummarizeTarget,
-    fold,
-)
+from gpupipe.pipeline.fit_partition import FrameCache, PartitionPass, fold
 from gpupipe.pipeline.plan import TransformPlan, mark_source, plan_passes
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
@@ -34,15 +26,8 @@ def observed(data: gp.Dataset) -> dict[Any, Any]:
     steps = [T.Expect("x", max=50), T.Join(pd.DataFrame({"c": ["a"], "z": [1.0]}), on="c", name="z")]
     source = mark_source(steps, features, data.schema)
     prefix = TransformPlan(steps, source, {"x", "c", "y", "z"}, counting=True)
-    learn = [Learn(number, task) for number, task in enumerate(plan_passes(features)[0])]
-    schema = prefix.output_schema
-    observers = [
-        *learn,
-        SummarizeTarget(features),
-        DescribeColumns(features, schema),
-        DrawSample(features, schema, 100),
-    ]
-    return fold(PartitionPass(observers, prefix, schema, "cpu", features), data, "test")
+    tasks = plan_passes(features)[0]
+    return fold(PartitionPass(prefix, "cpu", features, tasks, of_target=True, total=100), data, "test")
 
 
 @pytest.mark.parametrize("parts", [2, 7])

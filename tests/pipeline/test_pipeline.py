@@ -355,7 +355,7 @@ def test_only_the_columns_that_are_needed_are_read() -> None:
     data = gp.from_frame(frame(), num_partitions=2)
     pipeline = gp.Pipeline([T.Derive(y="x + 1", unread="w * 2")], gp.Features(["y"], target="s"))
     pipeline.fit(data)
-    assert pipeline.bind_to(data).reads == ["x", "s"]
+    assert pipeline._bind_to(data).reads == ["x", "s"]
 
 
 # bad input ------------------------------------------------------------------------------------------------------------

@@ -193,7 +193,7 @@ def test_several_columns_of_zeros_and_ones_are_several_labels(names: list[str], 
 def test_numbers_beside_zeros_and_ones_stay_raw() -> None:
     frame = pd.DataFrame({"x": np.linspace(0, 1, 60), "flag": [0, 1] * 30, "price": np.linspace(100, 900, 60)})
     made = gp.Pipeline([], gp.Features(["x"], target=["price", "flag"])).fit(frame)
-    assert made.schema.task == "regression" and made.target_units is None
+    assert made.schema.task == "regression" and made._target_units is None
     assert made.loader(frame).table.target.max() == 900
 
 
@@ -239,7 +239,7 @@ def test_each_fit_decides_anew() -> None:
     assert made.fit(frame).schema.task == "regression"
     assert abs(float(made.loader(frame).table.target.mean())) < 1e-5
     assert made.fit(frame.assign(y=frame["y"] > 4)).schema.task == "binary"
-    assert made.target_units is None
+    assert made._target_units is None
 
 
 def test_nearly_distinct_strings_are_classes_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -296,13 +296,13 @@ def _counting(function: Callable[..., Any], found: Counter[str]) -> Callable[...
 def bound(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Gets a number each time a pipeline is bound to columns anew."""
     made: list[int] = []
-    original = gp.Features.output_schema
+    original = gp.Features._output_schema
 
     def counted(self: gp.Features, *given: Any, **options: Any) -> Any:
         made.append(1)
         return original(self, *given, **options)
 
-    monkeypatch.setattr(gp.Features, "output_schema", counted)
+    monkeypatch.setattr(gp.Features, "_output_schema", counted)
     return made
 
 

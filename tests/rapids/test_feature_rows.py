@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from copy import copy
 from importlib import import_module
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_a_pipeline_writes_its_block_in_one_pass(
     block = pipeline.loader(gp.from_frame(table), device="cpu").table
     assert said == [True]
     expected = (
-        gp.Pipeline([], features.copy(), backend="cpu").fit(gp.from_frame(table)).loader(gp.from_frame(table)).table
+        gp.Pipeline([], copy(features), backend="cpu").fit(gp.from_frame(table)).loader(gp.from_frame(table)).table
     )
     assert block.numeric.tolist() == expected.numeric.tolist()
     assert block.codes.tolist() == expected.codes.tolist()

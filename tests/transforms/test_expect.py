@@ -21,7 +21,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.backend import Backend
+from gpupipe.backend import Backend, select
 from gpupipe.transforms.expect import Findings
 
 ROWS = 400
@@ -101,7 +101,7 @@ def test_arrays_of_a_backend(backend: Backend) -> None:
 def _arrow(frame: pd.DataFrame) -> Any:
     dataset = gp.from_frame(frame)
     host = gp.Pipeline([])  # of the CPU, where the table is made
-    return host.select_backend().to_arrow(dataset.read(dataset.partitions[0])), list(dataset.schema)
+    return select(host.backend).to_arrow(dataset.read(dataset.partitions[0])), list(dataset.schema)
 
 
 def test_nothing_more_is_read_but_the_columns_that_are_looked_at() -> None:
@@ -179,7 +179,7 @@ def test_labels_that_are_not_there_are_not_checked() -> None:
     features = gp.Features((["distance"], pre.SimpleImputer()), target="late")
     steps = [T.Expect("late", max=0.5), T.Expect("late", max=2, on_violation="raise"), T.Derive(twice="late * 2")]
     made = gp.Pipeline([*steps, T.Expect("twice", max=1)], features).fit(table())
-    assert made.source["late"].role == "label"
+    assert made._source["late"].role == "label"
     unlabelled = table().drop(columns="late")
     assert made.check(unlabelled).passed and len(made.transform(unlabelled)) == ROWS
     assert made.check(table()).violations[0].num_rows == made.check(table()).violations[1].num_rows > 0
@@ -215,7 +215,7 @@ def test_what_is_expected_is_saved(tmp_path: Path) -> None:
     again = gp.load(tmp_path / "run").pipeline
     assert [repr(step) for step in again.steps] == [repr(step) for step in made.steps]
     assert found(again.check(table())) == by_pandas(table())
-    assert again.fingerprint() == made.fingerprint() != pipeline().fit(table()).fingerprint()
+    assert again._fingerprint() == made._fingerprint() != pipeline().fit(table())._fingerprint()
 
 
 def test_without_features_an_explicit_pass_checks() -> None:
@@ -315,7 +315,7 @@ def test_a_table_stays_a_table_whatever_is_in_it() -> None:
     st.integers(0, 9),
 )
 def test_findings_add_up(parts: list[list[int]], limit: int) -> None:
-    rules, backend = T.Expect("x", max=limit, unique=True), gp.Pipeline([]).select_backend()
+    rules, backend = T.Expect("x", max=limit, unique=True), select("auto")
     whole = pd.DataFrame({"x": [number for part in parts for number in part]}, dtype="int64")
     total = Findings()
     for place, part in enumerate(parts):

@@ -115,7 +115,7 @@ def test_predictions_are_for_every_row_unless_asked(tmp_path: Path) -> None:
     for when in ("train", "always"):
         steps = [T.DropMissing("x", when=when), T.Sample(0.5, when=when)]
         fitted = gp.Pipeline(steps, gp.Features("x", keep="row")).fit(frame)
-        run = fitted.bind_to(frame, predicting=True)
+        run = fitted._bind_to(frame, predicting=True)
         made = run.run_on(frame, run.apply, run.schema, "cpu", lambda: None)
         wanted = len(frame) if when == "train" else len(fitted.transform(frame))
         assert len(made) == wanted

@@ -268,6 +268,7 @@ class GpuStats(Callback):
                     value = float(ask())
                     self._samples.setdefault(name, []).append(value)
             with suppress(nvml.NVMLError):
-                self._throttled.update(throttles(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)))
+                reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+                self._throttled.update(reason for bit, reason in _SLOWDOWNS.items() if reasons & bit)
             if self._ended.wait(self.every):
                 return
