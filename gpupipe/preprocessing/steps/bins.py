@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -12,13 +11,12 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.errors import ColumnNotFound
-from gpupipe.preprocessing.categories import FIRST, MISSING
+from gpupipe.preprocessing.categories import FIRST, MISSING, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
 from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
-from gpupipe.preprocessing.summaries.kmeans_1d import cluster_sorted_values
 from gpupipe.preprocessing.summaries.moments import Extremes
 from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 
 _STRATEGIES = ("quantile", "uniform", "kmeans")
@@ -40,7 +38,6 @@ class Bucketize(StatelessStep):
         right: whether a value equal to an edge is in the bin below it.
 
     Raises:
-        BadConfig: edges that do not rise.
         ColumnNotFound: a column without edges.
 
     Memory: transform allocates n int32 per column on the device, and one float64 block at a time.
@@ -66,8 +63,7 @@ class Bucketize(StatelessStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         side = "left" if self.right else "right"
-        found = {name: (column, self._edges_of(name)) for name, column in columns.items()}
-        return {name: _assign_bins(column, edges, backend, side) for name, (column, edges) in found.items()}
+        return {name: _assign_bins(column, self._edges_of(name), backend, side) for name, column in columns.items()}
 
     def _edges_of(self, name: str) -> Any:
         if isinstance(self.edges, Mapping) and name not in self.edges:
@@ -96,7 +92,6 @@ class KBinsDiscretizer(Invertible):
         n_bins_: bins that are left, C int64.
 
     Raises:
-        BadConfig: an unknown option, or an invalid number of bins.
         BadData: an infinity in `fit`, or a column without a value.
 
     Memory: transform allocates n int32 per column (n float32 per bin) on the device, and one float64 block at a time;
@@ -137,11 +132,9 @@ class KBinsDiscretizer(Invertible):
         if self.encode == "ordinal":
             sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
             return [_make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
-        made = []
-        for item, size in zip(fields, self.n_bins_ if self.is_fitted else wanted, strict=True):
-            one = replace(item, dtype="float32", kind=Kind.CONTINUOUS, nullable=False, cardinality=None, classes=None)
-            made += [replace(one, name=f"{item.name}_{place}") for place in range(size)]
-        return made
+        sizes = self.n_bins_ if self.is_fitted else wanted
+        pairs = zip(fields, sizes, strict=True)
+        return [make_number_field(item, f"{item.name}_{place}") for item, size in pairs for place in range(size)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         if self.encode == "ordinal":
@@ -167,10 +160,10 @@ class KBinsDiscretizer(Invertible):
             ranges = np.stack([summary.low, summary.high], axis=1)
         else:
             check_values(names, summary.totals, "KBinsDiscretizer")
-            ranges = np.stack([item.values[[0, -1]] for item in summary.histograms])
+            ranges = np.stack([item.values[[0, -1]] for item in summary.columns])
         with np.errstate(over="ignore"):
             check_finite(names, ranges[:, 1] - ranges[:, 0], "KBinsDiscretizer")
-        histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.histograms
+        histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.columns
         self.bin_edges_ = [self._edges(*item) for item in zip(ranges, wanted, histograms, strict=True)]
         self.n_bins_ = np.array([len(edges) - 1 for edges in self.bin_edges_])
         self.names_in_ = list(names)
@@ -226,8 +219,7 @@ class KBinsDiscretizer(Invertible):
 
 
 def _make_id_field(item: Field, num_bins: int | None) -> Field:
-    size = None if num_bins is None else num_bins + FIRST
-    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=size, classes=None)
+    return make_id_field(item, None if num_bins is None else num_bins + FIRST)
 
 
 def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Column:
@@ -238,3 +230,50 @@ def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Col
         block: Array = floats(column.take(rows), xp)
         out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(known, block, side=side) + FIRST)
     return Column("int32", out)
+
+
+def cluster_sorted_values(values: Any, counts: Any, k: int) -> Any:
+    """Return the centres where Lloyd's iterations end, started from the middles of k bins of equal width.
+
+    They stop, and a centre that has lost all its values is moved, as in scikit-learn's `KMeans`; ties, which there are
+    decided by rounding, are decided for the lower value or centre, and a centre's only value is not taken away. The
+    values are ascending and not all equal, each with its count; time grows with them, not with the rows.
+    """
+    low, width = values[0], values[-1] - values[0]
+    unit = (values - low) / width
+    weights = np.concatenate([[0.0], np.cumsum(counts, dtype=np.float64)])
+    sums = np.concatenate([[0.0], np.cumsum(unit * counts)])
+    mean = sums[-1] / weights[-1]
+    tolerance = 1e-4 * (np.square(unit - mean) * counts).sum() / weights[-1]
+    centres, seen = (np.arange(k) + 0.5) / k, None
+    for _ in range(300):
+        order = np.argsort(centres, kind="stable")
+        ascending = centres[order]
+        borders = np.searchsorted(unit, (ascending[1:] + ascending[:-1]) / 2, side="right")
+        if seen is not None and np.array_equal(borders, seen):
+            break
+        ends = np.concatenate([[0], borders, [len(unit)]])
+        weight, total = np.diff(weights[ends]), np.diff(sums[ends])
+        _refill(unit, counts, ascending, ends, weight, total)
+        moved = centres.copy()
+        moved[order] = np.where(weight > 0, total / np.maximum(weight, 1), ascending)
+        shift = np.square(moved - centres).sum()
+        centres, seen = moved, borders
+        if shift <= tolerance:
+            break
+    return low + width * centres
+
+
+def _refill(unit: Any, counts: Any, centres: Any, ends: Any, weight: Any, total: Any) -> None:
+    """Move each centre without values to the row farthest from its own centre, in place."""
+    empty = np.flatnonzero(weight == 0)
+    if not len(empty):
+        return
+    owner = np.repeat(np.arange(len(centres)), np.diff(ends))
+    distance = np.where(weight[owner] > 1, np.abs(unit - centres[owner]).round(12), -1.0)
+    farthest = np.argsort(-distance, kind="stable")[: len(empty)]
+    rows = np.repeat(farthest, np.minimum(counts[farthest], len(empty)))[: len(empty)]
+    for place, row in zip(empty, rows, strict=True):
+        weight[owner[row]] -= 1
+        total[owner[row]] -= unit[row]
+        weight[place], total[place] = 1.0, unit[row]

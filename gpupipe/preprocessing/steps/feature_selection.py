@@ -67,7 +67,6 @@ class VarianceThreshold(_Selector):
         kept_: the names of the columns that are kept.
 
     Raises:
-        BadConfig: a negative threshold.
         BadData: an infinity, a column without a value, or no column is left.
 
     Memory: transform shares.
@@ -93,13 +92,9 @@ class VarianceThreshold(_Selector):
         self.variances_ = summary.variance
         kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
         if not kept:
-            raise BadData(
-                "VarianceThreshold",
-                "no column is left",
-                got=float(self.variances_.max()),
-                expected=f"a variance of more than {self.threshold}",
-                remedy="a lower threshold, or leave the step out",
-            )
+            expected, remedy = f"a variance of more than {self.threshold}", "a lower threshold, or leave the step out"
+            largest = float(self.variances_.max())
+            raise BadData("VarianceThreshold", "no column is left", got=largest, expected=expected, remedy=remedy)
         self.names_in_, self.kept_ = list(summary.names), kept
         return self
 
@@ -118,7 +113,6 @@ class CorrelationThreshold(_Selector):
         kept_: the names of the columns that are kept.
 
     Raises:
-        BadConfig: an invalid threshold.
         BadData: a missing value, an infinity, or fewer than two rows.
 
     Memory: transform shares; fitting takes a block of rows at a time.
@@ -140,13 +134,9 @@ class CorrelationThreshold(_Selector):
 
     def finalize(self, summary: Covariance) -> Self:
         if summary.count < 2:
-            raise BadData(
-                "CorrelationThreshold",
-                "there is no correlation of fewer than two rows",
-                got=summary.count,
-                expected="at least two",
-                remedy="fit on more rows, or leave the step out",
-            )
+            where, problem = "CorrelationThreshold", "there is no correlation of fewer than two rows"
+            remedy = "fit on more rows, or leave the step out"
+            raise BadData(where, problem, got=summary.count, expected="at least two", remedy=remedy)
         deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
         # Below the resolution of the mean there is no variance.
         varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)

@@ -18,7 +18,7 @@ from gpupipe.preprocessing.categories import (
     make_id_field,
 )
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep, by_element
-from gpupipe.preprocessing.numeric import num_rows, row_blocks
+from gpupipe.preprocessing.numeric import gather, num_rows, row_blocks
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 
@@ -36,7 +36,6 @@ class HashBucket(StatelessStep):
         seed: of the hash; another one has other values share buckets.
 
     Raises:
-        BadConfig: a number of buckets that is no positive integer.
         ColumnNotFound: a column without a number of buckets.
 
     Memory: transform allocates n int32 per column on the device; strings are hashed once per distinct value, on the
@@ -67,10 +66,9 @@ class HashBucket(StatelessStep):
         made = {}
         for name, column in columns.items():
             if column.dictionary is not None:
-                buckets = (
-                    assign_buckets(splitmix64(self.seed, hash_strings(column.dictionary)), self._size(name)) + FIRST
-                )
-                ids = _gather(column, np.append(buckets, MISSING).astype(np.int32), backend)
+                bits = splitmix64(self.seed, hash_strings(column.dictionary))
+                table = np.append(assign_buckets(bits, self._size(name)) + FIRST, MISSING).astype(np.int32)
+                ids = gather(table, column.data, backend)
             else:
                 ids = backend.xp.empty(len(column), dtype="int32")
                 for rows in row_blocks(len(column), backend):
@@ -94,7 +92,7 @@ class HashedCross(StatelessStep):
         seed: of the hash; another one has other rows share buckets.
 
     Raises:
-        BadConfig: fewer than two columns, or a number of buckets that is no positive integer.
+        BadConfig: fewer than two columns.
 
     Memory: transform allocates n int32 on the device, and blocks of 64-bit hashes; strings are hashed once per distinct
         value, on the host.
@@ -114,13 +112,8 @@ class HashedCross(StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "HashedCross")
         if len(fields) < 2:
-            raise BadConfig(
-                "HashedCross",
-                "there is nothing to cross",
-                got=[item.name for item in fields],
-                expected="two columns or more",
-                remedy="HashBucket for one column",
-            )
+            names, expected, remedy = [item.name for item in fields], "two columns or more", "HashBucket for one column"
+            raise BadConfig("HashedCross", "there is nothing to cross", got=names, expected=expected, remedy=remedy)
         made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
         return [make_id_field(made, self.num_buckets + FIRST)]
 
@@ -152,10 +145,3 @@ def _by_text(column: Column, backend: Backend) -> Array | None:
     if column.dictionary is None:
         return None
     return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))
-
-
-def _gather(column: Column, table: Array, backend: Backend) -> Array:
-    device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
-    for rows in row_blocks(len(column), backend):
-        out[rows] = device.take(column.data[rows])
-    return out

@@ -14,7 +14,7 @@ from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep
-from gpupipe.preprocessing.numeric import row_blocks
+from gpupipe.preprocessing.numeric import gather
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer, is_integer, is_sequence, refuse_argument
 
@@ -49,7 +49,7 @@ class HashedNgrams(StatelessStep):
         norm: `"l2"` or `"l1"` for rows of length 1, or None for plain counts.
 
     Raises:
-        BadConfig: an option that makes no sense.
+        SchemaMismatch: a column holds no text.
 
     Memory: transform allocates n x n_features float32 on the device; on the host 24 bytes per pair of distinct text
         and n-gram.
@@ -84,20 +84,18 @@ class HashedNgrams(StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for item in fields:
             if item.dtype != "string":
-                raise SchemaMismatch(
+                where, remedy = (
                     f"HashedNgrams, column {item.name!r}",
-                    "not a text",
-                    got=item.dtype,
-                    expected="strings",
-                    remedy=f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers",
+                    f"Cast({{{item.name!r}: 'string'}}), or HashBucket",
                 )
+                raise SchemaMismatch(where, "not a text", got=item.dtype, expected="strings", remedy=remedy)
         return [make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"{name}_ngram{place}" for name in names for place in range(self.n_features)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        xp, made = backend.xp, {}
+        made = {}
         for name, column in columns.items():
             assert column.dictionary is not None
             texts, places, values = self._counted(column.dictionary)
@@ -106,10 +104,7 @@ class HashedNgrams(StatelessStep):
                 here = slice(ends[place], ends[place + 1])
                 table = np.zeros(len(column.dictionary) + 1, dtype=np.float32)
                 table[texts[here]] = values[here]
-                device, out = backend.to_device(table), xp.empty(len(column), dtype="float32")
-                for rows in row_blocks(len(column), backend):
-                    out[rows] = device[column.data[rows]]
-                made[output] = Column("float32", out)
+                made[output] = Column("float32", gather(table, column.data, backend))
         return made
 
     def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:
