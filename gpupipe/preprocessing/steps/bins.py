@@ -10,6 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
+from gpupipe.backend.estimators import cluster_values
 from gpupipe.errors import ColumnNotFound
 from gpupipe.preprocessing.categories import FIRST, MISSING, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
@@ -31,7 +32,7 @@ class Bucketize(StatelessStep):
     """Binning by given edges: numbers become categorical bin ids.
 
     Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`: with k edges there are
-    k + 1 bins, the first below the first edge, the last from the last edge up. Infinities are in the outer bins.
+    k + 1 bins, the outer ones with the infinities.
 
     Args:
         edges: rising numbers for all columns, or by column name.
@@ -59,7 +60,7 @@ class Bucketize(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_numeric(fields, "Bucketize")
-        return [_make_id_field(item, len(self._edges_of(item.name)) + 1) for item in fields]
+        return [make_id_field(item, len(self._edges_of(item.name)) + 1 + FIRST) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         side = "left" if self.right else "right"
@@ -130,8 +131,8 @@ class KBinsDiscretizer(Invertible):
         check_numeric(fields, "KBinsDiscretizer")
         wanted = self._wanted(len(fields))
         if self.encode == "ordinal":
-            sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
-            return [_make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
+            sizes = (self.n_bins_ + FIRST).tolist() if self.is_fitted else [None] * len(fields)
+            return [make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
         sizes = self.n_bins_ if self.is_fitted else wanted
         pairs = zip(fields, sizes, strict=True)
         return [make_number_field(item, f"{item.name}_{place}") for item, size in pairs for place in range(size)]
@@ -178,7 +179,10 @@ class KBinsDiscretizer(Invertible):
         if self.strategy == "quantile":
             edges = histogram.quantiles(np.linspace(0, 100, size + 1) / 100, self.quantile_method)
         else:
-            centres = np.sort(cluster_sorted_values(histogram.values, histogram.counts, size))
+            centres = histogram.values
+            if len(centres) > size:  # from the middles of bins of equal width, as scikit-learn's, in units of the range
+                unit, start = (centres - low) / (high - low), (np.arange(size) + 0.5) / size
+                centres = low + (high - low) * np.sort(cluster_values(unit, histogram.counts, start))
             edges = np.concatenate([[low], (centres[1:] + centres[:-1]) / 2, [high]])
         return edges[np.diff(edges, prepend=-np.inf) > _NARROWEST * min(1.0, high - low)]
 
@@ -218,10 +222,6 @@ class KBinsDiscretizer(Invertible):
         return made
 
 
-def _make_id_field(item: Field, num_bins: int | None) -> Field:
-    return make_id_field(item, None if num_bins is None else num_bins + FIRST)
-
-
 def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Column:
     """Return n int32: 0 missing, and the bins from 2 up."""
     xp = backend.xp
@@ -230,50 +230,3 @@ def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Col
         block: Array = floats(column.take(rows), xp)
         out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(known, block, side=side) + FIRST)
     return Column("int32", out)
-
-
-def cluster_sorted_values(values: Any, counts: Any, k: int) -> Any:
-    """Return the centres where Lloyd's iterations end, started from the middles of k bins of equal width.
-
-    They stop, and a centre that has lost all its values is moved, as in scikit-learn's `KMeans`; ties, which there are
-    decided by rounding, are decided for the lower value or centre, and a centre's only value is not taken away. The
-    values are ascending and not all equal, each with its count; time grows with them, not with the rows.
-    """
-    low, width = values[0], values[-1] - values[0]
-    unit = (values - low) / width
-    weights = np.concatenate([[0.0], np.cumsum(counts, dtype=np.float64)])
-    sums = np.concatenate([[0.0], np.cumsum(unit * counts)])
-    mean = sums[-1] / weights[-1]
-    tolerance = 1e-4 * (np.square(unit - mean) * counts).sum() / weights[-1]
-    centres, seen = (np.arange(k) + 0.5) / k, None
-    for _ in range(300):
-        order = np.argsort(centres, kind="stable")
-        ascending = centres[order]
-        borders = np.searchsorted(unit, (ascending[1:] + ascending[:-1]) / 2, side="right")
-        if seen is not None and np.array_equal(borders, seen):
-            break
-        ends = np.concatenate([[0], borders, [len(unit)]])
-        weight, total = np.diff(weights[ends]), np.diff(sums[ends])
-        _refill(unit, counts, ascending, ends, weight, total)
-        moved = centres.copy()
-        moved[order] = np.where(weight > 0, total / np.maximum(weight, 1), ascending)
-        shift = np.square(moved - centres).sum()
-        centres, seen = moved, borders
-        if shift <= tolerance:
-            break
-    return low + width * centres
-
-
-def _refill(unit: Any, counts: Any, centres: Any, ends: Any, weight: Any, total: Any) -> None:
-    """Move each centre without values to the row farthest from its own centre, in place."""
-    empty = np.flatnonzero(weight == 0)
-    if not len(empty):
-        return
-    owner = np.repeat(np.arange(len(centres)), np.diff(ends))
-    distance = np.where(weight[owner] > 1, np.abs(unit - centres[owner]).round(12), -1.0)
-    farthest = np.argsort(-distance, kind="stable")[: len(empty)]
-    rows = np.repeat(farthest, np.minimum(counts[farthest], len(empty)))[: len(empty)]
-    for place, row in zip(empty, rows, strict=True):
-        weight[owner[row]] -= 1
-        total[owner[row]] -= unit[row]
-        weight[place], total[place] = 1.0, unit[row]

@@ -62,7 +62,7 @@ class Categorify(Invertible):
         joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
             are of all of them together.
         vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
-            some. They are used unchanged: limits hold for the columns whose vocabulary is learned.
+            some. Limits hold for the columns whose vocabulary is learned.
 
     Attributes:
         vocabularies_: for each column, by name, the kept values in the order of their ids, as an Arrow array.
@@ -74,14 +74,12 @@ class Categorify(Invertible):
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
     Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
-    has more than 32 MB of them; the vocabulary stays on the host. Transform allocates n int32 per column on the device,
-    and one lookup table.
+        has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
 
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
-        >>> step = Categorify().fit(frame)
-        >>> step.transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
+        >>> Categorify().fit(frame).transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
         [2, 3, 0, 1]
         >>> Categorify(vocabulary=["EWR", "JFK"], num_buckets=10).fit_transform(frame)["origin"].tolist()
         [3, 12, 0, 12]

@@ -17,7 +17,7 @@ from gpupipe.support.validation import check_bool
 class CountEncoder(CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
-    A missing value is a category of its own: it becomes the number of rows in which the value was missing.
+    A missing value becomes the number of rows in which the value was missing.
 
     Args:
         normalize: the fraction of all rows instead of their number, as in `pandas.Series.value_counts`.

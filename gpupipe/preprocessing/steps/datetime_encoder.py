@@ -19,10 +19,10 @@ from gpupipe.support.validation import check_choice, check_names, refuse_argumen
 class DatetimeEncoder(StatelessStep):
     """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
-    The times themselves do not come out. `transforms.DateParts` adds the same as columns that other steps can use.
+    `transforms.DateParts` adds the same as columns that other steps can use.
 
     Args:
-        parts, cyclic, tz: as for `DateParts`; flags become 0 and 1, each cycle two outputs.
+        parts, cyclic, tz: as for `DateParts`; flags become 0 and 1, each cycle a sine and a cosine.
 
     Raises:
         SchemaMismatch: a column holds no times.
@@ -31,8 +31,8 @@ class DatetimeEncoder(StatelessStep):
 
     Example:
         >>> import pandas as pd
-        >>> DatetimeEncoder(["year", "is_weekend"], cyclic="hour").fit_transform(
-        ...     pd.DataFrame({"at": pd.to_datetime(["2013-02-02 06:00"])})).round(3).values.tolist()
+        >>> frame = pd.DataFrame({"at": pd.to_datetime(["2013-02-02 06:00"])})
+        >>> DatetimeEncoder(["year", "is_weekend"], cyclic="hour").fit_transform(frame).round(3).values.tolist()
         [[2013.0, 1.0, 1.0, 0.0]]
     """
 

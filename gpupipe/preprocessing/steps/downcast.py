@@ -39,8 +39,7 @@ class Downcast(LearnedStep):
     """Downcasting of numbers to the smallest type that holds every value of `fit`; values never change.
 
     An integer column becomes the smallest integer type its range fits (signed, where two are of one size), a float64
-    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay. Missing
-    values stay missing.
+    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay.
 
     Attributes:
         dtypes_: the types, one per column.

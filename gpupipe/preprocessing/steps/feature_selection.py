@@ -57,10 +57,8 @@ class _Selector(LearnedStep):
 class VarianceThreshold(_Selector):
     """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
-    Missing values have no say. What is left out cannot be had back: there is no `inverse_transform`.
-
     Args:
-        threshold: columns with more variance (divisor n) are kept.
+        threshold: columns with more variance (divisor n, missing values apart) are kept.
 
     Attributes:
         variances_: C float64; exactly 0 for a constant column.
@@ -102,11 +100,10 @@ class VarianceThreshold(_Selector):
 class CorrelationThreshold(_Selector):
     """Feature selection by correlation: of columns (nearly) linear in each other, only the first is selected.
 
-    Columns are compared in their order; one whose correlation with a column already kept is, in absolute value, more
-    than `threshold` is left out. A constant column is correlated with none.
+    Columns are compared in their order. A constant column is correlated with none.
 
     Args:
-        threshold: from 0 to 1.
+        threshold: from 0 to 1; what is correlated with a kept column more than this, in absolute value, is left out.
 
     Attributes:
         correlations_: C x C float64, 1 on the diagonal, 0 for constant columns.

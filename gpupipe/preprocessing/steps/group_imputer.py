@@ -34,8 +34,8 @@ class GroupImputer(LearnedStep):
     """Imputation of numbers by the mean, median or most frequent value of the rows of the same group.
 
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
-    The column of groups is read and does not come out; name it in another group of `Features` to have it as a feature.
-    Outputs are float64 (float32 stays). Of several most frequent values the smallest is taken.
+    The column of groups does not come out. Outputs are float64 (float32 stays). Of several most frequent values the
+    smallest is taken.
 
     Args:
         by: the column of groups: strings, integers, booleans or ids.

@@ -29,7 +29,6 @@ class HashBucket(StatelessStep):
 
     Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets. The hash depends on the value alone: it is
     the same on every backend, in every process and version, for any partitions; an integer has the same in any width.
-    Different values may share a bucket, so a bucket has no inverse.
 
     Args:
         num_buckets: for all columns, or by column name.
@@ -84,8 +83,8 @@ class HashedCross(StatelessStep):
     """Feature cross by hashing: int32 bucket ids of the joint value of two or more categorical columns.
 
     The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
-    are two routes, and rows with the same value in both columns have no bucket in common but by chance. Id 0 is a row
-    in which a value is missing, 1 never, 2 and up the buckets; the hash is as stable as `HashBucket`'s.
+    are two routes. Id 0 is a row in which a value is missing, 1 never, 2 and up the buckets; the hash is as stable as
+    `HashBucket`'s.
 
     Args:
         num_buckets: of the output.

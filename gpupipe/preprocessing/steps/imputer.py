@@ -43,10 +43,9 @@ class SimpleImputer(LearnedStep):
 
     Raises:
         BadConfig: a constant that a column's type cannot hold.
-        BadData: an infinity, or a column without a value; with a constant there may be none.
+        BadData: an infinity, or no value to take a statistic of.
 
-    Memory: transform allocates the output on the device; integers and booleans without missing values are shared where
-    they keep their type.
+    Memory: transform allocates the output on the device; complete columns that keep their type are shared.
 
     Example:
         >>> import pandas as pd

@@ -58,7 +58,7 @@ class _Moves:
 
 
 class KMeans(GatheredStep):
-    """k-means clustering by Lloyd's iterations (scikit-learn's or cuML's) from centres drawn by gpupipe.
+    """k-means clustering by Lloyd's iterations (scikit-learn's or cuML's) from centres drawn by k-means++.
 
     Up to `max_rows` rows the library is given all of them, gathered on one device. Of more it is given a sample of half
     as many or more, and its centres are moved by further iterations over all rows, each a pass over the partitions,
@@ -83,7 +83,7 @@ class KMeans(GatheredStep):
         BadData: a missing value, an infinity, a value whose square is one, or too few distinct rows.
 
     Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs on the device,
-    and one float64 block of rows at a time (on a GPU: all columns at once).
+        and one float64 block of rows at a time (on a GPU: all columns at once).
 
     Example:
         >>> import pandas as pd

@@ -21,14 +21,13 @@ class ListSlice(StatelessStep):
     """List slicing: consecutive elements of each list, as NVTabular's operator of that name.
 
     `ListSlice(10)` is the first ten, `ListSlice(-10)` the last ten, `ListSlice(1, 11)` ten but the first; otherwise
-    `start` and `end` mean what they do in Python's `row[start:end]`. Lists that are shorter stay so, unless `pad` is
-    set: then values are put behind them until all are of one length, and a missing list is one of such values alone.
+    `start` and `end` mean what they do in Python's `row[start:end]`.
 
     Args:
         start: where to begin, from the end where it is negative; without `end` how many elements there are to be.
         end: where to stop.
-        pad: whether all lists get one length: `end - start`, or `-start` for the last elements.
-        pad_value: what is put behind; None for a missing element, the only one there is for text and times.
+        pad: whether all lists, missing ones too, are filled at their end to one length: `end - start`, or `-start`.
+        pad_value: what is put there; None for a missing element, the only one there is for text and times.
 
     Raises:
         BadConfig: `pad` without a length, or a `pad_value` that the elements' type does not hold.
@@ -38,10 +37,7 @@ class ListSlice(StatelessStep):
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"seen": [[7, 8, 9], [5], []]})
-        >>> ListSlice(-2).fit_transform(frame)["seen"].tolist()
-        [[8, 9], [5], []]
-        >>> ListSlice(2, pad=True).fit_transform(frame)["seen"].tolist()
+        >>> ListSlice(2, pad=True).fit_transform(pd.DataFrame({"seen": [[7, 8, 9], [5], []]}))["seen"].tolist()
         [[7, 8], [5, 0], [0, 0]]
     """
 

@@ -25,8 +25,7 @@ class Normalizer(StatelessStep):
     Raises:
         BadData: a missing value or an infinity, in `transform`.
 
-    Memory: transform allocates n float32 per column on the device, and a float64 block at a time (on a GPU: all columns
-        at once).
+    Memory: transform allocates n float32 per column on the device, and a float64 block (on a GPU: all columns).
 
     Example:
         >>> import pandas as pd

@@ -35,16 +35,14 @@ class OrdinalEncoder(CategoryStep, Invertible):
     """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
     They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
-    unknown and no category: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn treats one
-    that `fit` did not see as unknown).
+    unknown: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn: only if it did).
 
     Args:
         categories: `"auto"` for ascending order, or the values in their order, as a list per column or by column name.
         dtype: `"float32"`, or `"float64"` for more than 16.7 million categories.
         handle_unknown: a value that is no category is an `"error"`, or becomes `unknown_value`
             (`"use_encoded_value"`).
-        unknown_value: that number; NaN, or none that a category has.
-        encoded_missing_value: the number of a missing value; NaN, or none that a category has.
+        unknown_value, encoded_missing_value: numbers that no category has, or NaN.
         min_frequency: categories of fewer rows, or of a smaller fraction of them, have the number behind the others.
         max_categories: at most this many numbers, that of the rare ones included.
 

@@ -40,8 +40,7 @@ class PCA(Invertible):
         BadConfig: more components than columns.
         BadData: a missing value, an infinity, a value beyond 1e145, or fewer than two rows.
 
-    Memory: transform allocates K x n float32 on the device, and a float64 block at a time (on a GPU: all columns at
-        once).
+    Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
 
     Example:
         >>> import pandas as pd
@@ -124,18 +123,16 @@ class PCA(Invertible):
 class IncrementalPCA(PCA):
     """Principal component analysis fitted frame by frame: `PCA(solver="fold")` whose state is that of all rows.
 
-    scikit-learn's forgets, from one batch to the next, the variance outside the components it keeps; this one keeps the
-    whole covariance, so there is no batch size to choose and no error that depends on it. Outputs are
-    `incrementalpca0`, ...; arguments and attributes are `PCA`'s.
+    The whole covariance is kept, so that no batch size and no component left out changes the result (scikit-learn's
+    forgets what is outside the components). Outputs are `incrementalpca0`, ...; arguments and attributes are `PCA`'s.
 
     Memory: as `PCA`; F² float64 are kept for `partial_fit`.
 
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 4.0, 6.0, 9.0]})
-        >>> step = IncrementalPCA().partial_fit(frame[:2]).partial_fit(frame[2:])
-        >>> step.n_samples_, bool(abs(step.mean_[1] - 5.25) < 1e-12)
-        (4, True)
+        >>> IncrementalPCA().partial_fit(frame[:2]).partial_fit(frame[2:]).n_samples_
+        4
     """
 
     _seen: Covariance | None = None

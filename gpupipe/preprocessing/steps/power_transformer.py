@@ -28,11 +28,10 @@ _MAX_STEPS = 100
 class PowerTransformer(Invertible):
     """Power transform of each column, by the likeliest power for a normal distribution, to mean 0 and variance 1.
 
-    The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`.
-    Beyond, values are rounded to the middles of bins, by half the error `RobustScaler` states at most: of 150,000
-    lognormal numbers no output is off by 1e-4. Powers that would leave the range of floats are not tried. A
-    constant column is not bent. What is standardized may be bent in any unit: columns of one sign are in that of their
-    mean logarithm, where numbers that differ little, such as pressures around 1000, keep their digits.
+    The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`;
+    beyond, values are rounded by half the error `RobustScaler` states at most (of 150,000 lognormal numbers no output
+    is off by 1e-4). Powers that would leave the range of floats are not tried. A constant column is not bent. Columns
+    of one sign are bent in the unit of their mean logarithm, where numbers that differ little keep their digits.
 
     Args:
         method: `"yeo-johnson"` takes any number, `"box-cox"` positive ones.

@@ -51,8 +51,7 @@ class QuantileTransformer(Invertible):
 
     Ranks between neighbouring quantiles are interpolated; values outside those of `fit` get 0 or 1 (-5.2 or 5.2).
     Missing stays missing. Quantiles are of all rows (scikit-learn's of a sample of 10,000): exact up to 65,536 distinct
-    values of a column, and with `exact`; else their error is in `relative_error_`, and a share is wrong by at most
-    that of the values within this distance.
+    values of a column, and with `exact`; else their error is in `relative_error_`.
 
     Args:
         n_quantiles: how many are kept; at most as many as there are rows.
@@ -61,8 +60,7 @@ class QuantileTransformer(Invertible):
 
     Attributes:
         n_quantiles_: those kept, Q.
-        references_: Q float64, the shares.
-        quantiles_: Q x C float64.
+        references_, quantiles_: the shares, Q float64, and their quantiles, Q x C.
         relative_error_: how far a quantile may be off, relative to its value, C float64; 0 where exact.
 
     Raises:

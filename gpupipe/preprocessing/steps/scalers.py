@@ -61,13 +61,10 @@ class _Scaler(Invertible):
 
 
 class StandardScaler(_Scaler):
-    """Standardization: each column less its mean, divided by its standard deviation.
-
-    The deviation is the population's (divisor n). A constant column is only centred.
+    """Standardization: each column less its mean, divided by its standard deviation (the population's, divisor n).
 
     Args:
-        with_mean: subtract the mean.
-        with_std: divide by the standard deviation.
+        with_mean, with_std: whether to subtract and to divide; a constant column is only centred.
 
     Attributes:
         mean_, var_, scale_: C float64; `scale_` is 1 for a constant column and without `with_std`.
@@ -137,13 +134,11 @@ class MaxAbsScaler(_Scaler):
 
 
 class MinMaxScaler(_Scaler):
-    """Scaling of each column to a range; values outside the fitted ones leave it unless clipped.
-
-    A constant column becomes the range's lower end.
+    """Scaling of each column to a range, a constant one to its lower end.
 
     Args:
         feature_range: the range, low before high.
-        clip: hold later values to the range.
+        clip: whether values outside the fitted ones are held to the range.
 
     Attributes:
         data_min_, data_max_: C float64.
@@ -196,8 +191,7 @@ class RobustScaler(_Scaler):
     `relative_error_`. A column whose two quantiles are equal is only centred.
 
     Args:
-        with_centering: subtract the median.
-        with_scaling: divide by the distance.
+        with_centering, with_scaling: whether to subtract and to divide.
         quantile_range: the two quantiles, in percent.
         unit_variance: scale so that a normal distribution would get variance 1.
         exact: keep all distinct values while fitting, 16 bytes each on the host.

@@ -36,8 +36,7 @@ class TruncatedSVD(Invertible):
         BadConfig: more components than columns.
         BadData: a missing value, an infinity, a value beyond 1e145, or no row.
 
-    Memory: transform allocates K x n float32 on the device, and a float64 block at a time (on a GPU: all columns at
-        once); fitting takes a block of rows at a time.
+    Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
 
     Example:
         >>> import pandas as pd

@@ -40,10 +40,8 @@ class TargetEncoder(CrossFittedStep):
 
     Rows it was fitted on get values learned from the other folds: by `fit_transform`, `Pipeline.fit_transform` and
     `Pipeline.loader(..., out_of_fold=True)`. Folds are drawn by row (see `CrossFittedStep`), of nearly the same size;
-    scikit-learn's are of equal size, and stratified for classes.
-
-    A target of several classes gives a column `<name>_<class>` each, several targets `<name>_<target>`. Weights do not
-    count, and a `target_transform` does not either.
+    scikit-learn's are of equal size, and stratified for classes. A target of several classes gives a column
+    `<name>_<class>` each, several targets `<name>_<target>`. Weights and a `target_transform` do not count.
 
     Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
     prediction problems", SIGKDD Explorations 3 (2001).
@@ -74,11 +72,8 @@ class TargetEncoder(CrossFittedStep):
     Example:
         >>> import pandas as pd
         >>> frame, y = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"]}), [1.0, 3.0, 2.0, 4.0]
-        >>> step = TargetEncoder(smooth=2.0).fit(frame, y)
-        >>> step.transform(pd.DataFrame({"origin": ["JFK", "LGA", "EWR"]}))["origin"].tolist()
-        [2.0, 3.0, 2.5]
-        >>> TargetEncoder(smooth=0.0, cv=2).fit_transform(frame, y)["origin"].tolist()
-        [2.0, 4.0, 1.0, 3.0]
+        >>> TargetEncoder(smooth=2.0).fit(frame, y).transform(frame)["origin"].tolist()
+        [2.0, 3.0, 2.0, 3.0]
     """
 
     learned_by_name = ("categories_", "encodings_", "dtypes_in_")
