@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -23,11 +23,21 @@ from gpupipe.backend.dictionaries import (
 from gpupipe.backend.hashing import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import row_blocks
+from gpupipe.preprocessing.numeric import gather, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts, integers
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_integer, check_number, is_integer, is_one_of, is_sequence, refuse_argument
+
+Lists = Mapping[str, Sequence[Any]]
+
+MISSING, UNKNOWN, FIRST = 0, 1, 2
+
+# An id is an int32.
+MOST_BUCKETS = 2**31 - 1 - FIRST
+
+# Beyond this many strings the vocabulary is not hashed again for every partition.
+_RESIDENT = 1 << 16
 
 
 def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:
@@ -38,14 +48,9 @@ def check_limits(owner: object, min_frequency: float | None, max_categories: int
 
 
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
-    """Return K booleans, True for the categories that are in the one group of infrequent ones.
+    """Return K booleans, True for the categories in the one group of rare ones, which is one of `max_categories`.
 
-    Args:
-        counts: K int64, how often each category was there.
-        num_rows: what a share is of.
-        min_frequency: a category of fewer rows, or of a smaller fraction of them, is rare.
-        max_categories: how many groups there may be, that of the rare ones included. Of equally frequent categories
-            the first ones become rare.
+    Of equally frequent categories the first ones become rare.
 
     Example:
         >>> rare(np.array([5, 1, 9, 5]), 20, None, 3).tolist()
@@ -69,66 +74,89 @@ def group_rare(is_rare: Any) -> tuple[Any, int]:
     return np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent + int(is_rare.any())
 
 
-MISSING, UNKNOWN, FIRST = 0, 1, 2
+class Lookup:
+    """Lookup of values in a prepared vocabulary: of distinct strings on the host, of numbers in blocks of rows.
 
-# An id is an int32.
-MOST_BUCKETS = 2**31 - 1 - FIRST
+    Memory: for numbers 12 bytes per value or 4 per value of a dense range; for more than 65,536 strings 16 each.
+    """
 
-# Beyond this many strings the vocabulary is not hashed again for every partition.
-_RESIDENT = 1 << 16
-
-
-class Lookup(Protocol):
-    """Base class of lookups in one prepared vocabulary."""
-
-    vocabulary: Dictionary
+    def __init__(self, vocabulary: Dictionary, *, text: bool) -> None:
+        self.vocabulary = vocabulary
+        self._index = None if text else KeyIndex(vocabulary.to_numpy())
+        if text and len(vocabulary) > _RESIDENT:
+            self._index = index_hashes(vocabulary)
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         """Return n int32: 0 missing, 1 not in the vocabulary, 2 and up by the position in it.
 
         With buckets, what is not in the vocabulary has one of the `num_buckets` ids behind it, by its hash.
         """
+        xp, behind = backend.xp, len(self.vocabulary) + FIRST
+        if column.dictionary is not None:
+            ids = self._string_ids(column.dictionary)
+            if num_buckets:
+                unknown = np.flatnonzero(ids == UNKNOWN)
+                bits = splitmix64(0, hash_strings(column.dictionary.take(unknown)))
+                ids[unknown] = assign_buckets(bits, num_buckets) + behind
+            return gather(ids, column.data, backend)
+        out = xp.empty(len(column), dtype="int32")
+        for rows, found in self._number_ids(column, backend):
+            out[rows] = found
+            if num_buckets:
+                bucket = assign_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
+                out[rows] = xp.where(found == UNKNOWN, bucket + behind, found)
+        return out
 
     def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
         """Return `table[ids]` for a table on the host, of the table's type."""
+        if column.dictionary is not None:
+            return gather(table[self._string_ids(column.dictionary)], column.data, backend)
+        device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
+        for rows, found in self._number_ids(column, backend):
+            out[rows] = device[found]
+        return out
+
+    def _string_ids(self, dictionary: Dictionary) -> Any:
+        """Return the id of each distinct string, and of a missing one."""
+        if self._index is None:
+            places = find_positions(dictionary, self.vocabulary)
+        else:
+            places = find_positions_by_hash(dictionary, self.vocabulary, self._index)
+        return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
+
+    def _number_ids(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
+        """Yield blocks of rows and their ids."""
+        assert self._index is not None
+        for rows in row_blocks(len(column), backend):
+            places = self._index.positions(integers(column.data[rows], column.dtype), backend)
+            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
+            if column.valid is not None:
+                found[~column.valid[rows]] = MISSING
+            yield rows, found
 
 
-def make_lookup(vocabulary: Dictionary, *, text: bool) -> Lookup:
-    """Prepare a vocabulary.
-
-    Memory: for numbers 12 bytes per value or 4 per value of a dense range; for more than 65,536 strings 16 each.
-    """
-    return _TextLookup(vocabulary) if text else _NumberLookup(vocabulary)
-
-
-class Lookups:
-    """Cache of a step's lookups by column name; every process, and every copy, prepares its own."""
-
-    def __init__(self) -> None:
-        self._prepared: dict[str, Lookup] = {}
-
-    def of(self, name: str, column: Column, vocabulary: Dictionary, dtype: str, where: str) -> Lookup:
-        """Return the lookup in a vocabulary learned from a column of type `dtype`, prepared once.
-
-        Raises:
-            SchemaMismatch: the column holds text where numbers were learned, or the other way round.
-        """
-        if value_type(column.dtype) != value_type(dtype):
-            raise SchemaMismatch(
-                f"{where}, column {name!r}",
-                "another type than in fit",
-                got=column.dtype,
-                expected=dtype,
-                remedy=f"Cast({{{name!r}: {dtype!r}}})",
-            )
-        found = self._prepared.get(name)
-        if found is None or found.vocabulary is not vocabulary:
-            same = [item for item in list(self._prepared.values()) if item.vocabulary is vocabulary]
-            found = self._prepared[name] = same[0] if same else make_lookup(vocabulary, text=dtype == "string")
-        return found
+class _Lookups(dict[str, Lookup]):
+    """A step's lookups by column name; every process, and every copy, prepares its own."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[()]]:
         return type(self), ()
+
+
+def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictionary, dtype: str) -> Lookup:
+    """Return a step's lookup in a vocabulary learned from a column of type `dtype`, prepared once.
+
+    Raises:
+        SchemaMismatch: the column holds text where numbers were learned, or the other way round.
+    """
+    if value_type(column.dtype) != value_type(dtype):
+        where, remedy = f"{step.class_name}, column {name!r}", f"Cast({{{name!r}: {dtype!r}}})"
+        raise SchemaMismatch(where, "another type than in fit", got=column.dtype, expected=dtype, remedy=remedy)
+    lookups: _Lookups = vars(step).setdefault("_lookups", _Lookups())
+    found = lookups.get(name)
+    if found is None or found.vocabulary is not vocabulary:
+        same = [item for item in list(lookups.values()) if item.vocabulary is vocabulary]
+        found = lookups[name] = same[0] if same else Lookup(vocabulary, text=dtype == "string")
+    return found
 
 
 def assign_buckets(bits: Array, num_buckets: int) -> Array:
@@ -147,119 +175,36 @@ def take_values(places: Array, vocabulary: Dictionary, dtype: str, backend: Back
     return Column(dtype, backend.to_device(values)[places], known)
 
 
-class _TextLookup:
-    """Lookup of text: one search per distinct string of a partition, on the host, and one gather."""
-
-    def __init__(self, vocabulary: Dictionary) -> None:
-        self.vocabulary = vocabulary
-        self._index = index_hashes(vocabulary) if len(vocabulary) > _RESIDENT else None
-
-    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
-        assert column.dictionary is not None
-        ids = self._ids_of(column.dictionary)
-        if num_buckets:
-            unknown = np.flatnonzero(ids == UNKNOWN)
-            bits = splitmix64(0, hash_strings(column.dictionary.take(unknown)))
-            ids[unknown] = assign_buckets(bits, num_buckets) + (len(self.vocabulary) + FIRST)
-        return _by_code(column, ids, backend)
-
-    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
-        assert column.dictionary is not None
-        return _by_code(column, table[self._ids_of(column.dictionary)], backend)
-
-    def _ids_of(self, dictionary: Dictionary) -> Any:
-        """Return the id of each distinct string, and of a missing one."""
-        if self._index is None:
-            places = find_positions(dictionary, self.vocabulary)
-        else:
-            places = find_positions_by_hash(dictionary, self.vocabulary, self._index)
-        return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
-
-
-def _by_code(column: Column, values: Any, backend: Backend) -> Array:
-    """Return, for each row, the value of its entry of the dictionary, or that of a missing string."""
-    table = backend.to_device(values)
-    out = backend.xp.empty(len(column), dtype=values.dtype)
-    for rows in row_blocks(len(column), backend):
-        out[rows] = table[column.data[rows]]
-    return out
-
-
-class _NumberLookup:
-    """Lookup of numbers: a search for each number of a partition."""
-
-    def __init__(self, vocabulary: Dictionary) -> None:
-        self.vocabulary = vocabulary
-        self._index = KeyIndex(vocabulary.to_numpy())
-
-    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
-        xp = backend.xp
-        out = xp.empty(len(column), dtype="int32")
-        for rows, found in self._blocks(column, backend):
-            out[rows] = found
-            if num_buckets:
-                bucket = assign_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
-                out[rows] = xp.where(found == UNKNOWN, bucket + (len(self.vocabulary) + FIRST), found)
-        return out
-
-    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
-        device = backend.to_device(table)
-        out = backend.xp.empty(len(column), dtype=table.dtype)
-        for rows, found in self._blocks(column, backend):
-            out[rows] = device[found]
-        return out
-
-    def _blocks(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows and their ids."""
-        for rows in row_blocks(len(column), backend):
-            places = self._index.positions(integers(column.data[rows], column.dtype), backend)
-            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
-            if column.valid is not None:
-                found[~column.valid[rows]] = MISSING
-            yield rows, found
-
-
-Lists = Mapping[str, Sequence[Any]]
-
-
-def check_categories(fields: Sequence[Field], where: str) -> None:
-    """Raise `SchemaMismatch` for the first field that is neither text, nor integer, nor boolean."""
+def check_categories(
+    fields: Sequence[Field], where: str, noun: str = "categories", of_lists: str = "Categorify(), which takes lists"
+) -> None:
+    """Raise `SchemaMismatch` for the first field that is no text, integer or boolean; for lists with that remedy."""
     for item in fields:
         if item.dtype not in ("string", "bool", *INTEGERS):
-            raise SchemaMismatch(
-                f"{where}, column {item.name!r}",
-                "its values are no categories",
-                got=item.dtype,
-                expected="strings, integers or booleans",
-                remedy="Categorify(), which takes lists"
-                if item.kind == Kind.LIST
-                else f"Cast({{{item.name!r}: 'int64'}}) for whole numbers, KBinsDiscretizer(), T.DateParts for times",
-            )
+            column, problem = f"{where}, column {item.name!r}", f"its values are no {noun}"
+            numbers = f"Cast({{{item.name!r}: 'int64'}}) for whole numbers, KBinsDiscretizer(), T.DateParts for times"
+            remedy, expected = of_lists if item.kind == Kind.LIST else numbers, "strings, integers or booleans"
+            raise SchemaMismatch(column, problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
 def make_number_field(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
     """Return the field of numbers computed from a column row by row."""
-    return replace(
-        item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable, cardinality=None, classes=None
-    )
+    made = replace(item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable)
+    return replace(made, cardinality=None, classes=None)
+
+
+def make_id_field(item: Field, cardinality: int | None) -> Field:
+    """Return the field of int32 ids computed from a column row by row."""
+    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
     """Raise `BadData` where two outputs, named after values, have the same name."""
     for output, count in Counter(names).items():
         if count > 1:
-            raise BadData(
-                where,
-                "two outputs have the same name",
-                got=output,
-                expected="categories that differ when they are written out",
-                remedy="Rename or Replace before it",
-            )
-
-
-def make_id_field(item: Field, cardinality: int | None) -> Field:
-    """Return the field of int32 ids computed from a column row by row."""
-    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
+            problem, remedy = "two outputs have the same name", "Rename or Replace before it"
+            expected = "categories that differ when they are written out"
+            raise BadData(where, problem, got=output, expected=expected, remedy=remedy)
 
 
 def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
@@ -284,13 +229,9 @@ def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
         return dict(given)
     is_list = hasattr(given, "__len__") and not isinstance(given, str)
     if not is_list or len(given) != len(names):
-        raise BadConfig(
-            where,
-            "it does not go with the columns",
-            got=format_count(len(given), "item") if is_list else given,
-            expected=f"one for each of {list(names)}, or a mapping from some of them",
-            remedy=f"{{{names[0]!r}: ...}}",
-        )
+        got = format_count(len(given), "item") if is_list else given
+        expected, remedy = f"one for each of {list(names)}, or a mapping from some of them", f"{{{names[0]!r}: ...}}"
+        raise BadConfig(where, "it does not go with the columns", got=got, expected=expected, remedy=remedy)
     return dict(zip(names, given, strict=True))
 
 
@@ -302,42 +243,33 @@ def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
     """
     found = {}
     for name in (name for name in dtypes if name in lists):
+        column, given, dtype = f"{where}, column {name!r}", lists[name], dtypes[name]
         try:
-            values, has_missing = parse_values(lists[name], dtypes[name])
+            values, has_missing = parse_values(given, dtype)
         except (TypeError, ValueError, OverflowError) as cause:
-            raise BadConfig(
-                f"{where}, column {name!r}",
-                "its values are not of the column's type, or no list",
-                got=lists[name][:3] if hasattr(lists[name], "__getitem__") else lists[name],
-                expected=f"a list of {dtypes[name]}",
-                remedy="the values of the column, in their order",
-            ) from cause
+            problem, got = "its values are not of the column's type, or no list", given
+            got, remedy = got[:3] if hasattr(got, "__getitem__") else got, "the values of the column, in their order"
+            raise BadConfig(column, problem, got=got, expected=f"a list of {dtype}", remedy=remedy) from cause
         distinct = len(sort_values(values))
         if distinct < len(values):
-            raise BadConfig(
-                f"{where}, column {name!r}",
-                "a value stands there more than once",
-                got=f"{len(values):,} values, {distinct:,} distinct",
-                expected="each value once",
-                remedy="list(dict.fromkeys(values))",
-            )
+            problem, got = "a value stands there more than once", f"{len(values):,} values, {distinct:,} distinct"
+            raise BadConfig(column, problem, got=got, expected="each value once", remedy="list(dict.fromkeys(values))")
         found[name] = (values, has_missing)
     return found
 
 
+def resolve_categories(step: Any, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
+    """Return the categories a step is given, and whether missing is one, by column name; none with `"auto"`."""
+    if isinstance(step.categories, str):
+        return {}
+    where = f"{step.class_name}(categories=)"
+    return resolve_lists(match_lists(step.categories, list(dtypes), where), dtypes, where)
+
+
 @dataclass(frozen=True)
 class Learned:
-    """Categories of one column.
+    """Categories of one column, whether missing is one, rows of each (missing last, int64), and rows in all."""
 
-    Args:
-        dtype: the column's type in `fit`.
-        values: the categories, in ascending order or in that given.
-        has_missing: whether a missing value was there (or is listed).
-        counts: how often each was there, and a missing value last, int64.
-        num_rows: rows in `fit`, missing ones too.
-    """
-
-    dtype: str
     values: Dictionary
     has_missing: bool
     counts: Any
@@ -347,34 +279,27 @@ class Learned:
 class CategoryStep(LearnedStep):
     """Base class of steps that learn the categories of each column and their counts, or are given the categories.
 
-    Attributes:
-        categories_: for each column, by name, its categories as an Arrow array on the host.
-        dtypes_in_: for each column, by name, its type in `fit`.
+    `categories_` are those of each column by name, Arrow arrays on the host; `dtypes_in_` the columns' types in `fit`.
     """
 
     fills_late = True
+    categories: Any = "auto"
+    handle_unknown: str = ""
 
+    learned_by_name: tuple[str, ...] = ("categories_", "dtypes_in_")
     categories_: dict[str, Dictionary]
     dtypes_in_: dict[str, str]
 
-    _by_name: tuple[str, ...] = ()
-    """Attributes that hold an array or a number for each column by name, besides the categories."""
-
-    @property
-    def _where(self) -> str:
-        return type(self).__name__
-
     def summarize(self, columns: Columns, backend: Backend) -> CategoryCounts:
-        return CategoryCounts.of(columns, backend, self._where)
+        return CategoryCounts.of(columns, backend, self.class_name)
 
     def finalize(self, summary: CategoryCounts) -> Self:
-        dtypes = dict(zip(summary.names, (item.dtype for item in summary.columns), strict=True))
-        given = self._given(dtypes)
-        self.categories_, self.dtypes_in_ = {}, dtypes
-        for name in self._by_name:
-            setattr(self, name, {})
+        for attribute in self.learned_by_name:
+            setattr(self, attribute, {})
+        self.dtypes_in_ |= zip(summary.names, (item.dtype for item in summary.columns), strict=True)
+        given = resolve_categories(self, self.dtypes_in_)
         for name, column in zip(summary.names, summary.columns, strict=True):
-            found = self._learned(name, column, given.get(name))
+            found = self._count(name, column, given.get(name))
             self.categories_[name] = found.values
             self._learn(name, found)
         self.names_in_ = list(summary.names)
@@ -384,57 +309,30 @@ class CategoryStep(LearnedStep):
     def _learn(self, name: str, found: Learned) -> None:
         """Learn from one column's categories."""
 
-    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        """Return the listed categories, and whether missing is one, by column name."""
-        return {}
-
-    @property
-    def _refuses_unknown(self) -> bool:
-        return False
-
-    def _learned(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
+    def _count(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
         seen, counts = column.ranked()
         values, has_missing = (sort_values(seen), column.missing > 0) if given is None else given
         place = find_positions(values, seen)
         known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
-        total = int(counts.sum()) + column.missing
-        if self._refuses_unknown and known.sum() < counts.sum():
+        if self.handle_unknown == "error" and known.sum() < counts.sum():
             unknown = np.flatnonzero(find_positions(seen, values) < 0)
             self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
-        return Learned(column.dtype, values, has_missing, np.append(known, column.missing), total)
-
-    def get_state(self) -> dict[str, Any]:
-        self.check_fitted()
-        state: dict[str, Any] = {"names_in_": self.names_in_}
-        state["dtypes_in_"] = [self.dtypes_in_[name] for name in self.names_in_]
-        for attribute in ("categories_", *self._by_name):
-            by_name = getattr(self, attribute)
-            state |= {f"{attribute}{place}": by_name[name] for place, name in enumerate(self.names_in_)}
-        return state
-
-    def set_state(self, state: Mapping[str, Any]) -> Self:
-        self.names_in_ = list(state["names_in_"])
-        self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
-        for attribute in ("categories_", *self._by_name):
-            setattr(self, attribute, {name: state[f"{attribute}{i}"] for i, name in enumerate(self.names_in_)})
-        return self
+        return Learned(values, has_missing, np.append(known, column.missing), int(counts.sum()) + column.missing)
 
     def _lookup(self, name: str, column: Column) -> Lookup:
-        lookups: Lookups = self.__dict__.setdefault("_lookups", Lookups())
-        return lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], self._where)
+        return find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
 
-    def _refuse_unknown(self, name: str, column: Column, backend: Backend) -> NoReturn:
-        """Raise for a column that holds a value outside its categories."""
-        unknown = self._lookup(name, column).ids(column, backend) == UNKNOWN
-        first = column.take(backend.xp.flatnonzero(unknown)[:1])
-        value = backend.to_arrow(backend.frame({name: first}, 1))[name][0].as_py()
-        self._refuse(name, int(backend.to_host(unknown.sum()[None])[0]), value)
+    def _refuse_flagged(self, flags: Mapping[str, Array], columns: Columns, backend: Backend) -> None:
+        """Raise for the first column whose flag says that it holds a value outside its categories."""
+        found = backend.to_host(backend.xp.stack(list(flags.values()))) if flags else ()
+        for name in (name for name, flag in zip(flags, found, strict=True) if flag):
+            unknown = self._lookup(name, columns[name]).ids(columns[name], backend) == UNKNOWN
+            first = columns[name].take(backend.xp.flatnonzero(unknown)[:1])
+            value = backend.to_arrow(backend.frame({name: first}, 1))[name][0].as_py()
+            self._refuse(name, int(backend.to_host(unknown.sum()[None])[0]), value)
 
     def _refuse(self, name: str, count: int, value: Any) -> NoReturn:
-        raise BadData(
-            f"{self._where}, column {name!r}",
-            f"{format_count(count, 'value')} of no known category",
-            got=value,
-            expected="values that were there in fit, or that categories= lists",
-            remedy=f"{self._where}(handle_unknown=...), or fit on more rows",
-        )
+        where, problem = f"{self.class_name}, column {name!r}", f"{format_count(count, 'value')} of no known category"
+        expected = "values that were there in fit, or that categories= lists"
+        remedy = f"{self.class_name}(handle_unknown=...), or fit on more rows"
+        raise BadData(where, problem, got=value, expected=expected, remedy=remedy)

@@ -17,9 +17,8 @@ class CrossFittedStep(SeededStep):
     """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
 
     The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
-    partitioning. The base class draws `random_state_` where `random_state` is None. `cross_fitted_columns` gives each
-    row what the other folds taught; `transform_columns` what all did. What the single folds taught stays in the
-    process: it is not saved.
+    partitioning. `cross_fitted_columns` gives each row what the other folds taught; `transform_columns` what all did.
+    What the single folds taught stays in the process: it is not saved.
     """
 
     needs_target = True
@@ -47,7 +46,6 @@ class CrossFittedStep(SeededStep):
         bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
         return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
 
-    # scikit-learn's protocol ------------------------------------------------------------------------------------------
     def fit(self, frame: Frame, y: Any = None) -> Self:
         """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
 
@@ -56,19 +54,14 @@ class CrossFittedStep(SeededStep):
             BadData: a value of the target is missing.
         """
         where = type(self).__name__
-        columns, fields, backend = to_columns(frame, None, where)
-        self.output_fields(fields)
-        self._dtypes_seen = {item.name: item.dtype for item in fields}
+        columns, backend = self._columns_to_fit(frame)
         target, _, _ = to_columns(_as_frame(y, frame, where), None, where)
         for name, column in target.items():
             missing = column.missing(backend.xp)
             if missing is not None and bool(missing.any()):
-                raise BadData(
-                    f"{where}, target {name!r}",
-                    f"{int(missing.sum()):,} of {len(column):,} values are missing",
-                    expected="a value in every row",
-                    remedy="frame[y.notna()], y[y.notna()]",
-                )
+                problem = f"{int(missing.sum()):,} of {len(column):,} values are missing"
+                expected, remedy = "a value in every row", "frame[y.notna()], y[y.notna()]"
+                raise BadData(f"{where}, target {name!r}", problem, expected=expected, remedy=remedy)
         numbers = backend.xp.arange(len(frame))
         return self.finalize(self.summarize(columns, backend, target=target, row_numbers=numbers))
 
@@ -81,24 +74,20 @@ class CrossFittedStep(SeededStep):
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
     """Return the target as a frame of the same library, whatever its type."""
+    remedy = f"{where}().fit(frame, y)"
     if y is None or len(y) != len(frame):
-        raise BadConfig(
-            where,
-            "it learns from the target, and there is none" if y is None else "the target has another number of rows",
-            got=None if y is None else len(y),
-            expected=f"{len(frame)} values",
-            remedy=f"{where}().fit(frame, y)",
+        problem = (
+            "it learns from the target, and there is none" if y is None else "the target has another number of rows"
         )
+        got = None if y is None else len(y)
+        raise BadConfig(where, problem, got=got, expected=f"{len(frame)} values", remedy=remedy)
     if hasattr(y, "columns"):
         return y
     if getattr(y, "ndim", 1) > 1:
-        raise BadConfig(
-            where,
-            "the target has more than one value in each row",
-            got=y.shape,
-            expected="one value in each row, or a frame with a named column for each target",
-            remedy=f"{where}().fit(frame, pd.DataFrame(y, columns=[...]))",
-        )
+        expected = "one value in each row, or a frame with a named column for each target"
+        remedy = f"{where}().fit(frame, pd.DataFrame(y, columns=[...]))"
+        problem = "the target has more than one value in each row"
+        raise BadConfig(where, problem, got=y.shape, expected=expected, remedy=remedy)
     if hasattr(y, "to_frame"):
         return y.to_frame(name="y" if y.name is None else y.name)
     return type(frame)({"y": y})

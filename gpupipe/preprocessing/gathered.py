@@ -18,9 +18,9 @@ from gpupipe.backend.estimators import (
     needs_target,
     rebuild_estimator,
 )
-from gpupipe.errors import BadConfig, BadData
+from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.learned_step import Columns, SeededStep
-from gpupipe.preprocessing.numeric import check_numeric, refuse, stack_rows
+from gpupipe.preprocessing.numeric import any_true, check_numeric, refuse, refuse_no_rows, stack_rows
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
@@ -32,8 +32,7 @@ class GatheredStep(SeededStep):
     """Base class of steps fitted on rows gathered from all partitions.
 
     It has the parameters `max_rows` (beyond it a seeded sample of about half as many or more stands for the rest) and
-    `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on. The
-    seed of the sample is `random_state_`, which the base class draws where `random_state` is None.
+    `random_state`, and learns `num_rows_`, the rows there were, and `num_fitted_`, those it was fitted on.
     """
 
     fills_late = True
@@ -44,19 +43,12 @@ class GatheredStep(SeededStep):
     max_rows: int
 
     def summarize(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
-        where = type(self).__name__
-        return GatheredRows.of(
-            columns, backend, where, row_numbers=row_numbers, max_rows=self.max_rows, seed=self.random_state_
-        )
+        sample = {"max_rows": self.max_rows, "seed": self.random_state_}
+        return GatheredRows.of(columns, backend, type(self).__name__, row_numbers=row_numbers, **sample)
 
     def finalize(self, summary: GatheredRows) -> Self:
         if not summary.num_kept:
-            raise BadData(
-                type(self).__name__,
-                "there are no rows to learn from",
-                expected="at least one",
-                remedy="fit on more rows",
-            )
+            refuse_no_rows(type(self).__name__)
         self._learn(summary)
         self.num_rows_, self.num_fitted_ = summary.num_rows, summary.num_kept
         self.names_in_ = list(summary.names)
@@ -70,14 +62,11 @@ class GatheredStep(SeededStep):
 class EstimatorStep(GatheredStep):
     """Wrapper of a numeric scikit-learn or cuML estimator that learns without a target and `transform`s rows.
 
-    One without `transform` gives what it `predict`s (k-means its labels). Text, and estimators that want a target, are
-    refused. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer,
-    PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit` and `explain` warn.
-
-    An estimator put in a list of steps as it is becomes one of these. What is given is copied and never fitted itself.
-    Its outputs become float32 columns, named by its `get_feature_names_out` where it has one, else `<class name>0`, ...
-
-    A scikit-learn estimator works on the host: on the GPU backend its columns are copied there and back.
+    One without `transform` gives what it `predict`s (k-means its labels). It can be saved if it is a StandardScaler,
+    MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of
+    any other `fit` and `explain` warn. An estimator in a list of steps becomes one of these. What is given is copied
+    and never fitted itself. Its outputs become float32 columns, named by its `get_feature_names_out` where it has one,
+    else `<class name>0`, ... A scikit-learn estimator works on the host: a GPU's columns are copied there and back.
 
     Args:
         estimator: unfitted; hyperparameters and random state are its own.
@@ -105,21 +94,17 @@ class EstimatorStep(GatheredStep):
         check_seed(self, None, random_state=random_state)
         self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
         if not is_estimator(estimator):
-            raise BadConfig(
-                "EstimatorStep",
+            problem, expected = (
                 "not a step and not an estimator",
-                got=estimator,
-                expected="an object with fit and transform (or predict); not a class",
-                remedy="a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator",
+                "an object with fit and transform (or predict); not a class",
             )
+            remedy = "a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator"
+            raise BadConfig("EstimatorStep", problem, got=estimator, expected=expected, remedy=remedy)
         if needs_target(estimator):
-            raise BadConfig(
-                self._where,
-                "it learns from a target, which no estimator in a list of steps is given",
-                got=estimator,
-                expected="an estimator that learns from numbers alone",
-                remedy="pre.TargetEncoder(), or gp.baselines(...) for models to compare with the network",
-            )
+            problem = "it learns from a target, which no estimator in a list of steps is given"
+            expected = "an estimator that learns from numbers alone"
+            remedy = "pre.TargetEncoder(), or gp.baselines(...) for models to compare with the network"
+            raise BadConfig(self._where, problem, got=estimator, expected=expected, remedy=remedy)
 
     @property
     def class_name(self) -> str:
@@ -170,7 +155,7 @@ class EstimatorStep(GatheredStep):
             return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
         with np.errstate(over="ignore"):
             result = self._fitted.apply(block, backend).astype(xp.float32)
-        if backend.to_host(xp.isinf(result).any()[None])[0]:
+        if any_true([xp.isinf(result).any()], backend):
             refuse(columns, backend, self._where, too_large="a result does not fit float32")
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
@@ -178,7 +163,6 @@ class EstimatorStep(GatheredStep):
         """Return the learned state: the estimator as its class name, parameters and arrays.
 
         Raises:
-            NotFitted: before `fit`.
             ArtifactError: the estimator's class is not one of those that can be saved without pickle.
         """
         self.check_fitted()

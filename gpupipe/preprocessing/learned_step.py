@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from secrets import randbits
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from gpupipe.backend import Backend, Column, Frame, RawColumn, infer_backend
 from gpupipe.backend.columns import missing_column, refuse_passengers
@@ -37,32 +37,26 @@ class LearnedStep(Step, ABC):
     Subclasses define `summarize`, `finalize`, `transform_columns` and `output_fields`; what `finalize` learns are
     attributes that end in `_`, among them `names_in_`, the list of the columns. `get_state` and `set_state` are there
     for attributes that are numbers, strings, lists or arrays; others override them.
-
-    A step whose summary can take a fill value in afterwards sets `fills_late`: then it is fitted in the same pass as an
-    imputer right before it (its summary has `filled(values)`, values by column name).
     """
 
     fills_late: bool = False
+    """Whether the step can be fitted in the pass of an imputer right before it: its summary has `filled(values)`."""
     unfinished: bool = False
-    """Whether `finalize` asks for one more fold over the same rows, whose `summarize` and `finalize` go on from what is
-    learned."""
+    """Whether `finalize` asks for one more pass, whose `summarize` and `finalize` go on from what is learned."""
     may_repeat: bool = False
     """Whether `unfinished` may become true: what the step reads is then kept in memory where it fits."""
     keeps_units: bool = False
     """Whether an output of an input's name counts the same: minutes stay minutes."""
     monotone: bool = False
-    """Whether each number becomes one of the same order, whatever the other columns hold: then the outputs' range
-    follows from the inputs'."""
+    """Whether numbers keep their order, whatever the other columns hold: then ranges of outputs follow from inputs'."""
     allocates: bool = False
-    """Whether all arrays it puts out are new, and nobody else's: then a user's frame is made of them, not of copies.
-
-    It is said of one `transform_columns`: a subclass with another one says it anew."""
+    """Whether all arrays it puts out are new: then they need no copy. A subclass's `transform_columns` says it anew."""
     summary_key: Hashable = None
-    """Steps that have the same key make the same summary of the same columns, so that it is made once for both.
-
-    It is said of one `summarize`: a subclass with another one says it anew."""
+    """Steps of one key share a summary of the same columns. A subclass with another `summarize` says it anew."""
     names_in_: list[str]
 
+    learned_by_name: tuple[str, ...] = ()
+    """Learned attributes that hold an array, a number or a text for each column by name."""
     _dtypes_seen: Mapping[str, str] = {}
     """The types of the columns of the frame given to `fit`, but for columns without values."""
 
@@ -105,14 +99,7 @@ class LearnedStep(Step, ABC):
         """
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
-        """Return what each number of a column becomes, where that is all the step does; None where it does more.
-
-        A fitted step is asked. What it says has to be what `transform_columns` does, to the bit.
-
-        Args:
-            name: of the column.
-            dtype: its type, of numbers or booleans.
-        """
+        """Return what the fitted step makes of each number of a column, to the bit; None where it does more."""
         return None
 
     def output_names(self, names: Sequence[str]) -> list[str]:
@@ -130,37 +117,45 @@ class LearnedStep(Step, ABC):
             NotFitted: before `fit`.
         """
         self.check_fitted()
-        return {name: value for name, value in vars(self).items() if name.endswith("_")}
+        state = {name: value for name, value in vars(self).items() if name.endswith("_")}
+        for attribute in self.learned_by_name:
+            by_name = state.pop(attribute)
+            state |= {f"{attribute}{place}": by_name[name] for place, name in enumerate(self.names_in_)}
+        return state
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         """Restore what `get_state` returned; returns self."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        for name in (name for name in state if name.endswith("_")):
+            setattr(self, name, state[name])
+        for attribute in self.learned_by_name:
+            setattr(self, attribute, {name: state[f"{attribute}{i}"] for i, name in enumerate(self.names_in_)})
         return self
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the step is fitted: `finalize` has run, or `set_state` has restored its state."""
+        """Whether `finalize` has run, or `set_state` has restored its state."""
         return "names_in_" in vars(self)
 
     def check_fitted(self) -> None:
         """Raise `NotFitted` unless `finalize` has run."""
         if not self.is_fitted:
-            name = type(self).__name__
-            raise NotFitted(
-                name, "it has not been fitted", expected="fit before transform", remedy=f"{name}().fit(frame)"
-            )
+            where, remedy = type(self).__name__, f"{type(self).__name__}().fit(frame)"
+            raise NotFitted(where, "it has not been fitted", expected="fit before transform", remedy=remedy)
 
-    # scikit-learn's protocol, on a user's frame -----------------------------------------------------------------------
     def fit(self, frame: Frame, y: object = None) -> Self:
         """Learn from a user's frame, all columns. `y` is ignored."""
-        columns, fields, backend = to_columns(frame, None, type(self).__name__)
-        self.output_fields(fields)
-        self._dtypes_seen = {item.name: item.dtype for item in fields}
+        columns, backend = self._columns_to_fit(frame)
         self.finalize(self.summarize(columns, backend))
         while self.unfinished:
             self.finalize(self.summarize(columns, backend))
         return self
+
+    def _columns_to_fit(self, frame: Frame) -> tuple[Columns, Backend]:
+        """Return a user's frame as columns, whose types are checked and kept."""
+        columns, fields, backend = to_columns(frame, None, type(self).__name__)
+        self.output_fields(fields)
+        self._dtypes_seen = {item.name: item.dtype for item in fields}
+        return columns, backend
 
     def transform(self, frame: Frame) -> Frame:
         """Return the output columns for a user's frame with its index; columns outside the fit are left out.
@@ -192,13 +187,9 @@ class LearnedStep(Step, ABC):
             BadConfig: something else is wanted.
         """
         if transform not in (None, "default", "pandas"):
-            raise BadConfig(
-                f"{type(self).__name__}.set_output(transform=)",
-                "a step gives frames of the library it is given",
-                got=transform,
-                expected="'pandas' or 'default'",
-                remedy="gp.from_frame(...) for other tables",
-            )
+            where, expected = f"{type(self).__name__}.set_output(transform=)", "'pandas' or 'default'"
+            problem, remedy = "a step gives frames of the library it is given", "gp.from_frame(...) for other tables"
+            raise BadConfig(where, problem, got=transform, expected=expected, remedy=remedy)
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -211,9 +202,7 @@ class LearnedStep(Step, ABC):
 class SeededStep(LearnedStep):
     """Base class of learned steps that draw from `random_state`: a seed, or None for one of the system's.
 
-    Attributes:
-        random_state_: the seed, whether it was given or drawn. One is drawn when a step is made, so that its copies,
-            in other processes too, have the same.
+    A seed is drawn when a step is made, so that its copies, in other processes too, have the same.
     """
 
     random_state: int | None
@@ -310,11 +299,30 @@ def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
     return made
 
 
+ColumnSummary = TypeVar("ColumnSummary", bound=Any)
+
+
 @dataclass(frozen=True)
-class Names:
-    """Summary of a step that reads no value."""
+class ColumnSummaries(Generic[ColumnSummary]):
+    """Summary of some columns, each by itself."""
 
     names: tuple[str, ...]
+    columns: tuple[ColumnSummary, ...]
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.names, tuple(a + b for a, b in zip(self.columns, other.columns, strict=True)))
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """Return the summary with each missing value replaced by `values[name]`."""
+        pairs = zip(self.names, self.columns, strict=True)
+        return type(self)(self.names, tuple(column.filled(values[name]) for name, column in pairs))
+
+
+@dataclass(frozen=True)
+class Types:
+    """Summary of a step that reads no value: the columns' types by name."""
+
+    dtypes: dict[str, str]
 
     def __add__(self, other: Self) -> Self:
         return self
@@ -329,11 +337,11 @@ class StatelessStep(LearnedStep):
 
     fills_late = True
 
-    def summarize(self, columns: Columns, backend: Backend) -> Names:
-        return Names(tuple(columns))
+    def summarize(self, columns: Columns, backend: Backend) -> Types:
+        return Types({name: column.dtype for name, column in columns.items()})
 
-    def finalize(self, summary: Names) -> Self:
-        self.names_in_ = list(summary.names)
+    def finalize(self, summary: Types) -> Self:
+        self.names_in_ = list(summary.dtypes)
         return self
 
 
@@ -344,42 +352,31 @@ def by_element(cls: StepClass) -> StepClass:
     """Let a step with one output of the same name for each of its columns accept lists too.
 
     What it is given of a column of lists are all their elements, as one column; what it makes of them goes back into
-    lists of the same lengths. A missing list stays missing; a missing element is to the step what a missing value is.
-    The rest of the step need not know.
-
-    Memory: shares the offsets.
-
-    Example:
-        >>> import pandas as pd
-        >>> from gpupipe.preprocessing import Categorify
-        >>> frame = pd.DataFrame({"words": [["b", "a"], None, ["b", None], []]})
-        >>> Categorify().fit_transform(frame)["words"].tolist()
-        [[2, 3], <NA>, [2, 0], []]
+    lists of the same lengths, which share the offsets. A missing list stays missing.
     """
-    cls.summarize = _apply_to_elements(cls.summarize)  # type: ignore[method-assign]
-    cls.transform_columns = _closing(cls.transform_columns)  # type: ignore[method-assign]
+    cls.summarize = _with_elements(cls.summarize)  # type: ignore[method-assign]
+    cls.transform_columns = _with_lists(cls.transform_columns)  # type: ignore[method-assign]
     if hasattr(cls, "inverse_columns"):
-        cls.inverse_columns = _closing(cls.inverse_columns)
-    cls.output_fields = _closing_fields(cls.output_fields)  # type: ignore[method-assign]
+        cls.inverse_columns = _with_lists(cls.inverse_columns)
+    cls.output_fields = _with_list_fields(cls.output_fields)  # type: ignore[method-assign]
     return cls
 
 
-def _elements(columns: Mapping[str, Column]) -> dict[str, Column]:
-    return {name: column if column.elements is None else column.elements for name, column in columns.items()}
-
-
-def _apply_to_elements(method: Callable[..., Any]) -> Callable[..., Any]:
+def _with_elements(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def summarize(self: LearnedStep, columns: Mapping[str, Column], backend: Backend) -> Any:
-        return method(self, _elements(columns), backend)
+    def summarize(self: LearnedStep, columns: Columns, backend: Backend) -> Any:
+        opened = {name: column if column.elements is None else column.elements for name, column in columns.items()}
+        return method(self, opened, backend)
 
     return summarize
 
 
-def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
+def _with_lists(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
+    open_lists = _with_elements(method)
+
     @wraps(method)
-    def transform(self: LearnedStep, columns: Mapping[str, Column], backend: Backend) -> dict[str, Column]:
-        made: dict[str, Column] = method(self, _elements(columns), backend)
+    def transform(self: LearnedStep, columns: Columns, backend: Backend) -> dict[str, Column]:
+        made: dict[str, Column] = open_lists(self, columns, backend)
         for name, column in columns.items():
             if column.elements is not None:
                 made[name] = Column(to_list_dtype(made[name].dtype), column.data, column.valid, None, made[name])
@@ -388,37 +385,21 @@ def _closing(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
     return transform
 
 
-def _closing_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
+def _with_list_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
     @wraps(method)
     def output_fields(self: LearnedStep, fields: Sequence[Field]) -> list[Field]:
-        elements = [get_element_dtype(item.dtype) for item in fields]
-        opened = [
-            item if element is None else replace(item, dtype=element, kind=None)
-            for item, element in zip(fields, elements, strict=True)
-        ]
+        dtypes = [get_element_dtype(item.dtype) for item in fields]
+        opened = [replace(f, dtype=d, kind=None) if d else f for f, d in zip(fields, dtypes, strict=True)]
         return [
-            made
-            if item.kind != Kind.LIST
-            else replace(made, dtype=to_list_dtype(made.dtype), kind=Kind.LIST, nullable=item.nullable)
-            for item, made in zip(fields, method(self, opened), strict=True)
+            replace(made, dtype=to_list_dtype(made.dtype), kind=Kind.LIST, nullable=item.nullable) if dtype else made
+            for item, dtype, made in zip(fields, dtypes, method(self, opened), strict=True)
         ]
 
     return output_fields
 
 
 def find_fused_start(steps: Sequence[LearnedStep]) -> int:
-    """Return the position in a chain of fitted steps from which on they fuse to one program for each column.
-
-    Example:
-        >>> import pandas as pd
-        >>> from gpupipe.preprocessing import PCA, SimpleImputer, StandardScaler
-        >>> frame = pd.DataFrame({"x": [1.0, None, 4.0], "y": [2.0, 3.0, 5.0]})
-        >>> steps = [SimpleImputer(), PCA(1), StandardScaler()]
-        >>> for step in steps:
-        ...     frame = step.fit_transform(frame)
-        >>> find_fused_start(steps), find_fused_start(steps[:1])
-        (2, 0)
-    """
+    """Return the position in a chain of fitted steps from which on they fuse to one program for each column."""
     place = len(steps)
     # A program's parts are the same for all columns and types: any column tells whether there is one.
     while (
@@ -445,13 +426,9 @@ def defer_columns(
     steps: Sequence[LearnedStep],
     backend: Backend,
 ) -> dict[str, Column] | None:
-    """Return the columns that fitted steps compute from these, evaluated later; None where one holds no numbers.
+    """Return the columns that a fused chain of fitted steps computes, evaluated later; None where one has no numbers.
 
-    Args:
-        stored: what they are made of, by name.
-        read: returns the same as evaluated columns.
-        steps: a chain that `find_fused_start` calls one program.
-        backend: theirs.
+    `stored` is what they are made of, by name, and `read` returns the same as evaluated columns.
     """
     made: dict[str, Column] = {}
     for name, source in stored.items():

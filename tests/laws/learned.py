@@ -343,8 +343,9 @@ def assert_same_state(found: pre.LearnedStep, wanted: pre.LearnedStep, scale: fl
             np.testing.assert_allclose(mine[name], value, rtol=1e-6, atol=1e-12 * size, err_msg=name)
         elif isinstance(value, np.ndarray):
             np.testing.assert_array_equal(mine[name], value, err_msg=name)
-        elif isinstance(value, list):
-            for a, b in zip(mine[name], value, strict=True):
+        elif isinstance(value, list | float):
+            pairs = zip(mine[name], value, strict=True) if isinstance(value, list) else [(mine[name], value)]
+            for a, b in pairs:
                 assert a == b or abs(a - b) <= 1e-6 * abs(b) + 1e-12 * scale, name
         else:
             assert mine[name] == value, name

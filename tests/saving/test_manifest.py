@@ -138,9 +138,9 @@ def test_any_value_may_be_another(saved: Path, name: str) -> None:
         ("pipeline.json", ("source", 0, "dtype"), '"int1"', r"\(BadConfig: column 'a': unknown type, got 'int1'\.\)"),
         (
             "pipeline.json",
-            ("features", "groups", 2, "steps", 0, "state", "vocabulary_0"),
+            ("features", "groups", 2, "steps", 0, "state", "vocabularies_0"),
             "",
-            r"KeyError: 'vocabulary_0",
+            r"KeyError: 'vocabularies_0",
         ),
         ("model.json", ("config", "hidden"), "[2.5]", r"model\.json: its content cannot be used"),
         ("model.json", ("config",), "", r"model\.json: its content cannot be used \(KeyError: 'config'\)"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -11,14 +10,14 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
+from gpupipe.backend.estimators import cluster_values
 from gpupipe.errors import ColumnNotFound
-from gpupipe.preprocessing.categories import FIRST, MISSING
+from gpupipe.preprocessing.categories import FIRST, MISSING, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
 from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
-from gpupipe.preprocessing.summaries.kmeans_1d import cluster_sorted_values
 from gpupipe.preprocessing.summaries.moments import Extremes
 from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
-from gpupipe.schema import Field, Kind
+from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 
 _STRATEGIES = ("quantile", "uniform", "kmeans")
@@ -33,14 +32,13 @@ class Bucketize(StatelessStep):
     """Binning by given edges: numbers become categorical bin ids.
 
     Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`: with k edges there are
-    k + 1 bins, the first below the first edge, the last from the last edge up. Infinities are in the outer bins.
+    k + 1 bins, the outer ones with the infinities.
 
     Args:
         edges: rising numbers for all columns, or by column name.
         right: whether a value equal to an edge is in the bin below it.
 
     Raises:
-        BadConfig: edges that do not rise.
         ColumnNotFound: a column without edges.
 
     Memory: transform allocates n int32 per column on the device, and one float64 block at a time.
@@ -62,12 +60,11 @@ class Bucketize(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_numeric(fields, "Bucketize")
-        return [_make_id_field(item, len(self._edges_of(item.name)) + 1) for item in fields]
+        return [make_id_field(item, len(self._edges_of(item.name)) + 1 + FIRST) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         side = "left" if self.right else "right"
-        found = {name: (column, self._edges_of(name)) for name, column in columns.items()}
-        return {name: _assign_bins(column, edges, backend, side) for name, (column, edges) in found.items()}
+        return {name: _assign_bins(column, self._edges_of(name), backend, side) for name, column in columns.items()}
 
     def _edges_of(self, name: str) -> Any:
         if isinstance(self.edges, Mapping) and name not in self.edges:
@@ -96,7 +93,6 @@ class KBinsDiscretizer(Invertible):
         n_bins_: bins that are left, C int64.
 
     Raises:
-        BadConfig: an unknown option, or an invalid number of bins.
         BadData: an infinity in `fit`, or a column without a value.
 
     Memory: transform allocates n int32 per column (n float32 per bin) on the device, and one float64 block at a time;
@@ -135,13 +131,11 @@ class KBinsDiscretizer(Invertible):
         check_numeric(fields, "KBinsDiscretizer")
         wanted = self._wanted(len(fields))
         if self.encode == "ordinal":
-            sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
-            return [_make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
-        made = []
-        for item, size in zip(fields, self.n_bins_ if self.is_fitted else wanted, strict=True):
-            one = replace(item, dtype="float32", kind=Kind.CONTINUOUS, nullable=False, cardinality=None, classes=None)
-            made += [replace(one, name=f"{item.name}_{place}") for place in range(size)]
-        return made
+            sizes = (self.n_bins_ + FIRST).tolist() if self.is_fitted else [None] * len(fields)
+            return [make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
+        sizes = self.n_bins_ if self.is_fitted else wanted
+        pairs = zip(fields, sizes, strict=True)
+        return [make_number_field(item, f"{item.name}_{place}") for item, size in pairs for place in range(size)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         if self.encode == "ordinal":
@@ -167,10 +161,10 @@ class KBinsDiscretizer(Invertible):
             ranges = np.stack([summary.low, summary.high], axis=1)
         else:
             check_values(names, summary.totals, "KBinsDiscretizer")
-            ranges = np.stack([item.values[[0, -1]] for item in summary.histograms])
+            ranges = np.stack([item.values[[0, -1]] for item in summary.columns])
         with np.errstate(over="ignore"):
             check_finite(names, ranges[:, 1] - ranges[:, 0], "KBinsDiscretizer")
-        histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.histograms
+        histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.columns
         self.bin_edges_ = [self._edges(*item) for item in zip(ranges, wanted, histograms, strict=True)]
         self.n_bins_ = np.array([len(edges) - 1 for edges in self.bin_edges_])
         self.names_in_ = list(names)
@@ -185,7 +179,10 @@ class KBinsDiscretizer(Invertible):
         if self.strategy == "quantile":
             edges = histogram.quantiles(np.linspace(0, 100, size + 1) / 100, self.quantile_method)
         else:
-            centres = np.sort(cluster_sorted_values(histogram.values, histogram.counts, size))
+            centres = histogram.values
+            if len(centres) > size:  # from the middles of bins of equal width, as scikit-learn's, in units of the range
+                unit, start = (centres - low) / (high - low), (np.arange(size) + 0.5) / size
+                centres = low + (high - low) * np.sort(cluster_values(unit, histogram.counts, start))
             edges = np.concatenate([[low], (centres[1:] + centres[:-1]) / 2, [high]])
         return edges[np.diff(edges, prepend=-np.inf) > _NARROWEST * min(1.0, high - low)]
 
@@ -223,11 +220,6 @@ class KBinsDiscretizer(Invertible):
             place = xp.where((place >= 0) & (place < size), place, size)
             made[name] = Column("float32", backend.to_device(middles.astype("float32"))[place])
         return made
-
-
-def _make_id_field(item: Field, num_bins: int | None) -> Field:
-    size = None if num_bins is None else num_bins + FIRST
-    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=size, classes=None)
 
 
 def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Column:

@@ -18,9 +18,9 @@ from gpupipe.preprocessing.categories import (
     FIRST,
     MISSING,
     MOST_BUCKETS,
-    Lookups,
     check_categories,
     check_listed,
+    find_lookup,
     make_id_field,
     match_lists,
     resolve_lists,
@@ -62,33 +62,31 @@ class Categorify(Invertible):
         joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
             are of all of them together.
         vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
-            some. They are used unchanged: limits hold for the columns whose vocabulary is learned.
+            some. Limits hold for the columns whose vocabulary is learned.
 
     Attributes:
-        vocabularies_: for each column, by name, the kept values in the order of their ids, as an Arrow array on the
-        host.
+        vocabularies_: for each column, by name, the kept values in the order of their ids, as an Arrow array.
         dtypes_in_: for each column, by name, its type in `fit`.
 
     Raises:
         ColumnNotFound: a vocabulary for a column that is not there.
-        BadConfig: a limit that is no positive integer; a vocabulary that is not of its column's type, names a value
-            twice, or names missing.
+        BadConfig: a vocabulary that is not of its column's type, names a value twice, or names missing.
+        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
     Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
-    has more than 32 MB of them; the vocabulary stays on the host. Transform allocates n int32 per column on the device,
-    and one lookup table.
+        has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
 
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
-        >>> step = Categorify().fit(frame)
-        >>> step.transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
+        >>> Categorify().fit(frame).transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
         [2, 3, 0, 1]
         >>> Categorify(vocabulary=["EWR", "JFK"], num_buckets=10).fit_transform(frame)["origin"].tolist()
         [3, 12, 0, 12]
     """
 
     fills_late = True
+    learned_by_name = ("vocabularies_", "dtypes_in_")
 
     def __init__(
         self,
@@ -105,7 +103,6 @@ class Categorify(Invertible):
         check_listed(self, None, vocabulary=vocabulary)
         self.min_frequency, self.max_categories, self.num_buckets = min_frequency, max_categories, num_buckets
         self.joint, self.vocabulary = joint, vocabulary
-        self._lookups = Lookups()
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "Categorify")
@@ -120,22 +117,14 @@ class Categorify(Invertible):
         if not self.joint:
             return
         if isinstance(self.vocabulary, Mapping):
-            raise BadConfig(
-                "Categorify(joint=True)",
-                "vocabularies by column are not joint",
-                got=sorted(self.vocabulary),
-                expected="one list for all columns",
-                remedy="joint=False",
-            )
+            problem, expected = "vocabularies by column are not joint", "one list for all columns"
+            got, remedy = sorted(self.vocabulary), "joint=False"
+            raise BadConfig("Categorify(joint=True)", problem, got=got, expected=expected, remedy=remedy)
         for item in fields[1:]:
             if item.dtype != fields[0].dtype:
-                raise SchemaMismatch(
-                    f"Categorify(joint=True), column {item.name!r}",
-                    f"another type than {fields[0].name!r}",
-                    got=item.dtype,
-                    expected=fields[0].dtype,
-                    remedy=f"Cast({{{item.name!r}: {fields[0].dtype!r}}})",
-                )
+                where, expected = f"Categorify(joint=True), column {item.name!r}", fields[0].dtype
+                problem, remedy = f"another type than {fields[0].name!r}", f"Cast({{{item.name!r}: {expected!r}}})"
+                raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
 
     def _given(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
         """Return the given vocabularies by column name."""
@@ -147,30 +136,20 @@ class Categorify(Invertible):
         else:
             lists = dict.fromkeys(dtypes, self.vocabulary)
         if not isinstance(self.vocabulary, Mapping) and (self.min_frequency or self.max_categories):
-            raise BadConfig(
-                where,
-                "nothing is counted, so there is nothing to limit",
-                got={"min_frequency": self.min_frequency, "max_categories": self.max_categories},
-                expected="a vocabulary, or limits",
-                remedy="leave min_frequency and max_categories out",
-            )
+            problem, expected = "nothing is counted, so there is nothing to limit", "a vocabulary, or limits"
+            got = {"min_frequency": self.min_frequency, "max_categories": self.max_categories}
+            remedy = "leave min_frequency and max_categories out"
+            raise BadConfig(where, problem, got=got, expected=expected, remedy=remedy)
         found = resolve_lists(lists, dtypes, where)
         for name, (_, has_missing) in found.items():
             if has_missing:
-                raise BadConfig(
-                    f"{where}, column {name!r}",
-                    "missing is no value of a vocabulary: it always has id 0",
-                    got=None,
-                    expected="values",
-                    remedy="leave it out",
-                )
+                column, problem = f"{where}, column {name!r}", "missing is no value of a vocabulary: it always has id 0"
+                raise BadConfig(column, problem, got=None, expected="values", remedy="leave it out")
         return {name: values for name, (values, _) in found.items()}
 
     def summarize(self, columns: Columns, backend: Backend) -> _Seen:
-        given = (
-            self.vocabulary if isinstance(self.vocabulary, Mapping) else columns if self.vocabulary is not None else ()
-        )
-        learned = {name: column for name, column in columns.items() if name not in given}
+        given = self.vocabulary if isinstance(self.vocabulary, Mapping) or self.vocabulary is None else columns
+        learned = {name: column for name, column in columns.items() if name not in (given or ())}
         dtypes = {name: column.dtype for name, column in columns.items()}
         return _Seen(dtypes, CategoryCounts.of(learned, backend, "Categorify"))
 
@@ -180,38 +159,29 @@ class Categorify(Invertible):
         if self.joint and self.vocabulary is not None:
             found = dict.fromkeys(names, found[names[0]])
         if counts.names:
-            joined = [reduce(add, counts.columns)] * len(names) if self.joint else list(counts.columns)
-            learned = [item.ranked(self.min_frequency or 1)[0] for item in (joined[:1] if self.joint else joined)]
-            kept = [values[: self.max_categories or len(values)] for values in learned]
-            found |= dict.fromkeys(names, kept[0]) if self.joint else dict(zip(counts.names, kept, strict=True))
+            several = [reduce(add, counts.columns)] if self.joint else counts.columns
+            ranked = [item.ranked(self.min_frequency or 1)[0][: self.max_categories] for item in several]
+            found |= dict.fromkeys(names, ranked[0]) if self.joint else dict(zip(counts.names, ranked, strict=True))
         self.vocabularies_ = {name: found[name] for name in names}
         self.dtypes_in_ = dict(summary.dtypes)
         self.names_in_ = names
         return self
 
     def get_state(self) -> dict[str, Any]:
-        self.check_fitted()
-        names = self.names_in_[:1] if self.joint else self.names_in_
-        arrays = {f"vocabulary_{position}": self.vocabularies_[name] for position, name in enumerate(names)}
-        return {"names_in_": self.names_in_, "dtypes_in_": [self.dtypes_in_[name] for name in self.names_in_], **arrays}
+        """Return the learned vocabularies, a joint one once."""
+        state = super().get_state()
+        for place in range(1, len(self.names_in_)) if self.joint else ():
+            del state[f"vocabularies_{place}"]
+        return state
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        self.names_in_ = list(state["names_in_"])
-        self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
-        places = [0] * len(self.names_in_) if self.joint else range(len(self.names_in_))
-        self.vocabularies_ = {n: state[f"vocabulary_{place}"] for n, place in zip(self.names_in_, places, strict=True)}
-        return self
+        places = range(len(state["names_in_"])) if self.joint else ()
+        return super().set_state({**state, **{f"vocabularies_{place}": state["vocabularies_0"] for place in places}})
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """Return the ids for one partition, int32; inputs are not modified.
-
-        Raises:
-            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-        """
         made = {}
         for name, column in columns.items():
-            vocabulary, dtype = self.vocabularies_[name], self.dtypes_in_[name]
-            lookup = self._lookups.of(name, column, vocabulary, dtype, "Categorify")
+            lookup = find_lookup(self, name, column, self.vocabularies_[name], self.dtypes_in_[name])
             made[name] = Column("int32", lookup.ids(column, backend, self.num_buckets or 0))
         return made
 

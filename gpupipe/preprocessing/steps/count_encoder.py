@@ -17,7 +17,7 @@ from gpupipe.support.validation import check_bool
 class CountEncoder(CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
-    A missing value is a category of its own: it becomes the number of rows in which the value was missing.
+    A missing value becomes the number of rows in which the value was missing.
 
     Args:
         normalize: the fraction of all rows instead of their number, as in `pandas.Series.value_counts`.
@@ -25,6 +25,9 @@ class CountEncoder(CategoryStep):
     Attributes:
         categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
         counts_: for each column, by name, how often each was there, and a missing value last, int64.
+
+    Raises:
+        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
     Memory: distinct values and their counts go to the host once a partition. Transform allocates n float32 per column
         on the device, and one lookup table.
@@ -36,8 +39,7 @@ class CountEncoder(CategoryStep):
         [2.0, 1.0, 1.0, 0.0]
     """
 
-    _by_name = ("counts_",)
-
+    learned_by_name = (*CategoryStep.learned_by_name, "counts_")
     counts_: dict[str, Any]
 
     def __init__(self, *, normalize: bool = False) -> None:
@@ -52,11 +54,6 @@ class CountEncoder(CategoryStep):
         self.counts_[name] = found.counts
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """Return the counts for one partition, float32; inputs are not modified.
-
-        Raises:
-            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-        """
         made = {}
         for name, column in columns.items():
             counts = self.counts_[name]

@@ -19,23 +19,20 @@ from gpupipe.support.validation import check_choice, check_names, refuse_argumen
 class DatetimeEncoder(StatelessStep):
     """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
-    The times themselves do not come out. `transforms.DateParts` adds the same as columns that other steps can use.
+    `transforms.DateParts` adds the same as columns that other steps can use.
 
     Args:
-        parts: as for `DateParts`; flags become 0 and 1.
-        cyclic: as for `DateParts`, two outputs each.
-        tz: as for `DateParts`.
+        parts, cyclic, tz: as for `DateParts`; flags become 0 and 1, each cycle a sine and a cosine.
 
     Raises:
-        BadConfig: no such part or time zone, or no part at all.
         SchemaMismatch: a column holds no times.
 
     Memory: n float32 per output, and up to ten int32 per row.
 
     Example:
         >>> import pandas as pd
-        >>> DatetimeEncoder(["year", "is_weekend"], cyclic="hour").fit_transform(
-        ...     pd.DataFrame({"at": pd.to_datetime(["2013-02-02 06:00"])})).round(3).values.tolist()
+        >>> frame = pd.DataFrame({"at": pd.to_datetime(["2013-02-02 06:00"])})
+        >>> DatetimeEncoder(["year", "is_weekend"], cyclic="hour").fit_transform(frame).round(3).values.tolist()
         [[2013.0, 1.0, 1.0, 0.0]]
     """
 
@@ -61,18 +58,10 @@ class DatetimeEncoder(StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for item in fields:
             if item.dtype != "timestamp":
-                raise SchemaMismatch(
-                    f"DatetimeEncoder, column {item.name!r}",
-                    "no times",
-                    got=item.dtype,
-                    expected="timestamp",
-                    remedy=f"Cast({{{item.name!r}: 'timestamp'}}) before",
-                )
-        return [
-            Field.derived(made, "float32", [item], "DatetimeEncoder")
-            for item in fields
-            for made in self.output_names([item.name])
-        ]
+                where, remedy = f"DatetimeEncoder, column {item.name!r}", f"Cast({{{item.name!r}: 'timestamp'}}) before"
+                raise SchemaMismatch(where, "no times", got=item.dtype, expected="timestamp", remedy=remedy)
+        named = [(name, item) for item in fields for name in self.output_names([item.name])]
+        return [Field.derived(name, "float32", [item], "DatetimeEncoder") for name, item in named]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """Return the names of the outputs: for each column its parts, then sine and cosine of its cycles."""

@@ -22,15 +22,7 @@ _SMALLEST = sorted(INTEGERS, key=lambda dtype: (np.dtype(dtype).itemsize, dtype.
 
 @dataclass(frozen=True)
 class _Ranges:
-    """Summary of the values that C columns have to represent.
-
-    Args:
-        names: the columns.
-        dtypes: their types.
-        low: C float64, +inf where there is no value; rounded where an integer is beyond 2^53, which no choice turns on.
-        high: C float64, -inf where there is no value.
-        rounded: how many values float32 would round, C float64.
-    """
+    """Summary of the values that columns have to represent: their range, and how many values float32 would round."""
 
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -47,8 +39,7 @@ class Downcast(LearnedStep):
     """Downcasting of numbers to the smallest type that holds every value of `fit`; values never change.
 
     An integer column becomes the smallest integer type its range fits (signed, where two are of one size), a float64
-    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay. Missing
-    values stay missing.
+    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay.
 
     Attributes:
         dtypes_: the types, one per column.
@@ -100,7 +91,11 @@ class Downcast(LearnedStep):
         try:
             return cast_column(column, dtype, name, backend, exact=True)
         except BadData as error:
-            raise _unfit(name, error.got, dtype) from None
+            problem = f"a value does not fit {dtype}, which held every value of fit"
+            expected = "values like those it was fitted on"
+            remedy = f"fit on more rows, or leave {name!r} out of this step"
+            where = f"Downcast, column {name!r}"
+            raise BadData(where, problem, got=error.got, expected=expected, remedy=remedy) from None
 
 
 def _range(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
@@ -118,13 +113,3 @@ def _smallest(dtype: str, low: float, high: float, rounded: float) -> str:
     fitting = (one for one in _SMALLEST if np.iinfo(one).min <= low and high <= np.iinfo(one).max)
     found = next(fitting, dtype)
     return found if np.dtype(found).itemsize < np.dtype(dtype).itemsize else dtype
-
-
-def _unfit(name: str, value: Any, dtype: str) -> BadData:
-    return BadData(
-        f"Downcast, column {name!r}",
-        f"a value does not fit {dtype}, which held every value of fit",
-        got=value,
-        expected="values like those it was fitted on",
-        remedy=f"fit on more rows, or leave {name!r} out of this step",
-    )

@@ -57,17 +57,14 @@ class _Selector(LearnedStep):
 class VarianceThreshold(_Selector):
     """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
-    Missing values have no say. What is left out cannot be had back: there is no `inverse_transform`.
-
     Args:
-        threshold: columns with more variance (divisor n) are kept.
+        threshold: columns with more variance (divisor n, missing values apart) are kept.
 
     Attributes:
         variances_: C float64; exactly 0 for a constant column.
         kept_: the names of the columns that are kept.
 
     Raises:
-        BadConfig: a negative threshold.
         BadData: an infinity, a column without a value, or no column is left.
 
     Memory: transform shares.
@@ -93,13 +90,9 @@ class VarianceThreshold(_Selector):
         self.variances_ = summary.variance
         kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
         if not kept:
-            raise BadData(
-                "VarianceThreshold",
-                "no column is left",
-                got=float(self.variances_.max()),
-                expected=f"a variance of more than {self.threshold}",
-                remedy="a lower threshold, or leave the step out",
-            )
+            expected, remedy = f"a variance of more than {self.threshold}", "a lower threshold, or leave the step out"
+            largest = float(self.variances_.max())
+            raise BadData("VarianceThreshold", "no column is left", got=largest, expected=expected, remedy=remedy)
         self.names_in_, self.kept_ = list(summary.names), kept
         return self
 
@@ -107,18 +100,16 @@ class VarianceThreshold(_Selector):
 class CorrelationThreshold(_Selector):
     """Feature selection by correlation: of columns (nearly) linear in each other, only the first is selected.
 
-    Columns are compared in their order; one whose correlation with a column already kept is, in absolute value, more
-    than `threshold` is left out. A constant column is correlated with none.
+    Columns are compared in their order. A constant column is correlated with none.
 
     Args:
-        threshold: from 0 to 1.
+        threshold: from 0 to 1; what is correlated with a kept column more than this, in absolute value, is left out.
 
     Attributes:
         correlations_: C x C float64, 1 on the diagonal, 0 for constant columns.
         kept_: the names of the columns that are kept.
 
     Raises:
-        BadConfig: an invalid threshold.
         BadData: a missing value, an infinity, or fewer than two rows.
 
     Memory: transform shares; fitting takes a block of rows at a time.
@@ -140,13 +131,9 @@ class CorrelationThreshold(_Selector):
 
     def finalize(self, summary: Covariance) -> Self:
         if summary.count < 2:
-            raise BadData(
-                "CorrelationThreshold",
-                "there is no correlation of fewer than two rows",
-                got=summary.count,
-                expected="at least two",
-                remedy="fit on more rows, or leave the step out",
-            )
+            where, problem = "CorrelationThreshold", "there is no correlation of fewer than two rows"
+            remedy = "fit on more rows, or leave the step out"
+            raise BadData(where, problem, got=summary.count, expected="at least two", remedy=remedy)
         deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
         # Below the resolution of the mean there is no variance.
         varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)

@@ -3,48 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Backend, Column, Frame, select
+from gpupipe.backend.groups import FUNCTIONS
+from gpupipe.backend.groups import State
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import Dictionary, sort_by_count, unite_dictionaries
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.categories import FIRST, make_lookup
+from gpupipe.backend.dictionaries import find_positions, sort_values, unite_dictionaries
+from gpupipe.errors import BadConfig
+from gpupipe.preprocessing.categories import FIRST, find_lookup
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import LARGEST_SQUARED, check_numeric, refuse
-from gpupipe.preprocessing.summaries.groups import GroupedValues, key_field
-from gpupipe.preprocessing.summaries.target_stats import MeanStats, encode_values
+from gpupipe.preprocessing.numeric import any_true, check_numeric, refuse, refuse_empty
+from gpupipe.preprocessing.summaries.groups import (
+    GroupTable,
+    GroupTables,
+    check_sizes,
+    compute_statistic,
+    key_field,
+    learn_ids,
+)
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, check_name
 
 _STRATEGIES = ("mean", "median", "most_frequent")
-
-# Parts wait to be merged until together they have this many groups or pairs.
-_WAITING = 1 << 18
-
-
-@dataclass(frozen=True)
-class _Groups:
-    """Summary of each column with values: parts that are merged later."""
-
-    names: tuple[str, ...]
-    key_dtype: str
-    columns: tuple[tuple[Any, ...], ...]
-
-    def __add__(self, other: Self) -> Self:
-        pairs = zip(self.columns, other.columns, strict=True)
-        return replace(self, columns=tuple(_waiting((*mine, *theirs)) for mine, theirs in pairs))
 
 
 class GroupImputer(LearnedStep):
     """Imputation of numbers by the mean, median or most frequent value of the rows of the same group.
 
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
-    The column of groups is read and does not come out; name it in another group of `Features` to have it as a feature.
-    Outputs are float64 (float32 stays). Of several most frequent values the smallest is taken.
+    The column of groups does not come out. Outputs are float64 (float32 stays). Of several most frequent values the
+    smallest is taken.
 
     Args:
         by: the column of groups: strings, integers, booleans or ids.
@@ -56,12 +48,13 @@ class GroupImputer(LearnedStep):
         key_dtype_: the type of `by` in `fit`.
 
     Raises:
-        BadConfig: an unknown strategy.
+        BadConfig: there is no other column.
         ColumnNotFound: `by` is not among the columns.
+        SchemaMismatch: the groups are text where numbers were learned, or the other way round.
         BadData: an infinity, a value beyond 1e145, or a column without a value.
 
-    Memory: fitting keeps three numbers per group and column on the host, for medians and most frequent values 24 bytes
-        per distinct pair of group and value; transform allocates the outputs and n int32 on the device.
+    Memory: fitting keeps two numbers per group and column on the host, for medians and most frequent values a row per
+        distinct pair of group and value; transform allocates the outputs and n int32 on the device.
 
     Example:
         >>> import pandas as pd
@@ -82,107 +75,96 @@ class GroupImputer(LearnedStep):
         key = key_field(fields, self.by, "GroupImputer")
         check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
         if not values:
-            raise BadConfig(
-                "GroupImputer",
-                "there is no column besides the group keys",
-                got=[item.name for item in fields],
-                expected="columns of numbers to fill",
-                remedy=f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))",
-            )
+            problem, expected = "there is no column besides the group keys", "columns of numbers to fill"
+            remedy = f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))"
+            raise BadConfig("GroupImputer", problem, got=[self.by], expected=expected, remedy=remedy)
+        lineages = [item.lineage | key.lineage for item in values]
         return [
-            replace(
-                item,
-                dtype=item.dtype if item.dtype in FLOATS else "float64",
-                nullable=False,
-                lineage=item.lineage | key.lineage,
-            )
-            for item in values
+            replace(item, dtype=_float_dtype(item.dtype), nullable=False, lineage=lineage)
+            for item, lineage in zip(values, lineages, strict=True)
         ]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name != self.by]
 
-    def summarize(self, columns: Columns, backend: Backend) -> _Groups:
-        xp = backend.xp
-        codes, groups = encode_values(columns[self.by], backend)
-        made: list[tuple[Any, ...]] = []
-        for name in self.output_names(list(columns)):
-            values = floats(columns[name], xp)
-            there = ~xp.isnan(values)
-            group, values = codes[there], values[there]
-            if not backend.to_host((xp.abs(values) <= LARGEST_SQUARED).all()[None])[0]:
-                refuse({name: columns[name]}, backend, "GroupImputer", too_large="a value is too large to be squared")
-            made.append((self._part(group, groups, values, backend),))
-        return _Groups(tuple(columns), columns[self.by].dtype, tuple(made))
-
-    def _part(self, codes: Array, groups: Dictionary, values: Array, backend: Backend) -> Any:
+    def summarize(self, columns: Columns, backend: Backend) -> GroupTables:
+        names = self.output_names(list(columns))
+        check_sizes({name: columns[name] for name in names}, backend, "GroupImputer")
         if self.strategy == "mean":
-            return MeanStats.of(codes, groups, backend.xp.zeros_like(codes), 1, [values], backend)
-        return GroupedValues.of(codes, groups, values, backend)
+            states = [State(part, name) for name in names for part in FUNCTIONS["mean"]]
+            tables = [GroupTable.of(columns, [self.by], states, backend)]
+        else:
+            tables = [GroupTable.of_pairs(columns, [self.by], name, backend) for name in names]
+        return GroupTables(tuple(columns), (columns[self.by].dtype,), tuple(tables))
 
-    def finalize(self, summary: _Groups) -> Self:
-        merged = [type(parts[0]).merged(parts) for parts in summary.columns]
-        names = self.output_names(summary.names)
-        found = {}
-        for name, item in zip(names, merged, strict=True):
-            each, overall = self._statistics(item)
+    def finalize(self, summary: GroupTables) -> Self:
+        cpu, names = select("cpu"), self.output_names(summary.names)
+        merged = [table.merged() for table in summary.tables]
+        keys = [learn_ids(cpu.column(table, self.by)) for table in merged]
+        self.groups_ = sort_values(unite_dictionaries([values for _, values in keys]))
+        self.statistics_ = np.empty((len(names), len(self.groups_) + 1))
+        for number, name in enumerate(names):
+            place = 0 if self.strategy == "mean" else number
+            ids, groups = keys[place]
+            found, overall = self._statistics(summary.tables[place], merged[place], name, ids, len(groups) + FIRST)
             if np.isnan(overall):
-                raise BadData(
-                    f"GroupImputer, column {name!r}",
-                    f"it has no value to take the {self.strategy.replace('_', ' ')} of",
-                    expected="at least one value that is not missing",
-                    remedy="SimpleImputer(strategy='constant'), or leave the column out",
-                )
-            found[name] = dict(zip(item.categories.to_pylist(), each.tolist(), strict=True)), overall
-        groups = unite_dictionaries([item.categories for item in merged])
-        self.groups_, _ = sort_by_count(groups, np.zeros(len(groups), dtype=np.int64))
-        keys = self.groups_.to_pylist()
-        rows = [[*(known.get(key, overall) for key in keys), overall] for known, overall in found.values()]
-        table = np.array(rows, dtype=np.float64).reshape(len(names), -1)
-        self.statistics_ = np.where(np.isnan(table), table[:, -1:], table)
-        self.key_dtype_ = summary.key_dtype
+                problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
+                remedy = "SimpleImputer(strategy='constant'), or leave the column out"
+                refuse_empty(name, "GroupImputer", problem, remedy)
+            self.statistics_[number] = overall
+            known = ~np.isnan(found)
+            known[:FIRST] = False
+            self.statistics_[number, find_positions(groups, self.groups_)[known[FIRST:]]] = found[known]
+        (self.key_dtype_,) = summary.key_dtypes
         self.names_in_ = list(summary.names)
         return self
 
-    def _statistics(self, item: Any) -> tuple[Any, float]:
-        """Return one number per group, NaN where it has no value, and that of all rows."""
-        if isinstance(item, MeanStats):
-            count, mean = item.count[0], item.mean[0, :, 0]
-            overall = float((mean * (count / max(count.sum(), 1))).sum()) if count.sum() else float("nan")
-            return np.where(count > 0, mean, np.nan)[:-1], overall
-        whole = item.overall().statistics(self.strategy)
-        return item.statistics(self.strategy)[:-1], float(whole[0])
+    def _statistics(self, table: GroupTable, merged: Frame, name: str, ids: Any, size: int) -> tuple[Any, float]:
+        """Return the statistic of each id's rows, NaN without a value, and that of all rows."""
+        found, cpu = np.full(size, np.nan), select("cpu")
+        if self.strategy == "mean":
+            found[ids] = compute_statistic("mean", merged, name)
+            overall = compute_statistic("mean", table.overall(merged), name)
+            return found, overall[0] if len(overall) else np.nan
+        values, counts = floats(cpu.column(merged, name), np), cpu.column(merged, State("size", self.by).name).data
+        pick = _pick_median if self.strategy == "median" else _pick_most_frequent
+        distinct, places = np.unique(values, return_inverse=True)
+        total = np.bincount(places, weights=counts).astype(np.int64)
+        return pick(ids, values, counts, size), pick(np.zeros(len(total), np.int64), distinct, total, 1)[0]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """Return the filled columns for one partition; inputs are not modified.
-
-        Raises:
-            SchemaMismatch: the groups are text where numbers were learned, or the other way round.
-            BadData: an infinity.
-        """
-        xp = backend.xp
-        key = columns[self.by]
-        if (key.dtype == "string") != (self.key_dtype_ == "string"):
-            raise SchemaMismatch(
-                f"GroupImputer, column {self.by!r}",
-                "another type than in fit",
-                got=key.dtype,
-                expected=self.key_dtype_,
-                remedy=f"Cast({{{self.by!r}: {self.key_dtype_!r}}})",
-            )
-        ids = make_lookup(self.groups_, text=key.dtype == "string").ids(key, backend)
+        xp, key = backend.xp, columns[self.by]
+        ids = find_lookup(self, self.by, key, self.groups_, self.key_dtype_).ids(key, backend)
         made, infinite = {}, []
         for name, known in zip(self.output_names(self.names_in_), self.statistics_, strict=True):
             column, values = columns[name], floats(columns[name], xp)
             infinite.append(xp.isinf(values).any())
             fills = backend.to_device(np.concatenate([np.full(FIRST, known[-1]), known[:-1]]))
-            dtype = column.dtype if column.dtype in FLOATS else "float64"
+            dtype = _float_dtype(column.dtype)
             made[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
-        if infinite and backend.to_host(xp.stack(infinite)).any():
+        if any_true(infinite, backend):
             refuse({name: columns[name] for name in made}, backend, "GroupImputer")
         return made
 
 
-def _waiting(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    sizes = [64 + (len(part.categories) if isinstance(part, MeanStats) else len(part.values)) for part in parts]
-    return parts if sum(sizes) <= max(_WAITING, 2 * max(sizes)) else (type(parts[0]).merged(parts),)
+def _float_dtype(dtype: str) -> str:
+    return dtype if dtype in FLOATS else "float64"
+
+
+def _pick_most_frequent(ids: Any, values: Any, counts: Any, size: int) -> Any:
+    """Return the least most frequent value of each id from 0 to `size`, of distinct pairs of id and value."""
+    made, order = np.full(size, np.nan), np.lexsort([values, -counts, ids])
+    groups, first = np.unique(ids[order], return_index=True)
+    made[groups] = values[order][first]
+    return made
+
+
+def _pick_median(ids: Any, values: Any, counts: Any, size: int) -> Any:
+    """Return the median of the values of each id from 0 to `size`, each of which occurs so often."""
+    made, order = np.full(size, np.nan), np.lexsort([values, ids])
+    total = np.bincount(ids, weights=counts, minlength=size).astype(np.int64)
+    start, ends, there = np.cumsum(total) - total, np.cumsum(counts[order]), total > 0
+    ranks = [(start + (total - 1) // 2)[there], (start + total // 2)[there]]
+    below, above = (values[order][np.searchsorted(ends, rank, side="right")] for rank in ranks)
+    made[there] = below + (above - below) / 2
+    return made

@@ -18,7 +18,7 @@ from gpupipe.preprocessing.categories import (
     make_id_field,
 )
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep, by_element
-from gpupipe.preprocessing.numeric import num_rows, row_blocks
+from gpupipe.preprocessing.numeric import gather, num_rows, row_blocks
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 
@@ -29,14 +29,12 @@ class HashBucket(StatelessStep):
 
     Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets. The hash depends on the value alone: it is
     the same on every backend, in every process and version, for any partitions; an integer has the same in any width.
-    Different values may share a bucket, so a bucket has no inverse.
 
     Args:
         num_buckets: for all columns, or by column name.
         seed: of the hash; another one has other values share buckets.
 
     Raises:
-        BadConfig: a number of buckets that is no positive integer.
         ColumnNotFound: a column without a number of buckets.
 
     Memory: transform allocates n int32 per column on the device; strings are hashed once per distinct value, on the
@@ -67,10 +65,9 @@ class HashBucket(StatelessStep):
         made = {}
         for name, column in columns.items():
             if column.dictionary is not None:
-                buckets = (
-                    assign_buckets(splitmix64(self.seed, hash_strings(column.dictionary)), self._size(name)) + FIRST
-                )
-                ids = _gather(column, np.append(buckets, MISSING).astype(np.int32), backend)
+                bits = splitmix64(self.seed, hash_strings(column.dictionary))
+                table = np.append(assign_buckets(bits, self._size(name)) + FIRST, MISSING).astype(np.int32)
+                ids = gather(table, column.data, backend)
             else:
                 ids = backend.xp.empty(len(column), dtype="int32")
                 for rows in row_blocks(len(column), backend):
@@ -86,15 +83,15 @@ class HashedCross(StatelessStep):
     """Feature cross by hashing: int32 bucket ids of the joint value of two or more categorical columns.
 
     The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
-    are two routes, and rows with the same value in both columns have no bucket in common but by chance. Id 0 is a row
-    in which a value is missing, 1 never, 2 and up the buckets; the hash is as stable as `HashBucket`'s.
+    are two routes. Id 0 is a row in which a value is missing, 1 never, 2 and up the buckets; the hash is as stable as
+    `HashBucket`'s.
 
     Args:
         num_buckets: of the output.
         seed: of the hash; another one has other rows share buckets.
 
     Raises:
-        BadConfig: fewer than two columns, or a number of buckets that is no positive integer.
+        BadConfig: fewer than two columns.
 
     Memory: transform allocates n int32 on the device, and blocks of 64-bit hashes; strings are hashed once per distinct
         value, on the host.
@@ -114,13 +111,8 @@ class HashedCross(StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, "HashedCross")
         if len(fields) < 2:
-            raise BadConfig(
-                "HashedCross",
-                "there is nothing to cross",
-                got=[item.name for item in fields],
-                expected="two columns or more",
-                remedy="HashBucket for one column",
-            )
+            names, expected, remedy = [item.name for item in fields], "two columns or more", "HashBucket for one column"
+            raise BadConfig("HashedCross", "there is nothing to cross", got=names, expected=expected, remedy=remedy)
         made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
         return [make_id_field(made, self.num_buckets + FIRST)]
 
@@ -152,10 +144,3 @@ def _by_text(column: Column, backend: Backend) -> Array | None:
     if column.dictionary is None:
         return None
     return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))
-
-
-def _gather(column: Column, table: Array, backend: Backend) -> Array:
-    device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
-    for rows in row_blocks(len(column), backend):
-        out[rows] = device.take(column.data[rows])
-    return out

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -12,26 +12,17 @@ from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.float_kernels import fill_into
 from gpupipe.backend.fused.program import ElementwiseProgram
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import check_numeric, fill_matrix, refuse, row_blocks
+from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.preprocessing.categories import make_number_field
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep, Types
+from gpupipe.preprocessing.numeric import any_true, check_numeric, fill_matrix, refuse, refuse_empty, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
 from gpupipe.preprocessing.summaries.moments import Moments
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
-from gpupipe.schema import FLOATS, LISTS, Field, Kind
+from gpupipe.schema import FLOATS, LISTS, Field
 from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
 
 _STRATEGIES = ("mean", "median", "most_frequent", "constant")
-
-
-@dataclass(frozen=True)
-class _Types:
-    """Summary of a strategy that reads no value."""
-
-    dtypes: dict[str, str]
-
-    def __add__(self, other: Self) -> Self:
-        return self
 
 
 class SimpleImputer(LearnedStep):
@@ -51,10 +42,10 @@ class SimpleImputer(LearnedStep):
         statistics_: the value filled in, by column name.
 
     Raises:
-        BadConfig: an unknown strategy, or a constant that a column's type cannot hold.
+        BadConfig: a constant that a column's type cannot hold.
+        BadData: an infinity, or no value to take a statistic of.
 
-    Memory: transform allocates the output on the device; integers and booleans without missing values are shared where
-    they keep their type.
+    Memory: transform allocates the output on the device; complete columns that keep their type are shared.
 
     Example:
         >>> import pandas as pd
@@ -64,14 +55,10 @@ class SimpleImputer(LearnedStep):
 
     keeps_units = True
     monotone = True
+    learned_by_name = ("statistics_",)
 
     def __init__(
-        self,
-        strategy: str = "mean",
-        *,
-        fill_value: Any = None,
-        add_indicator: bool = False,
-        exact: bool = False,
+        self, strategy: str = "mean", *, fill_value: Any = None, add_indicator: bool = False, exact: bool = False
     ) -> None:
         check_choice(self, _STRATEGIES, strategy=strategy)
         check_bool(self, add_indicator=add_indicator, exact=exact)
@@ -104,13 +91,12 @@ class SimpleImputer(LearnedStep):
             filled.append(replace(item, dtype=dtype, nullable=False))
         if not self.add_indicator:
             return filled
-        flags = [replace(item, name=_flag_name(item.name), dtype="bool", nullable=False) for item in fields]
-        return filled + [replace(item, kind=Kind.CONTINUOUS, cardinality=None) for item in flags]
+        return filled + [make_number_field(item, _flag_name(item.name), "bool") for item in fields]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [*names, *map(_flag_name, names)] if self.add_indicator else list(names)
 
-    def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | _Types:
+    def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | Types:
         where = f"SimpleImputer({self.strategy!r})"
         if self.strategy == "mean":
             return Moments.of(columns, backend, where)
@@ -118,38 +104,23 @@ class SimpleImputer(LearnedStep):
             return Quantiles.of(columns, backend, where, exact=self.exact)
         if self.strategy == "most_frequent":
             return CategoryCounts.of(columns, backend, where)
-        return _Types({name: column.dtype for name, column in columns.items()})
+        return Types({name: column.dtype for name, column in columns.items()})
 
-    def finalize(self, summary: Moments | Quantiles | CategoryCounts | _Types) -> Self:
-        if isinstance(summary, _Types):
+    def finalize(self, summary: Moments | Quantiles | CategoryCounts | Types) -> Self:
+        if isinstance(summary, Types):
             learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
         elif isinstance(summary, Moments):
-            pairs = zip(summary.mean.tolist(), summary.count, strict=True)
-            learned = dict(zip(summary.names, (mean if count else None for mean, count in pairs), strict=True))
+            numbers = zip(summary.names, summary.mean.tolist(), summary.count, strict=True)
+            learned = {name: mean if count else None for name, mean, count in numbers}
         elif isinstance(summary, Quantiles):
-            middles = (item.quantile(0.5) if item.total else None for item in summary.histograms)
-            learned = dict(zip(summary.names, middles, strict=True))
+            pairs = zip(summary.names, summary.columns, strict=True)
+            learned = {name: float(item.quantiles(0.5)) if item.total else None for name, item in pairs}
         else:
             learned = {name: _most_frequent(item) for name, item in zip(summary.names, summary.columns, strict=True)}
-        for name, value in learned.items():
-            if value is None:
-                raise BadData(
-                    f"SimpleImputer, column {name!r}",
-                    f"it has no value to take the {self.strategy.replace('_', ' ')} of",
-                    expected="at least one value that is not missing",
-                    remedy="strategy='constant', or leave the column out",
-                )
-        self.statistics_ = learned
-        self.names_in_ = list(learned)
-        return self
-
-    def get_state(self) -> dict[str, Any]:
-        self.check_fitted()
-        return {"names_in_": self.names_in_, "statistics_": [self.statistics_[name] for name in self.names_in_]}
-
-    def set_state(self, state: Mapping[str, Any]) -> Self:
-        self.names_in_ = list(state["names_in_"])
-        self.statistics_ = dict(zip(self.names_in_, state["statistics_"], strict=True))
+        for name in (name for name, value in learned.items() if value is None):
+            problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
+            refuse_empty(name, "SimpleImputer", problem, "strategy='constant', or leave the column out")
+        self.statistics_, self.names_in_ = learned, list(learned)
         return self
 
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
@@ -158,7 +129,7 @@ class SimpleImputer(LearnedStep):
         infinite: list[Array] = []
         fills = self._fills(columns)
         made = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
-        if infinite and backend.to_host(backend.xp.stack(infinite)).any():
+        if any_true(infinite, backend):
             refuse({name: item for name, item in columns.items() if item.dtype in FLOATS}, backend, "SimpleImputer")
         if self.add_indicator:
             for name, column in columns.items():
@@ -172,9 +143,8 @@ class SimpleImputer(LearnedStep):
         if self.add_indicator or isinstance(value, str):
             return None
         averaged = self.strategy in ("mean", "median") and dtype not in FLOATS
-        return ElementwiseProgram(
-            fill=float(np.float32(value) if dtype == "float32" else value), dtype="float64" if averaged else dtype
-        )
+        fill = float(np.float32(value) if dtype == "float32" else value)
+        return ElementwiseProgram(fill=fill, dtype="float64" if averaged else dtype)
 
     def _fills(self, columns: Columns) -> dict[str, Any]:
         """Return the fill values; a constant is known before `fit` has read the rows."""
@@ -206,21 +176,13 @@ class SimpleImputer(LearnedStep):
         value = self.fill_value
         if value is None:
             return "missing_value" if dtype == "string" else np.dtype(dtype).type(0).item()
-        if dtype == "string":
-            fits = isinstance(value, str)
-        else:
-            fits = isinstance(value, bool | int | float | np.number | np.bool_) and _holds(dtype, value)
-        if not fits:
-            raise BadConfig(
-                f"SimpleImputer, column {name!r}",
-                f"fill_value does not fit {dtype}",
-                got=value,
-                expected=f"a value {dtype} can hold",
-                remedy=f"another fill_value, or Cast({{{name!r}: ...}}) before it",
-            )
-        if dtype == "string":
-            return value
-        return bool(value) if dtype == "bool" else float(value) if dtype in FLOATS else int(value)
+        is_number = isinstance(value, bool | int | float | np.number | np.bool_)
+        if not (isinstance(value, str) if dtype == "string" else is_number and _holds(dtype, value)):
+            where, problem = f"SimpleImputer, column {name!r}", f"fill_value does not fit {dtype}"
+            remedy = f"another fill_value, or Cast({{{name!r}: ...}}) before it"
+            raise BadConfig(where, problem, got=value, expected=f"a value {dtype} can hold", remedy=remedy)
+        kinds: dict[str, type] = {"string": str, "bool": bool, "float32": float, "float64": float}
+        return kinds.get(dtype, int)(value)
 
 
 def _flag_name(name: str) -> str:
@@ -247,13 +209,8 @@ def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: B
     """Replace missing codes by the value's code, a new one where the dictionary does not have it."""
     xp = backend.xp
     if not isinstance(value, str):
-        raise SchemaMismatch(
-            "SimpleImputer",
-            "a column of strings, fitted on numbers",
-            got=value,
-            expected="the types it was fitted on",
-            remedy="fit again",
-        )
+        problem, expected = "a column of strings, fitted on numbers", "the types it was fitted on"
+        raise SchemaMismatch("SimpleImputer", problem, got=value, expected=expected, remedy="fit again")
     code = int(find_positions(strings([value]), dictionary)[0])
     if code < 0:
         code, dictionary = len(dictionary), unite_dictionaries([dictionary, strings([value])])

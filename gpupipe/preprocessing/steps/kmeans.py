@@ -15,7 +15,15 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.gathered import GatheredStep
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import check_numeric, num_rows, refuse, row_blocks, stack_rows
+from gpupipe.preprocessing.numeric import (
+    any_true,
+    check_numeric,
+    derive_fields,
+    num_rows,
+    refuse,
+    row_blocks,
+    stack_rows,
+)
 from gpupipe.preprocessing.summaries.row_sample import GatheredRows
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
@@ -31,13 +39,7 @@ _INITIAL_ROWS = 16_384
 
 @dataclass(frozen=True)
 class _Moves:
-    """Summary of the distances from the rows of each cluster to its centre.
-
-    Args:
-        counts: rows, k int64.
-        sums: of their deviations, k x F float64.
-        squares: the sum of all squared deviations.
-    """
+    """Summary of the rows of each cluster: their number, the sums of their deviations from its centre, all squares."""
 
     counts: Any
     sums: Any
@@ -56,34 +58,32 @@ class _Moves:
 
 
 class KMeans(GatheredStep):
-    """k-means clustering by Lloyd's iterations (scikit-learn's or cuML's) from centres drawn by gpupipe.
+    """k-means clustering by Lloyd's iterations (scikit-learn's or cuML's) from centres drawn by k-means++.
 
     Up to `max_rows` rows the library is given all of them, gathered on one device. Of more it is given a sample of half
-    as many or more, and its centres are moved by further iterations over all rows, each a pass over the partitions
-    wherever they are, until they stand still as the library means it: only k x (F + 1) numbers per partition travel.
-    The inertia is then within 1 % of the library's on all rows from the same start, where both find the same optimum.
+    as many or more, and its centres are moved by further iterations over all rows, each a pass over the partitions,
+    until they stand still as the library means it: only k x (F + 1) numbers per partition travel. The inertia is then
+    within 1 % of the library's on all rows from the same start, where both find the same optimum.
 
     Args:
         n_clusters: k.
         output: `"labels"` gives `kmeans`, a categorical with ids label + 2; `"distances"` gives the Euclidean distances
             `kmeans_dist0`, ... as numbers.
-        max_iter: iterations at most.
-        tol: stop when the centres move less than this, as the library means it.
+        max_iter, tol: iterations at most, and the move of the centres that ends them, as the library means it.
         random_state: the seed of the sample and of the initial centres; None draws one when the step is made.
         max_rows: given to the library at most.
         max_passes: over all rows at most, where there are more; with 0 the sample represents the rest.
 
     Attributes:
         cluster_centers_: k x F float64, by number of fitted rows descending, then lexicographically.
-        num_rows_: rows there were.
-        num_fitted_: rows the centres are means of.
+        num_rows_, num_fitted_: rows there were, and rows the centres are means of.
         num_passes_: passes over all rows, beyond the first.
 
     Raises:
-        BadConfig: an unknown output, or an invalid count.
+        BadData: a missing value, an infinity, a value whose square is one, or too few distinct rows.
 
     Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs on the device,
-    and one float64 block of rows at a time (on a GPU: all columns at once).
+        and one float64 block of rows at a time (on a GPU: all columns at once).
 
     Example:
         >>> import pandas as pd
@@ -119,8 +119,7 @@ class KMeans(GatheredStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_numeric(fields, "KMeans")
         dtype = "int32" if self.output == "labels" else "float32"
-        names = self.output_names([item.name for item in fields])
-        made = [replace(Field.derived(name, dtype, fields, "KMeans"), nullable=False) for name in names]
+        made = derive_fields(self.output_names([item.name for item in fields]), dtype, fields, "KMeans")
         if self.output == "labels":
             return [replace(made[0], kind=Kind.CATEGORICAL, cardinality=self.n_clusters + 2)]
         return made
@@ -193,7 +192,7 @@ class KMeans(GatheredStep):
             with np.errstate(over="ignore"):
                 outputs[label][rows] = xp.sqrt(squares)
             infinite.append(xp.isinf(outputs[label][rows]).any())
-        if infinite and backend.to_host(xp.stack(infinite)).any():
+        if any_true(infinite, backend):
             refuse(columns, backend, "KMeans", too_large="a distance does not fit float32")
         return {name: Column("float32", out) for name, out in zip(names, outputs, strict=True)}
 
@@ -221,7 +220,7 @@ def _compute_squared_distances(columns: Columns, centres: Any, backend: Backend)
     By differences: the quicker |x|² - 2xc + |c|² loses what is near as soon as one centre is far. Refuses missing and
     infinite values at the end.
     """
-    xp, finite = backend.xp, []
+    xp, bad = backend.xp, []
     device_centres = backend.to_device(centres[:, :, None])
     for rows in row_blocks(num_rows(columns), backend, len(columns)):
         block = stack_rows(columns, rows, xp)
@@ -229,28 +228,16 @@ def _compute_squared_distances(columns: Columns, centres: Any, backend: Backend)
             with np.errstate(over="ignore", invalid="ignore"):
                 deviation = block - device_centres[label]
                 squares = xp.square(deviation, out=deviation).sum(axis=0)
-            finite.append(xp.isfinite(squares).all())
+            bad.append(~xp.isfinite(squares).all())
             yield rows, label, squares
-    if finite and not backend.to_host(xp.stack(finite)).all():
+    if any_true(bad, backend):
         refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
 
 
 def initial_centres(rows: Any, k: int, seed: int) -> Any:
-    """Draw k rows far from each other: k-means++ with the best of a few candidates at each draw.
+    """Draw k of n x F rows far from each other: k-means++ with the best of a few candidates at each draw.
 
     Source: Arthur, Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
-
-    Args:
-        rows: n x F float64, on the host.
-        k: how many are drawn.
-        seed: of the draws.
-
-    Raises:
-        BadData: fewer than k rows are distinct.
-
-    Example:
-        >>> sorted(initial_centres(np.array([[0.0], [0.0], [5.0]]), 2, seed=0).ravel().tolist())
-        [0.0, 5.0]
     """
     candidates = 2 + int(np.log(k))
     chosen = [int(_uniform(seed, 0, 1)[0] * len(rows))]
@@ -258,12 +245,8 @@ def initial_centres(rows: Any, k: int, seed: int) -> Any:
     while len(chosen) < k:
         ends = np.cumsum(nearest)
         if not ends[-1] > 0:
-            raise BadData(
-                "KMeans",
-                f"only {len(chosen)} of the rows it starts from are distinct",
-                expected=f"at least n_clusters={k}",
-                remedy=f"n_clusters={len(chosen)}",
-            )
+            problem, remedy = f"only {len(chosen)} of the rows it starts from are distinct", f"n_clusters={len(chosen)}"
+            raise BadData("KMeans", problem, expected=f"at least n_clusters={k}", remedy=remedy)
         draws = _uniform(seed, len(chosen) * candidates, candidates) * ends[-1]
         drawn = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
         squares = np.square(rows[None] - rows[drawn][:, None]).sum(axis=2)

@@ -21,28 +21,23 @@ class ListSlice(StatelessStep):
     """List slicing: consecutive elements of each list, as NVTabular's operator of that name.
 
     `ListSlice(10)` is the first ten, `ListSlice(-10)` the last ten, `ListSlice(1, 11)` ten but the first; otherwise
-    `start` and `end` mean what they do in Python's `row[start:end]`. Lists that are shorter stay so, unless `pad` is
-    set: then values are put behind them until all are of one length, and a missing list is one of such values alone.
+    `start` and `end` mean what they do in Python's `row[start:end]`.
 
     Args:
         start: where to begin, from the end where it is negative; without `end` how many elements there are to be.
         end: where to stop.
-        pad: whether all lists get one length: `end - start`, or `-start` for the last elements.
-        pad_value: what is put behind; None for a missing element, the only one there is for text and times.
+        pad: whether all lists, missing ones too, are filled at their end to one length: `end - start`, or `-start`.
+        pad_value: what is put there; None for a missing element, the only one there is for text and times.
 
     Raises:
-        BadConfig: places that are no integers, `pad` without a length, or a `pad_value` that the elements' type does
-            not hold.
+        BadConfig: `pad` without a length, or a `pad_value` that the elements' type does not hold.
         SchemaMismatch: a column of no lists.
 
     Memory: transform allocates the elements that are kept, and two int64 for each while they are gathered.
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"seen": [[7, 8, 9], [5], []]})
-        >>> ListSlice(-2).fit_transform(frame)["seen"].tolist()
-        [[8, 9], [5], []]
-        >>> ListSlice(2, pad=True).fit_transform(frame)["seen"].tolist()
+        >>> ListSlice(2, pad=True).fit_transform(pd.DataFrame({"seen": [[7, 8, 9], [5], []]}))["seen"].tolist()
         [[7, 8], [5, 0], [0, 0]]
     """
 
@@ -58,13 +53,9 @@ class ListSlice(StatelessStep):
         for item in fields:
             element = get_element_dtype(item.dtype)
             if element is None:
-                raise SchemaMismatch(
-                    f"ListSlice, column {item.name!r}",
-                    "its values are no lists",
-                    got=item.dtype,
-                    expected="a column of lists",
-                    remedy="slice(text, 0, 10) in an expression, for text",
-                )
+                where, problem = f"ListSlice, column {item.name!r}", "its values are no lists"
+                expected, remedy = "a column of lists", "slice(text, 0, 10) in an expression, for text"
+                raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
             if self.pad:
                 self._check_pad(item, element)
         return [replace(item, nullable=item.nullable and not self.pad) for item in fields]
@@ -112,25 +103,19 @@ class ListSlice(StatelessStep):
 
     def _check_pad(self, item: Field, element: str) -> None:
         if self._length < 1:
-            raise BadConfig(
-                "ListSlice(pad=True)",
-                "there is no length to pad to",
-                got={"start": self.start, "end": self.end},
-                expected="a number of elements",
-                remedy="ListSlice(10, pad=True), or ListSlice(-10, pad=True) for the last ones",
-            )
+            got, expected = {"start": self.start, "end": self.end}, "a number of elements"
+            problem = "there is no length to pad to"
+            remedy = "ListSlice(10, pad=True), or ListSlice(-10, pad=True) for the last ones"
+            raise BadConfig("ListSlice(pad=True)", problem, got=got, expected=expected, remedy=remedy)
         if self.pad_value is None and item.cardinality is None:
             return
         holds = _holds(element, self.pad_value)
         if not holds or (item.cardinality is not None and not 0 <= (self.pad_value or 0) < item.cardinality):
-            ids = "" if item.cardinality is None else f" below {item.cardinality}"
-            raise BadConfig(
-                f"ListSlice(pad_value=), column {item.name!r}",
-                "the elements' type does not hold it",
-                got=self.pad_value,
-                expected=f"a value of {element}{ids}",
-                remedy="pad_value=None, a missing element" if item.cardinality is None else "pad_value=0, a missing id",
-            )
+            where, problem = f"ListSlice(pad_value=), column {item.name!r}", "the elements' type does not hold it"
+            expected, remedy = f"a value of {element}", "pad_value=None, a missing element"
+            if item.cardinality is not None:
+                expected, remedy = f"{expected} below {item.cardinality}", "pad_value=0, a missing id"
+            raise BadConfig(where, problem, got=self.pad_value, expected=expected, remedy=remedy)
 
 
 def _place(place: int, lengths: Array, xp: Any) -> Array:

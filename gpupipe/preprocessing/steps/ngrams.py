@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,12 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import strings
+from gpupipe.backend.estimators import make_analyzer
 from gpupipe.backend.hashing import hash_strings, splitmix64
 from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep
-from gpupipe.preprocessing.numeric import row_blocks
+from gpupipe.preprocessing.numeric import gather
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer, is_integer, is_sequence, refuse_argument
 
@@ -22,8 +22,6 @@ from gpupipe.support.validation import check_bool, check_choice, check_integer, 
 _MOST_FEATURES = 1 << 20
 _ANALYZERS = ("word", "char", "char_wb")
 _NORMS = ("l1", "l2")
-_WORDS = re.compile(r"\b\w\w+\b")
-_GAPS = re.compile(r"\s\s+")
 # Distinct texts taken apart at a time: their n-grams are Python strings while that lasts.
 _CHUNK = 1 << 14
 
@@ -31,10 +29,9 @@ _CHUNK = 1 << 14
 class HashedNgrams(StatelessStep):
     """Hashed n-grams: text as float32 columns that count its n-grams, each in the column of its hash.
 
-    scikit-learn's `HashingVectorizer` with a dimension small enough to be dense: the n-grams, their counts, signs and
-    norms are the same, the hash is another one (ours is that of `HashBucket`), so the columns come in another order
-    and other n-grams share one. Columns are called `<name>_ngram0`, `<name>_ngram1`, ... A missing text has no n-grams:
-    it is 0 in all columns, as an empty one is.
+    scikit-learn's `HashingVectorizer` with a dimension small enough to be dense: n-grams, counts, signs and norms are
+    the same, the hash is `HashBucket`'s. Columns are called `<name>_ngram0`, `<name>_ngram1`, ... A missing text is 0
+    in all of them, as an empty one is.
 
     Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 
@@ -49,7 +46,7 @@ class HashedNgrams(StatelessStep):
         norm: `"l2"` or `"l1"` for rows of length 1, or None for plain counts.
 
     Raises:
-        BadConfig: an option that makes no sense.
+        SchemaMismatch: a column holds no text.
 
     Memory: transform allocates n x n_features float32 on the device; on the host 24 bytes per pair of distinct text
         and n-gram.
@@ -84,20 +81,18 @@ class HashedNgrams(StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for item in fields:
             if item.dtype != "string":
-                raise SchemaMismatch(
+                where, remedy = (
                     f"HashedNgrams, column {item.name!r}",
-                    "not a text",
-                    got=item.dtype,
-                    expected="strings",
-                    remedy=f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers",
+                    f"Cast({{{item.name!r}: 'string'}}), or HashBucket",
                 )
+                raise SchemaMismatch(where, "not a text", got=item.dtype, expected="strings", remedy=remedy)
         return [make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"{name}_ngram{place}" for name in names for place in range(self.n_features)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        xp, made = backend.xp, {}
+        made = {}
         for name, column in columns.items():
             assert column.dictionary is not None
             texts, places, values = self._counted(column.dictionary)
@@ -106,10 +101,7 @@ class HashedNgrams(StatelessStep):
                 here = slice(ends[place], ends[place + 1])
                 table = np.zeros(len(column.dictionary) + 1, dtype=np.float32)
                 table[texts[here]] = values[here]
-                device, out = backend.to_device(table), xp.empty(len(column), dtype="float32")
-                for rows in row_blocks(len(column), backend):
-                    out[rows] = device[column.data[rows]]
-                made[output] = Column("float32", out)
+                made[output] = Column("float32", gather(table, column.data, backend))
         return made
 
     def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:
@@ -122,7 +114,8 @@ class HashedNgrams(StatelessStep):
         return texts[order], places[order], values[order]
 
     def _chunk(self, dictionary: Any, start: int) -> tuple[Any, Any, Any]:
-        grams = [self._ngrams(text) for text in dictionary.slice(start, _CHUNK).to_pylist()]
+        analyze = make_analyzer(self.analyzer, self.ngram_range, lowercase=self.lowercase)
+        grams = [analyze(text) for text in dictionary.slice(start, _CHUNK).to_pylist()]
         texts = np.repeat(np.arange(len(grams)), [len(some) for some in grams])
         encoded = strings([gram for some in grams for gram in some]).dictionary_encode()
         bits = splitmix64(0, hash_strings(encoded.dictionary))[encoded.indices.to_numpy()]
@@ -136,23 +129,3 @@ class HashedNgrams(StatelessStep):
             lengths = np.bincount(texts, weights=np.abs(values) ** power) ** (1 / power)
             values = values / np.where(lengths == 0, 1.0, lengths)[texts]
         return texts + start, places, values
-
-    def _ngrams(self, text: str) -> list[str]:
-        """Return the n-grams of one text, as scikit-learn has them."""
-        text = text.lower() if self.lowercase else text
-        low, high = self.ngram_range
-        if self.analyzer == "word":
-            words = _WORDS.findall(text)
-            sizes = range(low, min(high, len(words)) + 1)
-            return [" ".join(words[i : i + n]) for n in sizes for i in range(len(words) - n + 1)]
-        text = _GAPS.sub(" ", text)
-        if self.analyzer == "char":
-            sizes = range(low, min(high, len(text)) + 1)
-            return [text[i : i + n] for n in sizes for i in range(len(text) - n + 1)]
-        found = []
-        for word in (f" {word} " for word in text.split()):
-            for n in range(low, high + 1):
-                found += [word[i : i + n] for i in range(max(len(word) - n + 1, 1))]
-                if len(word) <= n:  # a short word counts once
-                    break
-        return found

@@ -23,11 +23,9 @@ class Normalizer(StatelessStep):
         norm: `"l2"` (the root of the sum of squares), `"l1"` (the sum of absolute values) or `"max"` (the largest).
 
     Raises:
-        BadConfig: an unknown norm.
         BadData: a missing value or an infinity, in `transform`.
 
-    Memory: transform allocates n float32 per column on the device, and a float64 block at a time (on a GPU: all columns
-        at once).
+    Memory: transform allocates n float32 per column on the device, and a float64 block (on a GPU: all columns).
 
     Example:
         >>> import pandas as pd

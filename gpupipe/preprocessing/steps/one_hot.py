@@ -21,6 +21,7 @@ from gpupipe.preprocessing.categories import (
     make_number_field,
     match_lists,
     rare,
+    resolve_categories,
     resolve_lists,
     take_values,
 )
@@ -59,8 +60,9 @@ class OneHotEncoder(CategoryStep, Invertible):
 
     Raises:
         ColumnNotFound: categories for a column that is not there.
-        BadConfig: an option that makes no sense, or categories that do not go with the columns.
+        BadConfig: categories that do not go with the columns, or one to drop that has no column.
         BadData: an unknown value, where that is an error; two outputs of one name.
+        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
     Memory: distinct values and their counts go to the host once a partition. Transform allocates n bytes (n float32)
         per output on the device, and n small integers at a time.
@@ -75,7 +77,7 @@ class OneHotEncoder(CategoryStep, Invertible):
     infrequent_: dict[str, Any]
     drop_idx_: dict[str, int]
 
-    _by_name = ("infrequent_", "drop_idx_")
+    learned_by_name = (*CategoryStep.learned_by_name, "infrequent_", "drop_idx_")
 
     def __init__(
         self,
@@ -99,13 +101,12 @@ class OneHotEncoder(CategoryStep, Invertible):
         self.handle_unknown = handle_unknown
         self.min_frequency, self.max_categories = min_frequency, max_categories
 
-    # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one field per column stands for all its outputs."""
         check_categories(fields, _WHERE)
         dtypes = {item.name: item.dtype for item in fields}
         if not self.is_fitted:
-            self._given(dtypes)
+            resolve_categories(self, dtypes)
             self._dropped(dtypes)
         return [make_number_field(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
 
@@ -124,12 +125,6 @@ class OneHotEncoder(CategoryStep, Invertible):
             del kept[self.drop_idx_[name]]
         return [f"{name}_{label}" for label in kept]
 
-    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        if isinstance(self.categories, str):
-            return {}
-        where = f"{_WHERE}(categories=)"
-        return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
-
     def _dropped(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         """Return the category to leave out, by column name: a value, or missing."""
         if self.drop is None or isinstance(self.drop, str):
@@ -137,11 +132,6 @@ class OneHotEncoder(CategoryStep, Invertible):
         where = f"{_WHERE}(drop=)"
         single = match_lists(self.drop, list(dtypes), where)
         return resolve_lists({name: [value] for name, value in single.items()}, dtypes, where)
-
-    # learning ---------------------------------------------------------------------------------------------------------
-    @property
-    def _refuses_unknown(self) -> bool:
-        return self.handle_unknown == "error"
 
     def finalize(self, summary: CategoryCounts) -> Self:
         super().finalize(summary)
@@ -162,28 +152,17 @@ class OneHotEncoder(CategoryStep, Invertible):
             values, is_missing = unwanted[name]
             entry = len(found.values) if is_missing else int(find_positions(values, found.values)[0])
             if not 0 <= entry < len(groups) or is_rare[entry]:
-                shown = None if is_missing else values[0].as_py()
-                raise BadConfig(
-                    f"{_WHERE}(drop=), column {name!r}",
-                    "it is too rare to have a column" if 0 <= entry < len(groups) else "it is no category",
-                    got=shown,
-                    expected="a category that has a column of its own",
-                    remedy="drop='first'",
-                )
+                where, got = f"{_WHERE}(drop=), column {name!r}", None if is_missing else values[0].as_py()
+                problem = "it is too rare to have a column" if 0 <= entry < len(groups) else "it is no category"
+                expected = "a category that has a column of its own"
+                raise BadConfig(where, problem, got=got, expected=expected, remedy="drop='first'")
             place = int(groups[entry])
         self.infrequent_[name], self.drop_idx_[name] = is_rare, place
 
-    # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """Return the ones and zeros for one partition; inputs are not modified.
-
-        Raises:
-            BadData: an unknown value, where that is an error.
-            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-        """
         xp = backend.xp
         made: dict[str, Column] = {}
-        refused: list[tuple[str, Array]] = []
+        refused: dict[str, Array] = {}
         for name, column in columns.items():
             outputs = [xp.empty(len(column), dtype=self.dtype) for _ in self._outputs(name)]
             places = self._lookup(name, column).gathered(column, self._table(name), backend)
@@ -191,12 +170,9 @@ class OneHotEncoder(CategoryStep, Invertible):
                 for place, out in enumerate(outputs):
                     out[rows] = places[rows] == place
             made |= {n: Column(self.dtype, out) for n, out in zip(self._outputs(name), outputs, strict=True)}
-            if self._refuses_unknown:
-                refused.append((name, (places == _REFUSED).any()))
-        if refused:
-            found = backend.to_host(xp.stack([flag for _, flag in refused]))
-            for name, _ in (item for item, flag in zip(refused, found, strict=True) if flag):
-                self._refuse_unknown(name, columns[name], backend)
+            if self.handle_unknown == "error":
+                refused[name] = (places == _REFUSED).any()
+        self._refuse_flagged(refused, columns, backend)
         return made
 
     def _table(self, name: str) -> Any:

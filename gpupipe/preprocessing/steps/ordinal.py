@@ -10,7 +10,6 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.categories import (
     CategoryStep,
@@ -20,9 +19,8 @@ from gpupipe.preprocessing.categories import (
     check_listed,
     group_rare,
     make_number_field,
-    match_lists,
     rare,
-    resolve_lists,
+    resolve_categories,
     take_values,
 )
 from gpupipe.preprocessing.learned_step import Columns, Invertible
@@ -37,16 +35,14 @@ class OrdinalEncoder(CategoryStep, Invertible):
     """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
     They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
-    unknown and no category: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn treats one
-    that `fit` did not see as unknown).
+    unknown: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn: only if it did).
 
     Args:
         categories: `"auto"` for ascending order, or the values in their order, as a list per column or by column name.
         dtype: `"float32"`, or `"float64"` for more than 16.7 million categories.
         handle_unknown: a value that is no category is an `"error"`, or becomes `unknown_value`
             (`"use_encoded_value"`).
-        unknown_value: that number; NaN, or none that a category has.
-        encoded_missing_value: the number of a missing value; NaN, or none that a category has.
+        unknown_value, encoded_missing_value: numbers that no category has, or NaN.
         min_frequency: categories of fewer rows, or of a smaller fraction of them, have the number behind the others.
         max_categories: at most this many numbers, that of the rare ones included.
 
@@ -56,8 +52,9 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     Raises:
         ColumnNotFound: categories for a column that is not there.
-        BadConfig: an option that makes no sense, or categories that do not go with the columns.
-        BadData: an unknown value, where that is an error.
+        BadConfig: categories that do not go with the columns, or a number that a category has.
+        BadData: an unknown value, where that is an error; too many categories for float32.
+        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
     Memory: distinct values and their counts go to the host once a partition. Transform allocates n floats per column on
         the device, and one lookup table.
@@ -71,7 +68,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     infrequent_: dict[str, Any]
 
-    _by_name = ("infrequent_",)
+    learned_by_name = (*CategoryStep.learned_by_name, "infrequent_")
 
     def __init__(
         self,
@@ -91,13 +88,18 @@ class OrdinalEncoder(CategoryStep, Invertible):
         self.categories, self.dtype, self.handle_unknown = categories, dtype, handle_unknown
         self.unknown_value, self.encoded_missing_value = unknown_value, encoded_missing_value
         self.min_frequency, self.max_categories = min_frequency, max_categories
-        self._check_numbers()
+        if handle_unknown == "error" and unknown_value is not None:
+            where, remedy = f"{_WHERE}(unknown_value=)", "handle_unknown='use_encoded_value'"
+            expected = f"{remedy}, or no unknown_value"
+            raise BadConfig(where, "unknown values are an error", got=unknown_value, expected=expected, remedy=remedy)
+        for name, number in self._numbers.items():
+            if not is_number(number) or abs(number) > float(np.finfo(dtype).max):
+                raise refuse_argument(self, name, number, f"a number that {dtype} holds, or NaN", f"{name}=-1")
 
-    # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_categories(fields, _WHERE)
         if not self.is_fitted:
-            self._given({item.name: item.dtype for item in fields})
+            resolve_categories(self, {item.name: item.dtype for item in fields})
         nullable = any(math.isnan(number) for number in self._numbers.values())
         return [make_number_field(item, item.name, self.dtype, nullable=nullable) for item in fields]
 
@@ -107,60 +109,23 @@ class OrdinalEncoder(CategoryStep, Invertible):
         unknown = {} if self.handle_unknown == "error" else {"unknown_value": self.unknown_value}
         return {"encoded_missing_value": self.encoded_missing_value, **unknown}
 
-    def _check_numbers(self) -> None:
-        if self.handle_unknown == "error" and self.unknown_value is not None:
-            raise BadConfig(
-                f"{_WHERE}(unknown_value=)",
-                "unknown values are an error",
-                got=self.unknown_value,
-                expected="handle_unknown='use_encoded_value', or no unknown_value",
-                remedy="handle_unknown='use_encoded_value'",
-            )
-        for name, number in self._numbers.items():
-            if not is_number(number) or abs(number) > float(np.finfo(self.dtype).max):
-                raise refuse_argument(self, name, number, f"a number that {self.dtype} holds, or NaN", f"{name}=-1")
-
-    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        if isinstance(self.categories, str):
-            return {}
-        where = f"{_WHERE}(categories=)"
-        return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
-
-    # learning ---------------------------------------------------------------------------------------------------------
-    @property
-    def _refuses_unknown(self) -> bool:
-        return self.handle_unknown == "error"
-
     def _learn(self, name: str, found: Learned) -> None:
         is_rare = rare(found.counts[:-1], found.num_rows, self.min_frequency, self.max_categories)
         _, num_groups = group_rare(is_rare)
         for parameter, number in self._numbers.items():
             if 0 <= number < num_groups and number == int(number):
-                raise BadConfig(
+                where, expected = (
                     f"{_WHERE}({parameter}=), column {name!r}",
-                    "it is a category's number",
-                    got=number,
-                    expected=f"NaN, or a number that is not among 0 to {num_groups - 1}",
-                    remedy=f"{parameter}=-1",
+                    f"NaN, or no number of 0 to {num_groups - 1}",
                 )
+                problem, remedy = "it is a category's number", f"{parameter}=-1"
+                raise BadConfig(where, problem, got=number, expected=expected, remedy=remedy)
         if self.dtype == "float32" and num_groups > 1 << 24:
-            raise BadData(
-                f"{_WHERE}, column {name!r}",
-                "it has more categories than float32 has integers",
-                got=num_groups,
-                expected=f"at most {1 << 24:,}",
-                remedy="dtype='float64'",
-            )
+            where, problem = f"{_WHERE}, column {name!r}", "it has more categories than float32 has integers"
+            raise BadData(where, problem, got=num_groups, expected=f"at most {1 << 24:,}", remedy="dtype='float64'")
         self.infrequent_[name] = is_rare
 
-    # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """Return the numbers for one partition; inputs are not modified.
-
-        Raises:
-            BadData: an unknown value, where that is an error.
-            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-        """
         xp, made = backend.xp, {}
         # An unknown value that is an error is infinite until it is found.
         unknown = self._numbers.get("unknown_value", np.inf)
@@ -168,10 +133,8 @@ class OrdinalEncoder(CategoryStep, Invertible):
             groups, _ = group_rare(self.infrequent_[name])
             table = np.concatenate([[self.encoded_missing_value, unknown], groups]).astype(self.dtype)
             made[name] = Column(self.dtype, self._lookup(name, column).gathered(column, table, backend))
-        if self._refuses_unknown and made:
-            found = backend.to_host(xp.stack([xp.isinf(column.data).any() for column in made.values()]))
-            for name, _ in (item for item, flag in zip(made.items(), found, strict=True) if flag):
-                self._refuse_unknown(name, columns[name], backend)
+        if self.handle_unknown == "error":
+            self._refuse_flagged({name: xp.isinf(item.data).any() for name, item in made.items()}, columns, backend)
         return made
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:

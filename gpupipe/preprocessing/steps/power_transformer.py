@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn, Self
 
@@ -12,23 +13,25 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_values, float32_columns, float32_fields, float64_columns, row_blocks
-from gpupipe.preprocessing.summaries.power_lambda import Bent, find_likeliest_power
+from gpupipe.preprocessing.numeric import check_values, float32_fields, map_columns, row_blocks
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice
 
 _METHODS = ("yeo-johnson", "box-cox")
 
+# e^700 is a float: no value is bent beyond.
+_LARGEST = 700.0
+_MAX_STEPS = 100
+
 
 class PowerTransformer(Invertible):
     """Power transform of each column, by the likeliest power for a normal distribution, to mean 0 and variance 1.
 
-    The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`.
-    Beyond, values are rounded to the middles of bins, by half the error `RobustScaler` states at most: of 150,000
-    lognormal numbers no output is off by 1e-4. Powers that would leave the range of floats are not tried. A
-    constant column is not bent. What is standardized may be bent in any unit: columns of one sign are in that of their
-    mean logarithm, where numbers that differ little, such as pressures around 1000, keep their digits.
+    The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`;
+    beyond, values are rounded by half the error `RobustScaler` states at most (of 150,000 lognormal numbers no output
+    is off by 1e-4). Powers that would leave the range of floats are not tried. A constant column is not bent. Columns
+    of one sign are bent in the unit of their mean logarithm, where numbers that differ little keep their digits.
 
     Args:
         method: `"yeo-johnson"` takes any number, `"box-cox"` positive ones.
@@ -42,7 +45,6 @@ class PowerTransformer(Invertible):
         mean_, scale_: of the bent columns in that unit, C float64; 0 and 1 without `standardize`.
 
     Raises:
-        BadConfig: an unknown method.
         BadData: an infinity, a column without a value, or one that is not positive for `"box-cox"`.
 
     Memory: transform allocates n float32 per column on the device, and a float64 block at a time; fitting sorts a
@@ -74,7 +76,7 @@ class PowerTransformer(Invertible):
     def finalize(self, summary: Quantiles) -> Self:
         check_values(summary.names, summary.totals, "PowerTransformer")
         learned = []
-        for name, histogram in zip(summary.names, summary.histograms, strict=True):
+        for name, histogram in zip(summary.names, summary.columns, strict=True):
             values = histogram.values
             if self.method == "box-cox" and values[0] <= 0:
                 _refuse(name, float(values[0]))
@@ -101,13 +103,12 @@ class PowerTransformer(Invertible):
             else:
                 sign, near, far = _sides(power, centre)
                 size = xp.log1p(xp.abs(block))
-                beyond = _raise_to_power(size, far, xp) * np.exp(-near * abs(centre)) - _raise_to_power(
-                    -abs(centre), near, np
-                )
+                beyond = _raise_to_power(size, far, xp) * np.exp(-near * abs(centre))
+                beyond -= _raise_to_power(-abs(centre), near, np)
                 result = xp.where(sign * block < 0, -beyond, _raise_to_power(size - abs(centre), near, xp)) * sign
             return (result - mean) / scale
 
-        return float32_columns(columns, bent, backend, "PowerTransformer")
+        return map_columns(columns, bent, backend, "PowerTransformer")
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the values before the transform; missing where no value has this result."""
@@ -128,7 +129,7 @@ class PowerTransformer(Invertible):
             )
             return size * sign
 
-        return float64_columns(columns, straight, backend, "PowerTransformer.inverse_transform")
+        return map_columns(columns, straight, backend, "PowerTransformer.inverse_transform", "float64")
 
     def _centre(self, values: Array, counts: Array) -> float:
         """Return the mean logarithm of values in ascending order, with their sign; 0 where they have both."""
@@ -174,10 +175,138 @@ def _check_positive(columns: Columns, backend: Backend) -> None:
 
 
 def _refuse(name: str, value: float) -> NoReturn:
-    raise BadData(
-        f"PowerTransformer('box-cox'), column {name!r}",
-        "a value is not positive",
-        got=value,
-        expected="numbers above 0",
-        remedy="method='yeo-johnson'",
-    )
+    where, problem = f"PowerTransformer('box-cox'), column {name!r}", "a value is not positive"
+    raise BadData(where, problem, got=value, expected="numbers above 0", remedy="method='yeo-johnson'")
+
+
+@dataclass(frozen=True)
+class Bent:
+    """Values transformed by a power, and their slopes by the power; both are too small by the factor e^shift.
+
+    The `jacobian` is the logarithm of the derivative of each bent value by the value it was, per unit of power.
+    """
+
+    values: Any
+    slopes: Any
+    jacobian: Any
+    shift: float
+
+    @classmethod
+    def of(cls, values: Any, power: float, method: str, centre: float = 0.0) -> Self:
+        """Transform `values` (B float64) by `"yeo-johnson"` or `"box-cox"`, in the unit with this logarithm.
+
+        The centre has the sign of the values; it is 0 where they have both.
+        """
+        if method == "box-cox":
+            return cls.by_powers(np.log(values) - centre, power, 1.0)
+        negative = values < 0
+        logs = np.log1p(np.abs(values)) - abs(centre)
+        return cls.by_powers(logs, np.where(negative, 2 - power, power), np.where(negative, -1.0, 1.0))
+
+    @classmethod
+    def by_powers(cls, logs: Any, powers: Any, signs: Any) -> Self:
+        """Transform the values with these logarithms, each by its power; `signs` are the directions."""
+        exponent = powers * logs
+        shift = max(0.0, float(exponent.max()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            near = np.abs(exponent) < 1e-2
+            safe = np.where(near, 1.0, exponent)
+            grown = np.exp(safe - shift)
+            less = np.where(safe > 50, grown, np.expm1(np.minimum(safe, 50)) * np.exp(-shift))
+            first = np.where(near, _series(exponent, _FIRST) * np.exp(-shift), less / safe)
+            second = np.where(near, _series(exponent, _SECOND) * np.exp(-shift), (grown - less / safe) / safe)
+        return cls(signs * logs * first, np.square(logs) * second, signs * logs, shift)
+
+    def moments(self, counts: Any) -> tuple[float, float]:
+        """Compute mean and standard deviation of the transformed values."""
+        mean = _mean(self.values, counts)
+        deviation = np.sqrt(_mean(np.square(self.values - mean), counts))
+        return float(mean * np.exp(self.shift)), float(deviation * np.exp(self.shift))
+
+    def score(self, counts: Any) -> float:
+        """Compute the derivative of the mean log-likelihood by the power; NaN where the results do not differ."""
+        deviation = self.values - _mean(self.values, counts)
+        variance = _mean(np.square(deviation), counts)
+        if not variance > 0:
+            return float("nan")
+        return float(_mean(self.jacobian, counts) - _mean(deviation * self.slopes, counts) / variance)
+
+
+# (e^t - 1) / t and (t e^t - e^t + 1) / t², around 0.
+_FIRST = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0)
+_SECOND = (1 / 840, 1 / 144, 1 / 30, 1 / 8, 1 / 3, 1 / 2)
+
+
+def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
+    """Find the power of maximum likelihood by the sign of its derivative: the likelihood has one peak.
+
+    That it has is proved in Kouider, Chen, "Concavity of Box-Cox log-likelihood function" (1995), and for Yeo-Johnson
+    in Marchand et al., "SecureFedYJ: a safe feature Gaussianization protocol for federated learning" (2022). The values
+    are ascending and distinct, at least two, each with its count.
+
+    Example:
+        >>> logs = np.linspace(-3, 3, 101)
+        >>> bell = np.exp(-np.square(logs) / 2)
+        >>> abs(round(find_likeliest_power(np.exp(logs), bell, "box-cox"), 6))
+        0.0
+    """
+    logs = np.log(values) if method == "box-cox" else np.log1p(np.abs(values))
+    if method == "yeo-johnson" and values[0] < 0 <= values[-1]:
+        lowest, highest = 2 - _LARGEST / logs[0], _LARGEST / logs[-1] if logs[-1] else np.inf
+
+        def score(power: float) -> float:
+            return Bent.of(values, power, method).score(counts)
+
+        return _zero(score, lowest, highest)
+    # All of one sign: a unit in which the mean logarithm is 0 has the same likeliest power, and all digits.
+    centred = logs - _mean(logs, counts)
+
+    def centred_score(power: float) -> float:
+        return Bent.by_powers(centred, power, 1.0).score(counts)
+
+    lowest = _LARGEST / logs.min() if logs.min() < 0 else -np.inf
+    highest = _LARGEST / logs.max() if logs.max() > 0 else np.inf
+    power = _zero(centred_score, lowest, highest)
+    return 2 - power if method == "yeo-johnson" and values[-1] < 0 else power
+
+
+def _zero(score: Callable[[float], float], lowest: float, highest: float) -> float:
+    """Find the zero of a falling function; without one, the end of the range, or of where it is a number."""
+    start = min(max(1.0, lowest), highest)
+    near, far, found = start, start, score(start)
+    there, step = found, 1.0 if found > 0 else -1.0
+    while there * step > 0 and lowest < far < highest:
+        near, found = far, there
+        far, step = min(max(far + step, lowest), highest), step * 2
+        there = score(far)
+    return near if np.isnan(there) or there * step > 0 else _between(score, (near, found), (far, there))
+
+
+def _between(score: Callable[[float], float], one: tuple[float, float], two: tuple[float, float]) -> float:
+    """Find where the score is 0, between two positions with different signs.
+
+    Source: Dowell, Jarratt, "A modified regula falsi method for computing the root of an equation", BIT 11 (1971).
+    """
+    (a, at_a), (b, at_b) = one, two
+    for _ in range(_MAX_STEPS):
+        if at_b == 0 or abs(b - a) <= 1e-13 * (1 + abs(b)):
+            break
+        c = b - at_b * (b - a) / (at_b - at_a)
+        at_c = score(c)
+        if at_c * at_b <= 0:
+            a, at_a = b, at_b
+        else:
+            at_a /= 2
+        b, at_b = c, at_c
+    return float(b)
+
+
+def _mean(values: Any, counts: Any) -> Any:
+    return (values * counts).sum() / counts.sum()
+
+
+def _series(t: Any, coefficients: tuple[float, ...]) -> Any:
+    value = 0.0
+    for coefficient in coefficients:
+        value = value * t + coefficient
+    return value

@@ -12,7 +12,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.fused.program import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, float64_columns, scale_columns
+from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns, scale_columns
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
@@ -34,26 +34,24 @@ class _Scaler(Invertible):
         return float32_fields(fields, type(self).__name__)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
-        offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
+        offsets, divisors = self._by_column()
         return scale_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
-        offsets, divisors = self._affine()
-        place = self.names_in_.index(name)
-        return ElementwiseProgram(scale=self._scale(float(offsets[place]), float(divisors[place])))
+        offsets, divisors = self._by_column()
+        return ElementwiseProgram(scale=self._scale(offsets[name], divisors[name]))
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        affine = self._by_name()
+        offsets, divisors = self._by_column()
 
         def restored(name: str, block: Array) -> Array:
-            offset, divisor = affine[name]
-            return self._unranged(block) * divisor + offset
+            return self._unranged(block) * divisors[name] + offsets[name]
 
-        return float64_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform")
+        return map_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform", "float64")
 
-    def _by_name(self) -> dict[str, tuple[float, float]]:
-        offsets, divisors = self._affine()
-        return dict(zip(self.names_in_, zip(offsets.tolist(), divisors.tolist(), strict=True), strict=True))
+    def _by_column(self) -> tuple[dict[str, float], dict[str, float]]:
+        offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
+        return offsets, divisors
 
     def _scale(self, offset: float, divisor: float) -> Scale:
         return Scale(offset, divisor)
@@ -63,13 +61,10 @@ class _Scaler(Invertible):
 
 
 class StandardScaler(_Scaler):
-    """Standardization: each column less its mean, divided by its standard deviation.
-
-    The deviation is the population's (divisor n). A constant column is only centred.
+    """Standardization: each column less its mean, divided by its standard deviation (the population's, divisor n).
 
     Args:
-        with_mean: subtract the mean.
-        with_std: divide by the standard deviation.
+        with_mean, with_std: whether to subtract and to divide; a constant column is only centred.
 
     Attributes:
         mean_, var_, scale_: C float64; `scale_` is 1 for a constant column and without `with_std`.
@@ -110,8 +105,6 @@ class StandardScaler(_Scaler):
 class MaxAbsScaler(_Scaler):
     """Scaling by the largest absolute value of each column: zeros stay zeros.
 
-    A column of zeros stays as it is.
-
     Attributes:
         max_abs_, scale_: C float64; `scale_` is 1 for a column of zeros.
 
@@ -141,19 +134,17 @@ class MaxAbsScaler(_Scaler):
 
 
 class MinMaxScaler(_Scaler):
-    """Scaling of each column to a range; values outside the fitted ones leave it unless clipped.
-
-    A constant column becomes the range's lower end.
+    """Scaling of each column to a range, a constant one to its lower end.
 
     Args:
         feature_range: the range, low before high.
-        clip: hold later values to the range.
+        clip: whether values outside the fitted ones are held to the range.
 
     Attributes:
         data_min_, data_max_: C float64.
 
     Raises:
-        BadConfig: the range is empty or no range.
+        BadData: an infinity, a range that is one, or a column without a value.
 
     Memory: transform allocates n float32 per column on the device.
 
@@ -200,8 +191,7 @@ class RobustScaler(_Scaler):
     `relative_error_`. A column whose two quantiles are equal is only centred.
 
     Args:
-        with_centering: subtract the median.
-        with_scaling: divide by the distance.
+        with_centering, with_scaling: whether to subtract and to divide.
         quantile_range: the two quantiles, in percent.
         unit_variance: scale so that a normal distribution would get variance 1.
         exact: keep all distinct values while fitting, 16 bytes each on the host.
@@ -211,7 +201,7 @@ class RobustScaler(_Scaler):
         relative_error_: how far a quantile may be off, relative to its value, C float64; 0 where exact.
 
     Raises:
-        BadConfig: the quantiles are not two rising numbers between 0 and 100.
+        BadData: an infinity, a range that is one, or a column without a value.
 
     Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
@@ -230,9 +220,8 @@ class RobustScaler(_Scaler):
         unit_variance: bool = False,
         exact: bool = False,
     ) -> None:
-        check_bool(
-            self, with_centering=with_centering, with_scaling=with_scaling, unit_variance=unit_variance, exact=exact
-        )
+        check_bool(self, with_centering=with_centering, with_scaling=with_scaling)
+        check_bool(self, unit_variance=unit_variance, exact=exact)
         # A normal distribution has no value at its ends.
         check_pair(self, "[1e-9, 99.999999999]" if unit_variance else "[0, 100]", quantile_range=quantile_range)
         self.with_centering, self.with_scaling, self.quantile_range = with_centering, with_scaling, quantile_range
@@ -249,7 +238,7 @@ class RobustScaler(_Scaler):
     def finalize(self, summary: Quantiles) -> Self:
         check_values(summary.names, summary.totals, "RobustScaler")
         shares = np.array([self.quantile_range[0], 50.0, self.quantile_range[1]]) / 100
-        lower, middle, upper = np.array([item.quantiles(shares) for item in summary.histograms]).T
+        lower, middle, upper = np.array([item.quantiles(shares) for item in summary.columns]).T
         with np.errstate(over="ignore"):
             width = upper - lower
         check_finite(summary.names, width, "RobustScaler")
@@ -259,7 +248,7 @@ class RobustScaler(_Scaler):
         self.names_in_ = list(summary.names)
         self.center_ = middle if self.with_centering else np.zeros_like(middle)
         self.scale_ = np.where((width > 0) & self.with_scaling, width, 1.0)
-        self.relative_error_ = np.array([item.relative_error for item in summary.histograms])
+        self.relative_error_ = summary.relative_errors
         return self
 
     def _affine(self) -> tuple[Any, Any]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_numeric, float32_rows
+from gpupipe.preprocessing.numeric import check_numeric, derive_fields, float32_rows, refuse_no_rows
 from gpupipe.preprocessing.steps.pca import fix_signs
 from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.schema import Field
@@ -38,8 +36,7 @@ class TruncatedSVD(Invertible):
         BadConfig: more components than columns.
         BadData: a missing value, an infinity, a value beyond 1e145, or no row.
 
-    Memory: transform allocates K x n float32 on the device, and a float64 block at a time (on a GPU: all columns at
-        once); fitting takes a block of rows at a time.
+    Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
 
     Example:
         >>> import pandas as pd
@@ -55,8 +52,7 @@ class TruncatedSVD(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         check_integer(self, f"[1, {len(fields)}]", n_components=self.n_components)
         check_numeric(fields, "TruncatedSVD")
-        names = self.output_names([item.name for item in fields])
-        return [replace(Field.derived(name, "float32", fields, "TruncatedSVD"), nullable=False) for name in names]
+        return derive_fields(self.output_names([item.name for item in fields]), "float32", fields, "TruncatedSVD")
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [f"truncatedsvd{position}" for position in range(self.n_components)]
@@ -66,9 +62,7 @@ class TruncatedSVD(Invertible):
 
     def finalize(self, summary: Covariance) -> Self:
         if not summary.count:
-            raise BadData(
-                "TruncatedSVD", "there are no rows to learn from", expected="at least one", remedy="fit on more rows"
-            )
+            refuse_no_rows("TruncatedSVD")
         gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
         squares, vectors = np.linalg.eigh(gram)
         kept = self.n_components

@@ -11,17 +11,16 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, make_dictionary, sort_values
 from gpupipe.errors import BadData, NotFitted
 from gpupipe.preprocessing.categories import (
-    Lookups,
     check_categories,
     check_distinct,
     check_listed,
+    find_lookup,
     make_number_field,
-    match_lists,
-    resolve_lists,
+    resolve_categories,
 )
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import num_rows, row_blocks
+from gpupipe.preprocessing.numeric import any_true, gather, num_rows, refuse_no_rows
 from gpupipe.preprocessing.summaries.moments import merge_moments
 from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats, TargetSummary
 from gpupipe.schema import Field
@@ -41,10 +40,8 @@ class TargetEncoder(CrossFittedStep):
 
     Rows it was fitted on get values learned from the other folds: by `fit_transform`, `Pipeline.fit_transform` and
     `Pipeline.loader(..., out_of_fold=True)`. Folds are drawn by row (see `CrossFittedStep`), of nearly the same size;
-    scikit-learn's are of equal size, and stratified for classes.
-
-    A target of several classes gives a column `<name>_<class>` each, several targets `<name>_<target>`. Weights do not
-    count, and a `target_transform` does not either.
+    scikit-learn's are of equal size, and stratified for classes. A target of several classes gives a column
+    `<name>_<class>` each, several targets `<name>_<target>`. Weights and a `target_transform` do not count.
 
     Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
     prediction problems", SIGKDD Explorations 3 (2001).
@@ -64,9 +61,10 @@ class TargetEncoder(CrossFittedStep):
         target_type_, classes_: what the target was; `classes_` is None for a continuous one.
 
     Raises:
-        BadConfig: a parameter that makes no sense, or a target that is not of that type.
+        BadConfig: a target that is not of that type.
         BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
         ColumnNotFound: categories for a column that is not there.
+        NotFitted: out-of-fold values of a step that was loaded.
 
     Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (2 outputs + 1) x cv x 8 bytes per
         category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
@@ -74,12 +72,11 @@ class TargetEncoder(CrossFittedStep):
     Example:
         >>> import pandas as pd
         >>> frame, y = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"]}), [1.0, 3.0, 2.0, 4.0]
-        >>> step = TargetEncoder(smooth=2.0).fit(frame, y)
-        >>> step.transform(pd.DataFrame({"origin": ["JFK", "LGA", "EWR"]}))["origin"].tolist()
-        [2.0, 3.0, 2.5]
-        >>> TargetEncoder(smooth=0.0, cv=2).fit_transform(frame, y)["origin"].tolist()
-        [2.0, 4.0, 1.0, 3.0]
+        >>> TargetEncoder(smooth=2.0).fit(frame, y).transform(frame)["origin"].tolist()
+        [2.0, 3.0, 2.0, 3.0]
     """
+
+    learned_by_name = ("categories_", "encodings_", "dtypes_in_")
 
     def __init__(
         self,
@@ -97,34 +94,21 @@ class TargetEncoder(CrossFittedStep):
         check_seed(self, None, random_state=random_state)
         self.categories, self.target_type, self.smooth = categories, target_type, smooth
         self.cv, self.random_state = cv, random_state
-        self._lookups = Lookups()
         self._folds: dict[str, Any] = {}
 
-    # the schema -------------------------------------------------------------------------------------------------------
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one field per column stands for all its outputs."""
         check_categories(fields, _WHERE)
         if not self.is_fitted:
-            self._given({item.name: item.dtype for item in fields})
+            resolve_categories(self, {item.name: item.dtype for item in fields})
         return [make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [made for name in names for made in self._outputs(name)]
 
     def _outputs(self, name: str) -> list[str]:
-        return self._named(name) if self.is_fitted else [name]
+        return [f"{name}_{suffix}" for suffix in getattr(self, "suffixes_", ())] or [name]
 
-    def _named(self, name: str) -> list[str]:
-        return [f"{name}_{suffix}" for suffix in self.suffixes_] or [name]
-
-    def _given(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
-        """Return the categories the user named, and whether missing is among them, by column."""
-        if isinstance(self.categories, str):
-            return {}
-        where = f"{_WHERE}(categories=)"
-        return resolve_lists(match_lists(self.categories, list(dtypes), where), dtypes, where)
-
-    # learning ---------------------------------------------------------------------------------------------------------
     def summarize(
         self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
     ) -> TargetSummary:
@@ -138,24 +122,22 @@ class TargetEncoder(CrossFittedStep):
         classes = self._learn_type(summary, whole)
         overall = _moments(_numbers(whole, classes))[:, :, 0]
         if not overall[0].any():
-            raise BadData(_WHERE, "there are no rows to learn from", expected="at least one", remedy="fit on more rows")
+            refuse_no_rows(_WHERE)
         # The rows all values are learned from, then for each fold those of the others.
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
         self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
         self.target_mean_ = merge_moments(*overall)[1]
-        check_distinct([made for name in summary.names for made in self._named(name)], _WHERE)
+        check_distinct(self.output_names(summary.names), _WHERE)
         self.names_in_ = list(summary.names)
         self.dtypes_in_ = dict(zip(summary.names, summary.dtypes, strict=True))
         self.categories_, self.encodings_, self._folds = {}, {}, {}
-        given = self._given(self.dtypes_in_)
+        given = resolve_categories(self, self.dtypes_in_)
         for name, cells in zip(summary.names, columns, strict=True):
             values, has_missing = given.get(name, (cells.categories, True))
             categories = sort_values(values)
             moments = _moments(_numbers(cells, classes).among(categories))
-            tables = [
-                self._table(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows]), has_missing)
-                for rows in every
-            ]
+            merged = [(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows])) for rows in every]
+            tables = [self._table(*pair, has_missing) for pair in merged]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
             self._folds[name] = np.stack(tables[1:])
         return self
@@ -172,13 +154,11 @@ class TargetEncoder(CrossFittedStep):
         if summary.is_binary and self.target_type != "multiclass":
             classes = make_dictionary([0, 1], "bool").cast(classes.type)
         if len(classes) < 2 or (self.target_type == "binary" and len(classes) > 2):
-            raise BadData(
-                f"{_WHERE}, target {summary.targets[0]!r}",
-                "it has one class" if len(classes) < 2 else f"it has {len(classes)} classes",
-                got=classes.to_pylist()[:5],
-                expected="two classes" if self.target_type == "binary" else "at least two classes",
-                remedy="target_type='auto'" if len(classes) > 2 else "more rows, or another target",
-            )
+            problem = "it has one class" if len(classes) < 2 else f"it has {len(classes)} classes"
+            expected = "two classes" if self.target_type == "binary" else "at least two classes"
+            remedy = "target_type='auto'" if len(classes) > 2 else "more rows, or another target"
+            where, got = f"{_WHERE}, target {summary.targets[0]!r}", classes.to_pylist()[:5]
+            raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
         self.classes_ = classes.to_pylist()
         if len(classes) == 2 and self.target_type != "multiclass":
             self.target_type_ = "binary"
@@ -199,78 +179,41 @@ class TargetEncoder(CrossFittedStep):
         found = np.where(np.isnan(found), middle, found)
         return np.concatenate([found[-1:] if has_missing else middle[None], middle[None], found[:-1]])
 
-    def get_state(self) -> dict[str, Any]:
-        """Return what all rows taught; the encodings of the single folds stay in the process."""
-        self.check_fitted()
-        kept = ("names_in_", "random_state_", "target_type_", "classes_", "suffixes_", "target_mean_")
-        arrays = {f"categories_{place}": self.categories_[name] for place, name in enumerate(self.names_in_)}
-        arrays |= {f"encodings_{place}": self.encodings_[name] for place, name in enumerate(self.names_in_)}
-        dtypes = [self.dtypes_in_[name] for name in self.names_in_]
-        return {name: getattr(self, name) for name in kept} | {"dtypes_in_": dtypes} | arrays
-
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        self.names_in_ = list(state["names_in_"])
-        for name in ("random_state_", "target_type_", "classes_", "suffixes_", "target_mean_"):
-            setattr(self, name, state[name])
-        self.dtypes_in_ = dict(zip(self.names_in_, state["dtypes_in_"], strict=True))
-        self.categories_ = {name: state[f"categories_{place}"] for place, name in enumerate(self.names_in_)}
-        self.encodings_ = {name: state[f"encodings_{place}"] for place, name in enumerate(self.names_in_)}
-        self._folds = {}
-        return self
+        self._folds = {}  # the encodings of the single folds stay in the process
+        return super().set_state(state)
 
-    # applying ---------------------------------------------------------------------------------------------------------
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        """Return the encodings learned from all rows of the fit, float32; inputs are not modified.
-
-        Raises:
-            SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-        """
         made: dict[str, Column] = {}
         for name, column in columns.items():
-            made |= self._gathered(name, self._ids(name, column, backend), self.encodings_[name], backend)
+            lookup = find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
+            made |= self._gathered(name, lookup.ids(column, backend), self.encodings_[name], backend)
         return made
 
     def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
         self.check_fitted()
         if not self._folds:
-            raise NotFitted(
-                _WHERE,
-                "what its single folds taught is not there: a file holds only what all rows taught",
-                expected="the step as it was fitted in this process",
-                remedy="fit again before out-of-fold values are asked for",
-            )
+            problem = "what its single folds taught is not there: a file holds only what all rows taught"
+            expected = "the step as it was fitted in this process"
+            raise NotFitted(_WHERE, problem, expected=expected, remedy="fit again for out-of-fold values")
         folds = self.folds(row_numbers, backend.xp)
         alone = backend.to_device(self._others == 0)[folds]
-        if backend.to_host(alone.any()[None])[0]:
-            raise BadData(
-                _WHERE,
-                "all rows fell into one fold, so there are no others to learn from",
-                got=f"{int(self._others.max())} rows, {self.cv} folds",
-                expected="more rows",
-                remedy="a larger cv, or fit(...).transform(...)",
-            )
+        if any_true([alone.any()], backend):
+            problem = "all rows fell into one fold, so there are no others to learn from"
+            got, remedy = f"{int(self._others.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
+            raise BadData(_WHERE, problem, got=got, expected="more rows", remedy=remedy)
         made: dict[str, Column] = {}
         for name, column in columns.items():
             tables = self._folds[name]
-            ids = self._ids(name, column, backend) + (folds * tables.shape[1])
+            lookup = find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
+            ids = lookup.ids(column, backend) + (folds * tables.shape[1])
             made |= self._gathered(name, ids, tables.reshape(-1, tables.shape[2]), backend)
         return made
 
     def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
         """Gather the table's columns at these rows."""
-        xp, made = backend.xp, {}
-        for output, values in zip(self._outputs(name), table.T, strict=True):
-            device = backend.to_device(np.ascontiguousarray(values, dtype=np.float32))
-            out = xp.empty(len(ids), dtype="float32")
-            for rows in row_blocks(len(ids), backend):
-                out[rows] = device[ids[rows]]
-            made[output] = Column("float32", out)
-        return made
-
-    def _ids(self, name: str, column: Column, backend: Backend) -> Array:
-        """Return 0 for missing, 1 for unknown, 2 and up for the position in `categories_`."""
-        lookup = self._lookups.of(name, column, self.categories_[name], self.dtypes_in_[name], _WHERE)
-        return lookup.ids(column, backend)
+        columns = zip(self._outputs(name), np.ascontiguousarray(table.T, dtype=np.float32), strict=True)
+        return {output: Column("float32", gather(values, ids, backend)) for output, values in columns}
 
 
 def _numbers(cells: MeanStats | ClassCounts, classes: Dictionary | None) -> MeanStats:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -20,7 +19,7 @@ from gpupipe.backend.dictionaries import (
 )
 from gpupipe.backend.hashing import count_keys
 from gpupipe.config import settings
-from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.learned_step import Columns, ColumnSummaries
 from gpupipe.preprocessing.numeric import refuse
 from gpupipe.schema import FLOATS
 
@@ -32,18 +31,14 @@ _WAITING_VALUES = 1 << 20
 _RESIDENT_BYTES = 32 << 20
 
 # Integers are counted by direct addressing where their range is at most this, or the number of rows if that is more.
-_DIRECT_RANGE = 1 << 16
+DIRECT_RANGE = 1 << 16
 
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """Value counts of one column, all distinct ones kept.
+    """Value counts of one column: pairs of dictionary (Arrow) and counts (int64); a value may be in several.
 
-    Args:
-        dtype: the column's type.
-        parts: pairs of dictionary (Arrow) and counts (int64, on the host); a value may be in several.
-        missing: how many values are not there.
-        spilled: pairs that are too many to stay in memory, on disk.
+    Pairs that are too many to stay in memory are `spilled`, on disk.
     """
 
     dtype: str
@@ -55,7 +50,11 @@ class ValueCounts:
     def of(cls, column: Column, backend: Backend) -> Self:
         """Count the values of one partition's column."""
         if column.dictionary is not None:
-            values, counts, missing = _count_codes(column, column.dictionary, backend)
+            codes = column.data.astype("int64") + 1
+            table = backend.to_host(backend.xp.bincount(codes, minlength=len(column.dictionary) + 1)).astype(np.int64)
+            used, missing = np.flatnonzero(table[1:]), int(table[0])
+            values = column.dictionary if len(used) == len(column.dictionary) else column.dictionary.take(used)
+            counts = table[1:][used]
         else:
             values, counts = _count_numbers(column, backend)
             missing = len(column) - int(counts.sum())
@@ -66,7 +65,8 @@ class ValueCounts:
         sizes = [len(values) for values, _ in parts]
         if sum(sizes) > max(_WAITING_VALUES, 2 * max(sizes, default=0)):
             values, counts = merge_counts(parts)
-            fits = values.nbytes <= _resident_bytes()
+            limit = settings().memory_limit
+            fits = values.nbytes <= (_RESIDENT_BYTES if limit is None else min(_RESIDENT_BYTES, limit // 32))
             parts, spilled = (((values, counts),), spilled) if fits else ((), spilled.with_run(values, counts))
         return replace(self, parts=parts, missing=self.missing + other.missing, spilled=spilled)
 
@@ -88,53 +88,22 @@ class ValueCounts:
         return sort_by_count(*filter_frequent(*merge_counts(self.parts), min_count))
 
 
-@dataclass(frozen=True)
-class CategoryCounts:
+class CategoryCounts(ColumnSummaries[ValueCounts]):
     """Value counts of some columns."""
-
-    names: tuple[str, ...]
-    columns: tuple[ValueCounts, ...]
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """Count the values of one partition.
-
-        Raises:
-            BadData: an infinity.
-
-        Memory: a temporary of 8 bytes a row; distinct values and their counts go to the host.
-        """
+        """Count the values of one partition; refuses infinities."""
         counted = tuple(ValueCounts.of(column, backend) for column in columns.values())
         for item in counted:
             if item.dtype in FLOATS and not np.isfinite(item.parts[0][0].to_numpy()).all():
                 refuse(columns, backend, where)
         return cls(tuple(columns), counted)
 
-    def __add__(self, other: Self) -> Self:
-        return type(self)(self.names, tuple(a + b for a, b in zip(self.columns, other.columns, strict=True)))
-
-    def filled(self, values: Mapping[str, Any]) -> Self:
-        """Return the counts with each missing value replaced by `values[name]`."""
-        pairs = zip(self.names, self.columns, strict=True)
-        return type(self)(self.names, tuple(item.filled(values[name]) for name, item in pairs))
-
-
-def _resident_bytes() -> int:
-    limit = settings().memory_limit
-    return _RESIDENT_BYTES if limit is None else min(_RESIDENT_BYTES, limit // 32)
-
 
 def integers(data: Array, dtype: str) -> Array:
     """Convert integers or booleans to int64, uint64 where they are unsigned; no copy where the type is the same."""
     return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
-
-
-def _count_codes(column: Column, dictionary: Dictionary, backend: Backend) -> tuple[Dictionary, Any, int]:
-    codes = column.data.astype("int64") + 1
-    counts = backend.to_host(backend.xp.bincount(codes, minlength=len(dictionary) + 1)).astype(np.int64)
-    used = np.flatnonzero(counts[1:])
-    values = dictionary if len(used) == len(dictionary) else dictionary.take(used)
-    return values, counts[1:][used], int(counts[0])
 
 
 def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
@@ -145,7 +114,7 @@ def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
     else:
         data = integers(column.data if column.valid is None else column.data[column.valid], column.dtype)
         low, high = (0, -1) if not len(data) else backend.to_host(xp.stack([data.min(), data.max()])).tolist()
-        if high - low < max(_DIRECT_RANGE, len(data)):
+        if high - low < max(DIRECT_RANGE, len(data)):
             counts = backend.to_host(xp.bincount((data - data.dtype.type(low)).astype("int64"))).astype(np.int64)
             offsets = np.flatnonzero(counts)
             return make_dictionary(offsets.astype(data.dtype) + data.dtype.type(low), column.dtype), counts[offsets]

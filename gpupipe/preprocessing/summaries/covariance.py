@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -14,16 +15,9 @@ from gpupipe.preprocessing.numeric import check_squares, num_rows, row_blocks, s
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of F columns: number of rows, means, co-moments, and the rows themselves while they are few.
+    """Covariance of F columns: number of rows, means (F float64) and co-moments (F x F).
 
-    Args:
-        names: the columns.
-        count: rows.
-        mean: F float64.
-        m2: F x F float64.
-        kept: the columns of all partitions, while they are at most `max_bytes` as float64; else None.
-        max_bytes: the limit.
-        backend: where the rows live.
+    The columns of all partitions are `kept` on the backend while they are at most `max_bytes` as float64; else None.
     """
 
     names: tuple[str, ...]
@@ -36,13 +30,7 @@ class Covariance:
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str, *, max_bytes: int) -> Self:
-        """Compute the co-moments of one partition.
-
-        Raises:
-            BadData: a missing value, an infinity, or a value beyond 1e145, whose squares may not have a sum.
-
-        Memory: one block of rows at a time; F + F² numbers per block go to the host. Kept columns are shared.
-        """
+        """Compute the co-moments of one partition; refuses missing values, infinities and values beyond 1e145."""
         xp, width = backend.xp, len(columns)
         total = cls(tuple(columns), 0, np.zeros(width), np.zeros((width, width)), (), max_bytes, backend)
         parts, sizes = [], []
@@ -63,8 +51,8 @@ class Covariance:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state on the host: it is sent from a worker to the driver, which does not use GPUs."""
-        kept = self.kept and tuple({n: c.move(self.backend.to_host) for n, c in part.items()} for part in self.kept)
-        return {name: value for name, value in vars(self).items() if name != "backend"} | {"kept": kept}
+        state = {name: value for name, value in vars(self).items() if name != "backend"}
+        return state | {"kept": self._moved(self.backend.to_host)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, backend=select("cpu"))
@@ -75,9 +63,11 @@ class Covariance:
         return self.kept is not None
 
     def on(self, backend: Backend) -> Self:
-        """Return the same summary on that backend's device. Memory: a copy of the kept columns on the device."""
-        kept = self.kept and tuple({n: c.move(backend.to_device) for n, c in part.items()} for part in self.kept)
-        return replace(self, backend=backend, kept=kept)
+        """Return the same summary on that backend's device."""
+        return replace(self, backend=backend, kept=self._moved(backend.to_device))
+
+    def _moved(self, move: Callable[[Array], Array]) -> tuple[Columns, ...] | None:
+        return self.kept and tuple({n: column.move(move) for n, column in part.items()} for part in self.kept)
 
     def __add__(self, other: Self) -> Self:
         if not self.count or not other.count:
@@ -93,10 +83,7 @@ class Covariance:
         return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
 
     def deviations(self) -> Array:
-        """Return all rows kept, less the means: n x F float64, private to the caller.
-
-        Memory: on the device, twice the rows at its peak.
-        """
+        """Return all rows kept, less the means: n x F float64, private to the caller."""
         xp = self.backend.xp
         rows = xp.concatenate([stack_rows(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
         rows -= self.backend.to_device(self.mean[:, None])

@@ -1,4 +1,4 @@
-"""Group summaries, merged over partitions: a row for each group of keys, medians, modes; and the group of each row."""
+"""Group summaries, merged over partitions: a row for each group of keys; and the group of each row."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.groups import State
+from gpupipe.backend.groups import aggregate_rows
+from gpupipe.backend.groups import compute_result
+from gpupipe.backend.groups import merge_states
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
-from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
+from gpupipe.backend.dictionaries import Dictionary, find_positions, sort_values
 from gpupipe.backend.hashing import KeyIndex
-from gpupipe.errors import ColumnNotFound, SchemaMismatch
+from gpupipe.backend.groups import Groups
+from gpupipe.backend.groups import group_by_keys
+from gpupipe.errors import ColumnNotFound
+from gpupipe.preprocessing.categories import FIRST, MISSING, check_categories
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind
+from gpupipe.preprocessing.numeric import LARGEST_SQUARED, any_true, refuse
+from gpupipe.preprocessing.summaries.target_stats import encode_values
+from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import derive
 
 
@@ -24,28 +32,16 @@ def key_field(fields: Sequence[Field], name: str, where: str) -> Field:
     found = [item for item in fields if item.name == name]
     if not found:
         raise ColumnNotFound.among(f"{where}(by=...)", name, [item.name for item in fields])
-    if found[0].dtype not in ("string", "bool", *INTEGERS):
-        raise SchemaMismatch(
-            f"{where}, column {name!r}",
-            "its values are no groups",
-            got=found[0].dtype,
-            expected="strings, integers or booleans",
-            remedy=f"T.{derive(name, 'len({})', f'{name}_length')} and by={f'{name}_length'!r}"
-            if found[0].kind == Kind.LIST
-            else f"Cast({{{name!r}: 'int64'}}) for whole numbers",
-        )
+    of_lists = f"T.{derive(name, 'len({})', f'{name}_length')} and by={f'{name}_length'!r}"
+    check_categories(found, where, "groups", of_lists)
     return found[0]
 
 
 class GroupKeys:
-    """Group index by the ids of the keys.
+    """Group index by the ids of the keys (N x K integers from 0, below `sizes`), no two rows alike.
 
     The first key's id is a code; its place among the codes there are, with the next key's id, makes another one, and so
     on: no number is ever larger than the groups times the ids of one key.
-
-    Args:
-        ids: of the keys of each group, N x K integers from 0; no two rows are alike.
-        sizes: of each key, one more than the largest id there is.
 
     Example:
         >>> from gpupipe.backend import select
@@ -64,10 +60,7 @@ class GroupKeys:
         self._groups[place] = np.arange(len(ids))  # the groups keep the order they were given in
 
     def places(self, ids: Sequence[Array], backend: Backend) -> Array:
-        """Return the group of each row, the number of groups where it has none.
-
-        Memory: four arrays of n int64 at a time.
-        """
+        """Return the group of each row, the number of groups where it has none."""
         place: Any = 0
         for column, size, level in zip(ids, self._sizes, self._levels, strict=True):
             # After a code that is not there (-1) the next one is below 0, and is not there either.
@@ -81,12 +74,9 @@ _WAITING = 1 << 18
 
 @dataclass(frozen=True)
 class GroupTable:
-    """Group-by table: the groups, and the statistics of each one's values.
+    """Group-by table: the groups by their keys, where missing values are alike, and the statistics of their values.
 
-    Args:
-        keys: the columns in which the rows of a group are alike; two missing values are alike.
-        states: what is known of each group, numbers as float64.
-        parts: Arrow tables on the host, in each of which a group occurs once.
+    The parts are Arrow tables on the host, in each of which a group occurs once.
     """
 
     keys: tuple[Field, ...]
@@ -95,17 +85,20 @@ class GroupTable:
 
     @classmethod
     def of(cls, columns: Columns, by: Sequence[str], states: Sequence[State], backend: Backend) -> Self:
-        """Group the rows of one partition.
-
-        Memory: the values as float64, and three arrays of 8 bytes a row at a time; a row per group goes to the host.
-        """
+        """Group the rows of one partition."""
         values = {state.column: _numbers(columns[state.column], backend) for state in states}
         keys = {name: columns[name] for name in by}
         frame = backend.frame(values | keys, len(columns[by[0]]))
-        table = backend.to_arrow(
-            aggregate_rows(frame, group_by_keys(list(keys.values()), backend), by, states, backend)
-        )
-        return cls(tuple(Field(name, columns[name].dtype) for name in by), tuple(states), (table,))
+        found = aggregate_rows(frame, group_by_keys(list(keys.values()), backend), by, states, backend)
+        fields = tuple(Field(name, columns[name].dtype) for name in by)
+        return cls(fields, tuple(states), (backend.to_arrow(found),))
+
+    @classmethod
+    def of_pairs(cls, columns: Columns, by: Sequence[str], name: str, backend: Backend) -> Self:
+        """Count the rows of one partition by group and value of a column, missing ones apart."""
+        missing = columns[name].missing(backend.xp)
+        there = {key: columns[key] if missing is None else columns[key].take(~missing) for key in (*by, name)}
+        return cls.of(there, [*by, name], [State("size", by[0])], backend)
 
     def __add__(self, other: Self) -> Self:
         parts = (*self.parts, *other.parts)
@@ -137,71 +130,31 @@ def _numbers(column: Column, backend: Backend) -> Column:
 
 
 @dataclass(frozen=True)
-class GroupedValues:
-    """Value counts by group of one column: distinct pairs of group and value, in that order.
+class GroupTables:
+    """Summary of groups by the same keys, in several tables."""
 
-    Args:
-        categories: the N groups.
-        places: of each pair's group, P int64; N where the group is missing.
-        values: P float64.
-        counts: rows, P int64.
-    """
+    names: tuple[str, ...]
+    key_dtypes: tuple[str, ...]
+    tables: tuple[GroupTable, ...]
 
-    categories: Dictionary
-    places: Any
-    values: Any
-    counts: Any
+    def __add__(self, other: Self) -> Self:
+        return replace(self, tables=tuple(a + b for a, b in zip(self.tables, other.tables, strict=True)))
 
-    @classmethod
-    def of(cls, codes: Array, categories: Dictionary, values: Array, backend: Backend) -> Self:
-        """Count the pairs of one partition, for values without missing ones.
 
-        Memory: four arrays of n numbers on the device; the distinct pairs go to the host.
-        """
-        xp = backend.xp
-        values = values + 0.0  # both zeros are one value
-        order = xp.lexsort(xp.stack([values, codes.astype("float64")]))
-        codes, values = codes[order], values[order]
-        first = xp.append(
-            xp.ones(min(len(codes), 1), dtype=bool), (codes[1:] != codes[:-1]) | (values[1:] != values[:-1])
-        )
-        starts = xp.flatnonzero(first)
-        counts = xp.diff(xp.append(starts, len(codes)))
-        places, values, counts = (backend.to_host(item) for item in (codes[starts], values[starts], counts))
-        used, places = np.unique(np.append(places, len(categories)).astype(np.int64), return_inverse=True)
-        return cls(categories.take(used[:-1]), places[:-1], values, counts.astype(np.int64))
+def learn_ids(column: Column) -> tuple[Any, Dictionary]:
+    """Return the id of each value of a column on the host (see `categories`), and the distinct values in order."""
+    codes, values = encode_values(column, select("cpu"))
+    vocabulary = sort_values(values.take(np.unique(codes[codes < len(values)])))
+    return np.append(find_positions(values, vocabulary) + FIRST, MISSING)[codes], vocabulary
 
-    @classmethod
-    def merged(cls, parts: Sequence[Self]) -> Self:
-        """Merge the pairs of all parts."""
-        categories = unite_dictionaries([part.categories for part in parts])
-        size = len(categories)
-        moved = [np.append(find_positions(part.categories, categories), size)[part.places] for part in parts]
-        places = np.concatenate(moved).astype(np.int64)
-        values, counts = (np.concatenate(item) for item in zip(*((p.values, p.counts) for p in parts), strict=True))
-        order = np.lexsort([values, places])
-        places, values, counts = places[order], values[order], counts[order]
-        last = np.flatnonzero(np.append((places[1:] != places[:-1]) | (values[1:] != values[:-1]), True)[: len(places)])
-        return cls(categories, places[last], values[last], np.diff(np.cumsum(counts)[last], prepend=0))
 
-    def overall(self) -> Self:
-        """Return the pairs with all rows in one group, the first."""
-        alone = type(self)(self.categories[:0], np.zeros_like(self.places), self.values, self.counts)
-        return type(self).merged([alone])
+def compute_statistic(function: str, table: Frame, name: str) -> Any:
+    """Return a function of a column's values in each group of a merged table, as float64."""
+    return floats(compute_result(function, table, Field(name, "float64"), select("cpu")), np)
 
-    def statistics(self, strategy: str) -> Any:
-        """Return the `"median"` or the least `"most_frequent"` value of each group: N + 1 float64."""
-        size = len(self.categories) + 1
-        made = np.full(size, np.nan)
-        if strategy == "most_frequent":
-            order = np.lexsort([self.values, -self.counts, self.places])
-            groups, first = np.unique(self.places[order], return_index=True)
-            made[groups] = self.values[order][first]
-            return made
-        total = np.bincount(self.places, weights=self.counts, minlength=size).astype(np.int64)
-        start, ends = np.cumsum(total) - total, np.cumsum(self.counts)
-        there = total > 0
-        ranks = [(start + (total - 1) // 2)[there], (start + total // 2)[there]]
-        below, above = (self.values[np.searchsorted(ends, rank, side="right")] for rank in ranks)
-        made[there] = below + (above - below) / 2
-        return made
+
+def check_sizes(columns: Columns, backend: Backend, where: str) -> None:
+    """Raise `BadData` for an infinity, or a value beyond 1e145."""
+    blocks = (floats(column, backend.xp) for column in columns.values())
+    if any_true([(backend.xp.abs(values) > LARGEST_SQUARED).any() for values in blocks], backend):
+        refuse(columns, backend, where, too_large="a value is too large to be squared")

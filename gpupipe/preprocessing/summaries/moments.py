@@ -18,14 +18,7 @@ from gpupipe.preprocessing.numeric import LARGEST_SQUARED, num_rows, refuse, sta
 
 @dataclass(frozen=True)
 class Extremes:
-    """Minimum and maximum of C columns, missing values apart.
-
-    Args:
-        names: the columns.
-        missing: how many values are not there, C int64.
-        low: C float64, +inf where there is no value.
-        high: C float64, -inf where there is no value.
-    """
+    """Minimum and maximum of C columns (float64; +inf and -inf where there is no value), and their missing values."""
 
     names: tuple[str, ...]
     missing: Any
@@ -34,13 +27,7 @@ class Extremes:
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """Compute the extremes of one partition.
-
-        Raises:
-            BadData: an infinity, or a range that is one.
-
-        Memory: one float64 block at a time; 3 numbers per block and column go to the host.
-        """
+        """Compute the extremes of one partition; refuses infinities."""
         found = cls.of_blocks(columns, tabulate(columns, find_bounds, 3, backend))
         if np.isneginf(found.low).any() or np.isposinf(found.high).any():
             refuse(columns, backend, where)
@@ -75,11 +62,7 @@ class Moments:
     and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
     keeps its digits.
 
-    Args:
-        extremes: the columns' range, and how many values are missing.
-        count: values that are there, C int64.
-        mean: C float64, 0 where there is no value.
-        m2: sums of squared deviations from the mean, C float64.
+    `mean` is 0 where there is no value, `m2` the sums of squared deviations from it.
     """
 
     extremes: Extremes
@@ -89,13 +72,7 @@ class Moments:
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
-        """Compute the moments of one partition.
-
-        Raises:
-            BadData: an infinity, or a value beyond 1e145, whose squares may not have a sum.
-
-        Memory: one float64 block at a time; 5 numbers per block and column go to the host.
-        """
+        """Compute the moments of one partition; refuses infinities, and values beyond 1e145, whose squares add up."""
         centres = _centres(columns, backend)
         table = tabulate(columns, compute_moments, 5, backend, centres.tolist())
         extremes = Extremes.of_blocks(columns, table[..., :3])
@@ -121,21 +98,13 @@ class Moments:
         return type(self)(self.extremes + other.extremes, *merge_moments(*(np.stack(pair) for pair in pairs)))
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """Return the moments with each missing value replaced by `values[name]`.
-
-        Raises:
-            BadData: one of them, used, is beyond 1e145.
-        """
+        """Return the moments with each missing value replaced by `values[name]`; refuses one beyond 1e145."""
         fill = np.array([float(values[name]) for name in self.names])
         for name, value, gaps in zip(self.names, fill, self.missing, strict=True):
             if gaps and abs(value) > LARGEST_SQUARED:
-                raise BadData(
-                    f"column {name!r}",
-                    "what missing values are filled with is too large to be squared",
-                    got=float(value),
-                    expected=f"at most {LARGEST_SQUARED:g}",
-                    remedy="another fill_value",
-                )
+                problem, remedy = "what missing values are filled with is too large to be squared", "another fill_value"
+                expected = f"at most {LARGEST_SQUARED:g}"
+                raise BadData(f"column {name!r}", problem, got=float(value), expected=expected, remedy=remedy)
         pairs = (self.count, self.missing), (self.mean, fill), (self.m2, np.zeros_like(fill))
         return type(self)(self.extremes.filled(values), *merge_moments(*(np.stack(pair) for pair in pairs)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, Self
@@ -12,7 +11,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
-from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.learned_step import Columns, ColumnSummaries
 from gpupipe.preprocessing.numeric import refuse
 
 MAX_BINS = 65_536
@@ -30,14 +29,7 @@ class Histogram:
     Floats are mapped to integers of the same order; a bin holds the values whose integers agree but for the last
     `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `limit` of them, and else
     the smallest that leaves so few. It depends on the set of values alone, so any order of adding partitions gives the
-    same bins.
-
-    Args:
-        keys: B int64, ascending: the ordered integers without their last `shift` bits.
-        counts: values per bin, B int64.
-        shift: bits left out.
-        missing: how many values are not there.
-        limit: of the number of bins.
+    same bins. `keys` (B int64, ascending) are the integers without their last `shift` bits, `counts` the values.
     """
 
     keys: Any
@@ -64,12 +56,14 @@ class Histogram:
         keys, counts, shift = _coarsen(keys, counts, shift, self.limit, np)
         return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
 
-    def filled(self, value: float) -> Self:
+    def filled(self, value: Any) -> Self:
         """Return the histogram with each missing value replaced by `value`."""
         known = replace(self, missing=0)
         if not self.missing:
             return known
-        return known + replace(known, keys=_to_sortable(np.array([value])), counts=np.array([self.missing]), shift=0)
+        return known + replace(
+            known, keys=_to_sortable(np.array([float(value)])), counts=np.array([self.missing]), shift=0
+        )
 
     @property
     def total(self) -> int:
@@ -81,27 +75,14 @@ class Histogram:
         """The largest error of a quantile relative to the true one; 0 when exact."""
         return 0.0 if self.shift == 0 else 2.0 ** (self.shift - _MANTISSA_BITS)
 
-    def quantile(self, share: float) -> float:
-        """Return the quantile at `share`, interpolated linearly between neighbours."""
-        return float(self.quantiles(np.array([share]))[0])
-
     def quantiles(self, shares: Any, method: str = "linear") -> Any:
-        """Return the quantiles at these fractions of the values, Q float64 for Q float64.
+        """Return the quantiles at these fractions of the values, Q float64 for Q float64, as `numpy.quantile`.
 
-        The values of a bin are taken to be spread evenly over it.
-
-        Args:
-            shares: between 0 and 1.
-            method: what is between two neighbours, as in `numpy.quantile`: `"linear"` or `"averaged_inverted_cdf"`.
+        The method is `"linear"` or `"averaged_inverted_cdf"`. The values of a bin are taken to be spread evenly.
         """
-        if method == "linear":
-            rank = shares * (self.total - 1)
-            lower = np.floor(rank)
-            part = rank - lower
-        else:
-            rank = shares * self.total - 1
-            lower = np.floor(rank)
-            part = np.where(rank == lower, 0.5, 1.0)
+        rank = shares * (self.total - 1) if method == "linear" else shares * self.total - 1
+        lower = np.floor(rank)
+        part = rank - lower if method == "linear" else np.where(rank == lower, 0.5, 1.0)
         below, above = self._ranked(lower), self._ranked(lower + 1)
         gap = above - below
         return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
@@ -129,23 +110,12 @@ class Histogram:
             return low, _from_sortable(first + (1 << self.shift) - 1) - low
 
 
-@dataclass(frozen=True)
-class Quantiles:
-    """Histograms of some columns, one each."""
-
-    names: tuple[str, ...]
-    histograms: tuple[Histogram, ...]
+class Quantiles(ColumnSummaries[Histogram]):
+    """Histograms of some columns."""
 
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str, *, exact: bool = False) -> Self:
-        """Count the values of one partition; with `exact` each distinct value has a bin of its own, however many.
-
-        Raises:
-            BadData: an infinity.
-
-        Memory: three columns at a time on the device; at most `MAX_BINS` keys and counts per column go to the host,
-        with `exact` all.
-        """
+        """Count the values of one partition; with `exact` each distinct value has a bin. Refuses infinities."""
         limit = sys.maxsize if exact else MAX_BINS
         histograms = tuple(Histogram.of(column, backend, limit) for column in columns.values())
         for item in histograms:
@@ -153,18 +123,15 @@ class Quantiles:
                 refuse(columns, backend, where)
         return cls(tuple(columns), histograms)
 
-    def __add__(self, other: Self) -> Self:
-        return type(self)(self.names, tuple(a + b for a, b in zip(self.histograms, other.histograms, strict=True)))
-
     @property
     def totals(self) -> list[int]:
         """The number of values of each column."""
-        return [item.total for item in self.histograms]
+        return [item.total for item in self.columns]
 
-    def filled(self, values: Mapping[str, Any]) -> Self:
-        """Return the histograms with each missing value replaced by `values[name]`."""
-        pairs = zip(self.names, self.histograms, strict=True)
-        return type(self)(self.names, tuple(item.filled(float(values[name])) for name, item in pairs))
+    @property
+    def relative_errors(self) -> Any:
+        """The largest errors of quantiles relative to the true ones, C float64; 0 where exact."""
+        return np.array([item.relative_error for item in self.columns])
 
 
 def _to_sortable(values: Array) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, select
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import refuse, stack_rows
+from gpupipe.preprocessing.numeric import any_true, refuse, stack_rows
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,8 @@ class GatheredRows:
 
     As long as there are at most `max_rows` all are kept. Beyond that a row is kept if the first `halvings` bits of
     splitmix64(seed, its number) are zero, with as few halvings as do: about half of `max_rows` or more stay, and which
-    ones depends on the rows' numbers alone, not on partitions or their order.
-
-    Args:
-        names: the columns, F of them.
-        blocks: arrays of n x F float64, NaN where missing.
-        numbers: for each block the numbers of its rows in the dataset, n int64.
-        num_rows: how many rows there were.
-        max_rows: how many are kept at most.
-        seed: of the sample.
-        backend: where the blocks live.
-        halvings: how often the sample was thinned out.
+    ones depends on the rows' numbers alone, not on partitions or their order. `blocks` are n x F float64, NaN where
+    missing, `numbers` those of their rows in the dataset.
     """
 
     names: tuple[str, ...]
@@ -46,16 +37,10 @@ class GatheredRows:
     def of(
         cls, columns: Columns, backend: Backend, where: str, *, row_numbers: Array | None, max_rows: int, seed: int
     ) -> Self:
-        """Sample the rows of one partition. Without `row_numbers` they are numbered from 0.
-
-        Raises:
-            BadData: an infinity.
-
-        Memory: one n x F float64 array on the device, which the summary keeps.
-        """
+        """Sample the rows of one partition, numbered from 0 without `row_numbers`; refuses infinities."""
         xp = backend.xp
         block = xp.ascontiguousarray(stack_rows(columns, slice(None), xp).T)
-        if backend.to_host(xp.isinf(block).any()[None])[0]:
+        if any_true([xp.isinf(block).any()], backend):
             refuse(columns, backend, where)
         numbers = xp.arange(len(block)) if row_numbers is None else row_numbers
         return cls(tuple(columns), (block,), (numbers,), len(block), max_rows, seed, backend).within_limit()
@@ -63,13 +48,8 @@ class GatheredRows:
     def __add__(self, other: Self) -> Self:
         halvings = max(self.halvings, other.halvings)
         mine, theirs = self.thinned(halvings), other.thinned(halvings)
-        joined = replace(
-            mine,
-            blocks=(*mine.blocks, *theirs.blocks),
-            numbers=(*mine.numbers, *theirs.numbers),
-            num_rows=self.num_rows + other.num_rows,
-        )
-        return joined.within_limit()
+        blocks, numbers = (*mine.blocks, *theirs.blocks), (*mine.numbers, *theirs.numbers)
+        return replace(mine, blocks=blocks, numbers=numbers, num_rows=self.num_rows + other.num_rows).within_limit()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with rows on the host: it is sent from a worker to the driver, which does not use GPUs."""
@@ -86,11 +66,9 @@ class GatheredRows:
         return True
 
     def on(self, backend: Backend) -> Self:
-        """Return the same rows on that backend's device. Memory: a copy on the device."""
-        move = backend.to_device
-        return replace(
-            self, backend=backend, blocks=tuple(map(move, self.blocks)), numbers=tuple(map(move, self.numbers))
-        )
+        """Return the same rows on that backend's device."""
+        blocks, numbers = (tuple(map(backend.to_device, arrays)) for arrays in (self.blocks, self.numbers))
+        return replace(self, backend=backend, blocks=blocks, numbers=numbers)
 
     def within_limit(self) -> Self:
         """Halve the sample until at most `max_rows` are left."""
@@ -120,10 +98,7 @@ class GatheredRows:
         return replace(self, blocks=tuple(xp.where(xp.isnan(block), fill, block) for block in self.blocks))
 
     def block(self) -> Array:
-        """Return all kept rows by number: m x F float64, private to the caller.
-
-        Memory: a copy on the device; with the blocks it is made of, twice the rows.
-        """
+        """Return all kept rows by number: m x F float64, private to the caller."""
         xp = self.backend.xp
         return xp.concatenate(self.blocks)[xp.argsort(xp.concatenate(self.numbers))]
 

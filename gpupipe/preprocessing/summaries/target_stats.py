@@ -15,22 +15,19 @@ from gpupipe.backend.float_kernels import GroupSums
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, num_rows
-from gpupipe.preprocessing.summaries.counts import integers
+from gpupipe.preprocessing.summaries.counts import DIRECT_RANGE, integers
 from gpupipe.schema import FLOATS, INTEGERS
 
-# Integers are numbered by direct addressing where their range is at most this, or the number of rows if that is more.
-_DIRECT_RANGE = 1 << 16
+# Parts wait to be merged until together they have this many categories: merging a thousand small ones one by one would
+# go through the large one they make a thousand times.
+_WAITING = 1 << 18
 
 
 @dataclass(frozen=True)
 class MeanStats:
-    """Target moments: T numbers in N categories (and a last one, missing) and K folds, as in `Moments`.
+    """Target moments: of T numbers in K folds and N categories (and a last one, missing), as in `Moments`.
 
-    Args:
-        categories: N distinct values.
-        count: rows, K x (N + 1) int64.
-        mean: K x (N + 1) x T float64, 0 where there is no row.
-        m2: sums of squared deviations from the mean, K x (N + 1) x T float64.
+    `count` (rows) is K x (N + 1), `mean` and `m2` are K x (N + 1) x T.
     """
 
     categories: Dictionary
@@ -40,18 +37,9 @@ class MeanStats:
 
     @classmethod
     def of(
-        cls,
-        codes: Array,
-        categories: Dictionary,
-        folds: Array,
-        num_folds: int,
-        target: Sequence[Array],
-        backend: Backend,
+        cls, codes: Array, categories: Dictionary, folds: Array, num_folds: int, target: list[Array], backend: Backend
     ) -> Self:
-        """Compute the statistics of one partition, for T arrays of numbers without missing ones.
-
-        Memory: two temporaries of 8 bytes a row, on a GPU six; three numbers per cell go to the host.
-        """
+        """Compute the statistics of one partition, for T arrays of numbers without missing ones."""
         xp, width = backend.xp, len(categories) + 1
         cell, size = folds * width + codes, num_folds * width
         count, sums = xp.bincount(cell, minlength=size), GroupSums(cell, size, xp)
@@ -64,10 +52,8 @@ class MeanStats:
             found += [mean + rest / divisor, xp.maximum(square - rest * rest / divisor, 0.0)]
         table = backend.to_host(xp.stack(found, axis=-1)).reshape(num_folds, width, -1)
         used = np.append(table[:, :-1, 0].any(axis=0), True)
-        table = table[:, used]
-        return cls(
-            _take_used(categories, used[:-1]), table[..., 0].astype(np.int64), table[..., 1::2], table[..., 2::2]
-        )
+        table, categories = table[:, used], _take_used(categories, used[:-1])
+        return cls(categories, table[..., 0].astype(np.int64), table[..., 1::2], table[..., 2::2])
 
     @classmethod
     def merged(cls, parts: Sequence[Self]) -> Self:
@@ -101,13 +87,7 @@ class MeanStats:
 
 @dataclass(frozen=True)
 class ClassCounts:
-    """Target class counts: C classes in N categories (and a last one, missing) and K folds.
-
-    Args:
-        categories: N distinct values.
-        classes: C distinct values.
-        counts: K x (N + 1) x C int64.
-    """
+    """Target class counts: K folds x N categories (and a last one, missing) x C classes, int64."""
 
     categories: Dictionary
     classes: Dictionary
@@ -117,10 +97,7 @@ class ClassCounts:
     def of(
         cls, codes: Array, categories: Dictionary, folds: Array, num_folds: int, target: Column, backend: Backend
     ) -> Self:
-        """Count the classes of one partition, for a target without missing values.
-
-        Memory: two temporaries of 8 bytes a row; a count per cell and class goes to the host.
-        """
+        """Count the classes of one partition, for a target without missing values."""
         xp = backend.xp
         of_class, classes = encode_values(target, backend)
         width, depth = len(categories) + 1, len(classes) + 1
@@ -152,10 +129,7 @@ class ClassCounts:
 
 
 def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
-    """Return codes in a dictionary of distinct values, its length where a row is missing, and the dictionary.
-
-    Memory: n int64 on the device, and a sort of the values where they are integers of a wide range.
-    """
+    """Return codes in a dictionary of distinct values, its length where a row is missing, and the dictionary."""
     xp = backend.xp
     if column.dictionary is not None:
         codes = column.data.astype("int64")
@@ -166,7 +140,7 @@ def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     places = None
     if column.dtype not in FLOATS and len(present):
         low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
-        if high - low < max(_DIRECT_RANGE, len(data)):
+        if high - low < max(DIRECT_RANGE, len(data)):
             places = (present - present.dtype.type(low)).astype("int64")
             values = np.arange(high - low + 1, dtype=np.uint64).astype(data.dtype) + data.dtype.type(low)
     if places is None:
@@ -187,14 +161,9 @@ def _take_used(values: Dictionary, used: Any) -> Dictionary:
 def _unite_categories(parts: Sequence[Any]) -> tuple[Dictionary, list[Any]]:
     """Return the categories of all parts, and for each part the positions of its own, missing last."""
     categories = unite_dictionaries([part.categories for part in parts])
-    return categories, [
-        np.append(find_positions(part.categories, categories), len(categories)).astype(np.int64) for part in parts
-    ]
+    found = [find_positions(part.categories, categories) for part in parts]
+    return categories, [np.append(places, len(categories)).astype(np.int64) for places in found]
 
-
-# Parts wait to be merged until together they have this many categories: merging a thousand small ones one by one would
-# go through the large one they make a thousand times.
-_WAITING = 1 << 18
 
 _Parts = tuple[Any, ...]  # of MeanStats or of ClassCounts, one kind
 
@@ -203,12 +172,8 @@ _Parts = tuple[Any, ...]  # of MeanStats or of ClassCounts, one kind
 class TargetSummary:
     """Target statistics by category and fold, for some columns.
 
-    Args:
-        names, dtypes: of the columns.
-        targets: names of the targets.
-        columns: for each column, cells that wait to be merged.
-        whole: the same for all rows, as the missing ones of a column without a category.
-        is_binary: whether each value of the target is a boolean, or the integer 0 or 1.
+    `columns` are the parts of each one that wait to be merged, `whole` those of all rows, as the missing ones of a
+    column without a category. The target is binary if each value is a boolean, or the integer 0 or 1.
     """
 
     names: tuple[str, ...]
@@ -224,45 +189,29 @@ class TargetSummary:
     ) -> Self:
         """Summarize one partition.
 
-        Args:
-            columns: the categories.
-            target: by name, without missing values.
-            folds: the fold of each row, n int64.
-            num_folds: how many there are.
-            kind: `"auto"` (strings and booleans are classes), `"continuous"`, or anything else for classes.
-            where: the step, for messages.
-            backend: where the columns live.
-
-        Raises:
-            BadConfig: the target is not of that kind.
-            BadData: a number is infinite, missing or beyond 1e145.
-
-        Memory: three temporaries of 8 bytes a row; a few numbers per category and fold go to the host.
+        The target has no missing values; `folds` are those of the rows. The kind is `"auto"` (strings and booleans are
+        classes), `"continuous"`, or anything else for classes. Refuses a target that is not of that kind, and numbers
+        that are infinite or beyond 1e145.
         """
         xp = backend.xp
         dtypes = {item.dtype for item in target.values()}
         if kind == "auto" and len(target) > 1 and dtypes == {"bool"}:
             kind = "continuous"  # the mean of a condition is how often it holds
+        none = xp.zeros(num_rows(columns), dtype="int64"), make_dictionary([], "string")
+        encoded = [*(encode_values(column, backend) for column in columns.values()), none]
         if (kind == "auto" and dtypes & {"string", "bool"}) or kind not in ("auto", "continuous"):
             if len(target) > 1:
                 raise _unfit(where, target, "several targets have to be numbers", "one target, or int(...) of each")
             (labels,) = target.values()
-            made: list[Any] = [
-                ClassCounts.of(*codes, folds, num_folds, labels, backend) for codes in _codes(columns, backend)
-            ]
+            made: list[Any] = [ClassCounts.of(*codes, folds, num_folds, labels, backend) for codes in encoded]
         else:
             if dtypes & {"string", "timestamp"}:
                 raise _unfit(where, target, "it is no number", "target_type='auto' for text, or the time since another")
             values = [_check_values(floats(item, xp), name, where, backend) for name, item in target.items()]
-            made = [MeanStats.of(*codes, folds, num_folds, values, backend) for codes in _codes(columns, backend)]
-        return cls(
-            tuple(columns),
-            tuple(item.dtype for item in columns.values()),
-            tuple(target),
-            tuple((cells,) for cells in made[:-1]),
-            (made[-1],),
-            all(_is_binary(item, backend) for item in target.values()),
-        )
+            made = [MeanStats.of(*codes, folds, num_folds, values, backend) for codes in encoded]
+        *parts, whole = ((cells,) for cells in made)
+        dtypes_in, is_binary = (c.dtype for c in columns.values()), all(_is_binary(c, backend) for c in target.values())
+        return cls(tuple(columns), tuple(dtypes_in), tuple(target), tuple(parts), whole, is_binary)
 
     def __add__(self, other: Self) -> Self:
         pairs = zip((*self.columns, self.whole), (*other.columns, other.whole), strict=True)
@@ -274,12 +223,6 @@ class TargetSummary:
         """Return the statistics of each column, and of all rows, as `MeanStats` or `ClassCounts`."""
         *columns, whole = (_one(parts) for parts in (*self.columns, self.whole))
         return columns, whole
-
-
-def _codes(columns: Columns, backend: Backend) -> Sequence[tuple[Array, Any]]:
-    """Return codes and dictionary of each column, and of one without a category."""
-    none = backend.xp.zeros(num_rows(columns), dtype="int64"), make_dictionary([], "string")
-    return [*(encode_values(column, backend) for column in columns.values()), none]
 
 
 def _waiting(parts: _Parts) -> _Parts:
@@ -295,12 +238,11 @@ def _check_values(values: Array, name: str, where: str, backend: Backend) -> Arr
     xp = backend.xp
     bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
     if bad:
-        raise BadData(
-            f"{where}, target {name!r}",
+        problem, remedy = (
             f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}",
-            expected="finite numbers",
-            remedy="a Filter before, or another unit",
+            "another unit, or Filter",
         )
+        raise BadData(f"{where}, target {name!r}", problem, expected="finite numbers", remedy=remedy)
     return values
 
 
@@ -311,10 +253,6 @@ def _is_binary(column: Column, backend: Backend) -> bool:
 
 
 def _unfit(where: str, target: Columns, problem: str, remedy: str) -> BadConfig:
-    return BadConfig(
-        where,
-        problem,
-        got={name: column.dtype for name, column in target.items()},
-        expected="a number per row and target, or one target of classes",
-        remedy=remedy,
-    )
+    got = {name: column.dtype for name, column in target.items()}
+    expected = "a number per row and target, or one target of classes"
+    return BadConfig(where, problem, got=got, expected=expected, remedy=remedy)

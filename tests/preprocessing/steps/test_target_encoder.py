@@ -215,7 +215,7 @@ def test_after_a_file_only_transform_is_left() -> None:
     with pytest.raises(errors.NotFitted, match="its single folds"):
         again.cross_fitted_columns(columns, CPU, np.arange(3))
     sent = pickle.loads(pickle.dumps(step))
-    assert sent._folds.keys() == step._folds.keys() and not sent._lookups._prepared
+    assert sent._folds.keys() == step._folds.keys() and not sent._lookups
 
 
 @pytest.mark.parametrize(

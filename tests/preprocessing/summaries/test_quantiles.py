@@ -31,11 +31,11 @@ def test_few_values_are_exact(values: list[float]) -> None:
     assert found.relative_error == 0.0
     if present:
         for share in SHARES:
-            assert found.quantile(share) == pytest.approx(np.quantile(present, share), rel=1e-12, abs=1e-300)
+            assert found.quantiles(share) == pytest.approx(np.quantile(present, share), rel=1e-12, abs=1e-300)
 
 
 def test_the_median_of_an_even_number_is_their_middle() -> None:
-    assert histogram([1.0, 2.0, 10.0, 30.0]).quantile(0.5) == 6.0
+    assert histogram([1.0, 2.0, 10.0, 30.0]).quantiles(0.5) == 6.0
 
 
 @pytest.mark.parametrize("name", ["normal", "offset", "lognormal", "uniform", "integers", "both signs"])
@@ -58,7 +58,7 @@ def test_many_values_stay_within_the_stated_error(name: str) -> None:
         # Between neighbours the interpolated value may lie on either side of the one wanted.
         near = sorted(np.quantile(values, [share], method=m)[0] for m in ("lower", "higher"))
         room = found.relative_error * max(abs(wanted), *map(abs, near))
-        assert near[0] - room <= found.quantile(share) <= near[1] + room
+        assert near[0] - room <= found.quantiles(share) <= near[1] + room
 
 
 @settings(deadline=None, max_examples=20)
@@ -86,20 +86,20 @@ def test_bins_are_as_fine_as_the_limit_allows() -> None:
 
 def test_filling_counts_the_missing() -> None:
     found = histogram([1.0, np.nan, 3.0, np.nan]).filled(2.0)
-    assert (found.total, found.missing, found.quantile(0.5)) == (4, 0, 2.0)
+    assert (found.total, found.missing, found.quantiles(0.5)) == (4, 0, 2.0)
 
 
 def test_exact_keeps_every_value() -> None:
     values = np.random.default_rng(0).normal(size=quantiles.MAX_BINS + 5_000)
     column = {"x": Column("float64", values)}
-    found = quantiles.Quantiles.of(column, CPU, "here", exact=True).histograms[0]
+    found = quantiles.Quantiles.of(column, CPU, "here", exact=True).columns[0]
     assert found.relative_error == 0.0
     halves = [histogram(part, found.limit) for part in np.array_split(values, 2)]
     for share in SHARES:
         wanted = np.quantile(values, share)
-        assert found.quantile(share) == pytest.approx(wanted, rel=1e-14)
-        assert (halves[0] + halves[1]).quantile(share) == found.quantile(share)
-        assert histogram(values).quantile(share) == pytest.approx(wanted, rel=histogram(values).relative_error)
+        assert found.quantiles(share) == pytest.approx(wanted, rel=1e-14)
+        assert (halves[0] + halves[1]).quantiles(share) == found.quantiles(share)
+        assert histogram(values).quantiles(share) == pytest.approx(wanted, rel=histogram(values).relative_error)
     np.testing.assert_array_equal(found.values, np.sort(values))
 
 
