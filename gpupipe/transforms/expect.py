@@ -24,7 +24,7 @@ from gpupipe.support.validation import (
     check_bool,
     check_choice,
     check_names,
-    check_number,
+    is_number,
     is_sequence,
     refuse_argument,
 )
@@ -94,7 +94,7 @@ class Expect(Transform):
             not in the data are not checked, and `unique` is checked within each partition.
 
     Raises:
-        BadConfig: a rule that makes no sense, or that the column's type cannot have (at `output_schema`).
+        BadConfig: no rule, one that makes no sense, or one that the column's type cannot have (at `output_schema`).
         BadData: with `on_violation="raise"`; names column, count and value.
 
     Memory: a boolean per row at a time; one number per rule and partition goes to the host. For `unique` 8 bytes per
@@ -124,12 +124,20 @@ class Expect(Transform):
     ) -> None:
         check_names(self, empty=False, columns=columns)
         for name, end in (("min", min), ("max", max)):
-            if not isinstance(end, str | date | np.datetime64):
-                check_number(self, "(-inf, inf)", None, **{name: end})
+            is_finite = is_number(end) and math.isfinite(end)
+            if not (end is None or is_finite or isinstance(end, str | date | np.datetime64)):
+                raise refuse_argument(self, name, end, "a finite number, or a time as text in ISO 8601", f"{name}=0")
         check_bool(self, nullable=nullable, unique=unique)
         check_choice(self, ("count", "raise"), on_violation=on_violation)
-        if not (values is None or is_sequence(values)):
-            raise refuse_argument(self, "values", values, "a list of values", example=["..."])
+        if values is not None and not (is_sequence(values) and len(values)):
+            raise refuse_argument(self, "values", values, "a list of values", "values=['...']")
+        if min is None and max is None and nullable and values is None and not unique:
+            raise BadConfig(
+                "Expect",
+                "no rule is given",
+                expected="one or more of min=, max=, nullable=False, values=, unique=True",
+                remedy=f"Expect({columns!r}, nullable=False)",
+            )
         self.columns, self.min, self.max, self.nullable = as_list(columns), _plain(min), _plain(max), nullable
         self.values = None if values is None else list(map(_plain, values))
         self.unique, self.on_violation = unique, on_violation

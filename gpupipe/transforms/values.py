@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -16,7 +17,7 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_instance, check_names, check_number, is_bool, refuse_argument
+from gpupipe.support.validation import check_instance, check_names, is_bool, is_number, refuse_argument
 from gpupipe.transforms.transform import Transform
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
@@ -50,8 +51,9 @@ class Clip(Transform):
             if end is not None and hasattr(end, "isoformat"):
                 expected = "a number, or a time as text in ISO 8601"
                 raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
-            if not isinstance(end, str | int) or is_bool(end):  # an integer may be beyond a float
-                check_number(self, "[-inf, inf]", None, **{name: end})
+            is_integer = isinstance(end, int) and not is_bool(end)  # which may be beyond a float
+            if not (end is None or isinstance(end, str) or is_integer or (is_number(end) and not math.isnan(end))):
+                raise refuse_argument(self, name, end, "a number, or a time as text in ISO 8601", f"{name}=0")
         if low is None and high is None:
             raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")
         self.columns = as_list(columns)

@@ -250,11 +250,33 @@ def test_what_makes_no_sense_is_refused_before_anything_is_read(step: Any, error
     assert data.reads.passes == 0
 
 
-def test_arguments_that_make_no_sense() -> None:
-    for name, value in {"columns": 3, "min": [1], "nullable": "no", "values": "ab", "on_violation": "ignore"}.items():
-        with pytest.raises(errors.BadConfig) as caught:
-            T.Expect(**{"columns": "x", name: value})
-        assert caught.value.where == f"Expect({name}=)"
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("columns", 3, "columns=['...']"),
+        ("min", [1], "min=0"),
+        ("min", np.nan, "min=0"),
+        ("max", True, "max=0"),
+        ("nullable", "no", "nullable=True"),
+        ("values", "ab", "values=['...']"),
+        ("values", [], "values=['...']"),
+        ("on_violation", "ignore", "on_violation='count'"),
+    ],
+)
+def test_arguments_that_make_no_sense(name: str, value: Any, remedy: str) -> None:
+    with pytest.raises(errors.BadConfig) as caught:
+        T.Expect(**{"columns": "x", name: value})
+    assert (caught.value.where, caught.value.got) == (f"Expect({name}=)", value)
+    assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize("given", [{}, {"min": None, "values": None}, {"nullable": True, "on_violation": "raise"}])
+def test_an_expectation_without_a_rule_is_refused_with_those_there_are(given: Any) -> None:
+    with pytest.raises(errors.BadConfig) as caught:
+        T.Expect("x", **given)
+    assert caught.value.where == "Expect"
+    assert all(f"{rule}=" in caught.value.expected for rule in ("min", "max", "nullable", "values", "unique"))
+    assert caught.value.remedy == "Expect('x', nullable=False)"
 
 
 def test_reports_show_themselves_and_escape_what_they_show() -> None:

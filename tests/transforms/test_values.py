@@ -135,3 +135,10 @@ def test_replacements_are_saved_with_keys_that_are_no_text(tmp_path: Path) -> No
     loaded = gp.load(tmp_path / "p").pipeline
     assert repr(loaded.steps[0]) == repr(step)
     pd.testing.assert_frame_equal(loaded.transform(frame), step.transform(frame))
+
+
+@pytest.mark.parametrize("end", [[1], True, np.nan])
+def test_an_end_that_makes_no_sense_has_a_remedy_that_works(end: Any) -> None:
+    with pytest.raises(errors.BadConfig) as caught:
+        T.Clip("x", low=end)
+    assert (caught.value.where, caught.value.remedy) == ("Clip(low=)", "low=0")

@@ -194,7 +194,7 @@ class RowIdFilter:
         with writing_scratch(spool.folder), path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (num_rows,)})
             for some in ids:
-                file.write(some.astype("<u8").tobytes())
+                file.write(np.ascontiguousarray(some, dtype="<u8").data)
         return cls(spool.keep(path), made_by, spool)
 
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:

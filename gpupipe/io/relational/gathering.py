@@ -154,7 +154,7 @@ class Gathered:
     def column(self, name: str) -> Iterator[Any]:
         """Read a numeric column without missing values, and yield it in batches as NumPy arrays."""
         if not self._files:
-            yield self.table[name].to_numpy()
+            yield from (chunk.to_numpy() for chunk in self.table[name].chunks)
         for path in self.paths:
             for batch in pq.ParquetFile(path).iter_batches(columns=[name]):
                 yield batch.column(0).to_numpy()

@@ -168,6 +168,8 @@ class _Aggregate:
                 # -0.0 becomes 0.0; adding 0.0 would do that on some engines only.
                 alike = pl.when(values == 0.0).then(values.abs()).otherwise(values) if wide in FLOATS else values
                 found = getattr(alike, self.function)()
+            case "median":  # `median` goes from the lower value by a half of the distance: NaN from -inf
+                found = values.cast(pl.Float64).quantile(0.5, "midpoint")
             case _:
                 found = getattr(values.cast(pl.Float64), self.function)()
         return found.alias(self.name)

@@ -84,6 +84,24 @@ def test_types_are_those_of_pandas() -> None:
     assert found.dtypes.astype(str).to_dict() == wanted.dtypes.astype(str).to_dict()
 
 
+INF = np.inf
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("values", [[-INF, 1], [1, INF], [INF, INF], [-INF, -INF, 1, 2], [-3, INF, 5, -INF]])
+def test_a_median_beside_an_infinity_is_that_of_numpy(values: list[float], dtype: str) -> None:
+    table = gp.from_frame(pa.table({"k": ["a"] * len(values), "x": pa.array(values, dtype)}))
+    assert table.group_by("k").agg(middle=("x", "median")).compute()["middle"].tolist() == [np.median(values)]
+
+
+def test_a_median_between_two_infinities_is_missing() -> None:
+    table = gp.from_frame(pd.DataFrame({"k": [1, 1, 2], "x": [-INF, INF, 3.0]}))
+    assert rows_of(table.group_by("k").agg(middle=("x", "median"))) == [
+        {"k": 1, "middle": None},
+        {"k": 2, "middle": 3.0},
+    ]
+
+
 INTEGERS = {"int64": st.integers(-(2**63), 2**63 - 1), "uint64": st.integers(0, 2**64 - 1)}
 
 
