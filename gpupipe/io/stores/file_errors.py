@@ -42,7 +42,8 @@ def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile
         f"damaged or cut off: {size} bytes, the footer cannot be read ({one_line(cause)})",
         got=tail[-4:],
         expected=f"{kind} with its footer",
-        remedy="copy or write the file again",
+        remedy="the file copied or written again (write_parquet(..., overwrite=True) where that wrote it); or "
+        "on_bad='skip', which reads the others",
     )
 
 
