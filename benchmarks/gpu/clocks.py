@@ -12,7 +12,7 @@ import pynvml
 from environment import spread
 
 from gpupipe.backend.device.probe import probe
-from gpupipe.support.nvml import throttles
+from gpupipe.training.callbacks.callback import SLOWDOWNS
 
 __all__ = ["card", "watched"]
 
@@ -65,7 +65,8 @@ def watched(nvml: Any = pynvml) -> Iterator[dict[str, Any]]:
         }
         while True:
             found, looks = _answers(asked, nvml), looks + 1
-            reasons.update(throttles(int(found.pop("throttled", 0))))
+            throttled = int(found.pop("throttled", 0))
+            reasons.update(reason for bit, reason in SLOWDOWNS.items() if throttled & bit)
             for name, value in found.items():
                 samples.setdefault(name, []).append(float(value))
             if ended.wait(EVERY):

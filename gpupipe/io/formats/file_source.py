@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from copy import copy
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self, TypeVar
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -194,6 +196,7 @@ class TableFile(Protocol):
 
 
 _UTC = "timestamp[us, tz=UTC]"
+_PADDED = Reading("int64", change="leading zeros in the folder's name are no part of the number")
 Files = TypeVar("Files", bound="TableFile")
 
 
@@ -231,6 +234,10 @@ def agree_on_schema(
             policy.refuse(file.origin.path, error)
         else:
             kept[number] = file
+            for name in map(unquote, re.findall(r"/([^/=]+)=-?0[0-9]", file.origin.path)):
+                key = None if name in file.schema.names else file.origin.keys.get(name)
+                if key is not None and pa.types.is_integer(key.type):
+                    policy.convert(file.origin.path, {name: (key.type, _PADDED)})
             for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
                 twice.add(name)
                 told = f"column {name!r} is in the file and in its folder's name; the files' own is read"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
@@ -24,7 +25,7 @@ from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
 from gpupipe.io.relational.text_file import TextFile, open_text
-from gpupipe.io.relational.text_values import BLOCK_BYTES, Column
+from gpupipe.io.relational.text_values import BLOCK_BYTES, DIRECTIVE, Column
 from gpupipe.io.stores.find_files import Input, PathLike, find_files
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import DTYPES, LISTS, Schema
@@ -38,6 +39,7 @@ from gpupipe.support.validation import (
 )
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
+_log = logging.getLogger("gpupipe")
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
 _NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
@@ -225,14 +227,16 @@ def _check_form(form: CsvForm, backend: str) -> None:
             expected="two characters",
             remedy="decimal=',', thousands='.'",
         )
-    unknown = [one for one in form.timestamp_formats if re.sub("%[YmdHIMSfyjpz%]", "", one).count("%")]
-    if unknown and backend == "gpu":
+    own, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
+    unknown = [one for one in form.timestamp_formats if "%" in re.sub(own, "", one)]
+    if unknown:
         raise BadConfig(
             "read_csv",
-            "timestamp_formats has a directive that cuDF does not know",
+            f"timestamp_formats has a directive that {library} does not know",
             got=unknown[0],
-            expected="%Y %m %d %H %I %M %S %f %y %j %p %z",
-            remedy="backend='cpu', or the column as text by dtypes=",
+            expected="%Y %m %d %H %I %M %S %f %y %j %p %z"
+            + ("" if backend == "gpu" else " %b %B %a %A %e %k %l %.f %T %R %F %D and the others of strftime, but %Z"),
+            remedy=("backend='cpu', or " if backend == "gpu" else "") + "the column as text by dtypes=",
         )
     if "" not in form.null_values and backend == "gpu":
         raise BadConfig(
@@ -350,7 +354,12 @@ class _CsvParser(_Parser):
             if name not in known:
                 raise ColumnNotFound.among(one.path, name, known)
         wanted = [name for name in file.names if self._chosen is None or name in self._chosen]
-        return file.infer(self._asked, wanted or file.names[:1])
+        found = file.infer(self._asked, wanted or file.names[:1])
+        texts = [name for name, column in found.items() if pa.types.is_large_string(column.kind)]
+        if self._form.timestamp_formats and texts and not any(column.formats for column in found.values()):
+            formats = ", ".join(map(repr, self._form.timestamp_formats))
+            _log.warning("%s: no column has times in timestamp_formats=%s; text are %s", one.path, formats, texts)
+        return found
 
 
 class _JsonParser(_Parser):

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.relational.text_file import REWRITTEN, TextFile
-from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, parse
+from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, invalidate, parse
 from gpupipe.scratch import writing_scratch
 from gpupipe.support.text import format_count
 
@@ -56,7 +56,9 @@ class CsvForm:
     def number(self, text: pl.Expr) -> pl.Expr:
         """Rewrite numbers with a decimal point and without thousands separators."""
         if self.thousands:
-            text = text.str.replace_all(self.thousands, "", literal=True)
+            mark, text = re.escape(self.thousands), text.str.strip_chars()
+            misplaced = text.str.contains(f"^[-+]?{mark}|{re.escape(self.decimal)}.*{mark}")
+            text = invalidate(text, misplaced).str.replace_all(self.thousands, "", literal=True)
         if self.decimal != ".":
             text = text.str.replace_all(".", "_", literal=True).str.replace_all(self.decimal, ".", literal=True)
         return text
@@ -132,7 +134,7 @@ class CsvFile(TextFile):
         return self._infer_columns(texts, asked)
 
     def _infer_columns(self, texts: pl.DataFrame, asked: Mapping[str, str]) -> dict[str, Column]:
-        numbers = texts.select(self._form.number(pl.col(name)) for name in texts.columns)
+        numbers = texts.select(self._form.number(pl.col(name)).alias(name) for name in texts.columns)
         formats = self._form.timestamp_formats
         return {name: infer(texts[name], numbers[name], asked.get(name), formats) for name in texts.columns}
 
@@ -293,12 +295,17 @@ class CsvFile(TextFile):
                     continue
                 num_rows += 1
                 if len(row) != len(self.names):
+                    are_named = self._form.names is not None
+                    remedy = "quotes around values that hold the delimiter, or delimiter="
                     raise BadFile(
                         self._path,
                         f"row {num_rows} has {format_count(len(row), 'value')}",
                         got=self._form.delimiter.join(row),
-                        expected=f"{format_count(len(self.names), 'value')}, as in the first row",
-                        remedy="quotes around values that hold the delimiter, or delimiter=",
+                        expected=f"{format_count(len(self.names), 'value')}, as in "
+                        + ("names=" if are_named else "the first row"),
+                        remedy=f"names= with {format_count(len(row), 'name')}; or {remedy}"
+                        if are_named and num_rows == 1
+                        else remedy,
                     )
                 writer.writerow(row)
         self._text, self._is_rewritten = self._copy, True

@@ -150,8 +150,8 @@ class TextFile(ABC):
                     careful = True
                 elif not self._repair(columns):
                     raise
-        zoned = [name for name, one in columns.items() if one.kind == pa.timestamp("us", "UTC") and not one.change]
-        changes = find_offset_changes(self._texts(zoned)) if careful and zoned else {}
+        zoned = [name for name, one in columns.items() if one.may_change(careful=careful)]
+        changes = find_offset_changes(self._texts(zoned)) if zoned else {}
         return columns | {name: replace(columns[name], change=change) for name, change in changes.items()}
 
     def _infer_late_columns(self, names: Sequence[str]) -> dict[str, Column]:

@@ -18,7 +18,7 @@ BLOCK_BYTES = 8 << 20
 _UTC = pa.timestamp("us", "UTC")
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
 NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
-_ZULU = tuple(f"%Y-%m-%d{gap}%H:%M:%SZ" for gap in ("T", " "))
+_ZULU = tuple(f"%Y-%m-%d{gap}%H:%M:%S{fraction}Z" for fraction in ("", "%.f") for gap in ("T", " "))
 _ZONED = tuple(f"%Y-%m-%d{gap}{clock}%#z" for clock in ("%H:%M:%S%.f", "%H:%M") for gap in ("T", " "))
 # Polars knows no hours without minutes, and no months without days.
 _PARTS = (
@@ -27,10 +27,11 @@ _PARTS = (
 )
 _ISO_FORMATS = (*NAIVE, *_ZULU, *_ZONED)
 _ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?$"
-_OFFSET = r":[0-9]{2}([.][0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$"
 _OFFSET_OF_UTC = r"(Z|[+-]00(:?00)?)$"
 _NANOSECONDS = r"[.][0-9]{7}"
 _ISO_LEAP = "[ T][0-9]+:[0-9]+:60"
+DIRECTIVE = r"%(?:[-_0]?[YCymbBhdeaAwuUWGgVjDxFvHkIlPpMSfRTXrcstn+]|[.]?[369]f|[.]f|:{0,3}z|#z|%)"
+"""What Polars parses; a %Z it would leave out."""
 _DIGITS = "YmdHIMSyekl"
 _SHORT = {"%T": "%H:%M:%S", "%X": "%H:%M:%S", "%r": "%I:%M:%S %p", "%c": "%a %b %e %H:%M:%S %Y"}
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
@@ -65,6 +66,10 @@ class Column:
     change: str = ""
     adapted: str = ""
 
+    def may_change(self, *, careful: bool) -> bool:
+        """Return whether its times may have offsets that no note tells of: not where each was parsed with a Z."""
+        return self.kind == _UTC and not self.change and (careful or not (self.format or "").endswith("Z"))
+
 
 def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequence[str]) -> Column:
     """Infer the type of a text column from all texts of some rows.
@@ -96,11 +101,17 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
 
 
 def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Return a text column for texts that are not all numbers or times; note leap seconds and offsets."""
+    """Return a text column for texts that are not all numbers or times; note leap seconds and mixed offsets."""
+    frame = pl.DataFrame({"": present})
+    if all(_is_missing(frame.head(1), tried, kind).all() for kind, tried in _list_formats(formats)):
+        return Column(arrow_type("string"))
     leaps = present.filter(_has_leap(present, formats))
     rest = present.filter(~_has_leap(present, formats))
-    are_times = len(leaps) > 0 and (rest.is_empty() or infer_time(rest, formats) is not None)
-    return Column(arrow_type("string"), change=LEAP if are_times else describe_offset_change(present))
+    if len(leaps) and (rest.is_empty() or infer_time(rest, formats) is not None):
+        return Column(arrow_type("string"), change=LEAP)
+    without, with_offset = (~_is_missing(frame, tried, kind) for kind, tried in _list_formats(formats))
+    is_mixed = without.any() and with_offset.any() and (without | with_offset).all()
+    return Column(arrow_type("string"), change=MIXED if is_mixed else "")
 
 
 def _infer_integer(numbers: pl.Series) -> Column:
@@ -125,42 +136,29 @@ def require_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
 
 def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:
     """Infer the formats of texts that are all times, all with an offset from UTC or all without; else return None."""
-    own = tuple(one for one in formats if "z" not in one)
-    candidates = [(pa.timestamp("us"), (*own, *NAIVE))]
-    if present.is_empty() or _has_leap(present, formats).any():
+    if present.is_empty() or _has_leap(present, formats).any() or not (formats or _all_match(present, _ISO)):
         return None
-    if zoned := tuple(one for one in formats if "z" in one):
-        candidates.append((_UTC, zoned))
-    if _all_match(present, _OFFSET):
-        candidates = [(_UTC, (*zoned, *_ZULU, *_ZONED))]
-    elif not formats and not _all_match(present, _ISO):
-        return None
-    for kind, tried in candidates:
-        frame = pl.DataFrame({"": present})
-        fitting = [one for one in tried if frame.head(1).select(_parse_time(pl.col(""), one, kind)).item() is not None]
-        fitting = [
-            one for one in fitting if not frame.select(_parse_time(pl.col(""), one, kind).is_null().any()).item()
-        ]
-        if fitting or not frame.select(_parse_times(pl.col(""), tried, kind, strict=False).is_null().any()).item():
+    frame = pl.DataFrame({"": present})
+    for kind, tried in _list_formats(formats):
+        fitting = [one for one in tried if not _is_missing(frame.head(1), (one,), kind).item()]
+        if not fitting:
+            continue
+        whole = next((one for one in fitting if not _is_missing(frame, (one,), kind).any()), None)
+        if whole is not None or not _is_missing(frame, tried, kind).any():
             unit = "ns" if present.str.contains(_NANOSECONDS).any() else "us"
-            format_ = fitting[0] if fitting else None
-            return Column(pa.timestamp(unit, kind.tz), format_, tried, change=describe_offset_change(present))
+            change = "" if kind.tz is None or _all_match(present, _OFFSET_OF_UTC) else OFFSETS
+            return Column(pa.timestamp(unit, kind.tz), whole, tried, change=change)
     return None
 
 
-def describe_offset_change(present: pl.Series) -> str:
-    """Describe what happens to the offsets of times in text; empty if there are none, or only those of UTC.
+def _list_formats(formats: Sequence[str]) -> list[tuple[pa.DataType, tuple[str, ...]]]:
+    """List the formats of times without an offset from UTC and of those with one, the caller's own first."""
+    naive = (*(one for one in formats if "z" not in one), *NAIVE)
+    return [(pa.timestamp("us"), naive), (_UTC, (*(one for one in formats if "z" in one), *_ZULU, *_ZONED))]
 
-    Example:
-        >>> describe_offset_change(pl.Series(["2020-01-01T00:00:00+02:00"])) == OFFSETS
-        True
-    """
-    zoned = present.str.contains(_OFFSET)
-    if not zoned.any():
-        return ""
-    if not zoned.all():
-        return MIXED if _all_match(present, _ISO) else ""
-    return "" if _all_match(present, _OFFSET_OF_UTC) else OFFSETS
+
+def _is_missing(frame: pl.DataFrame, formats: Sequence[str], kind: pa.DataType) -> pl.Series:
+    return frame.select(_parse_times(pl.col(""), formats, kind, strict=False).is_null()).to_series()
 
 
 def find_offset_changes(texts: pl.LazyFrame) -> dict[str, str]:
@@ -184,16 +182,16 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         return text
     if pa.types.is_timestamp(kind):
         formats = column.formats if careful or column.format is None else (column.format,)
-        text = _invalidate(text, _has_leap(text, formats))
+        text = invalidate(text, _has_leap(text, formats))
         if on_gpu:
             own = [_parse_time(text, one, kind) for one in formats if one not in _ISO_FORMATS]
             rest = pl.when(pl.all_horizontal(one.is_null() for one in own)).then(text) if own else text
             return pl.coalesce(*own, _parse_iso(rest, kind, strict=strict))
         if kind.unit == "us" and any("%.f" in one for one in formats):
-            text = _invalidate(text, text.str.contains(_NANOSECONDS))
+            text = invalidate(text, text.str.contains(_NANOSECONDS))
         return _parse_times(text, formats, kind, strict=strict)
     if pa.types.is_null(kind):
-        return _invalidate(text, text.is_not_null()).cast(pl.Float64, strict=strict)
+        return invalidate(text, text.is_not_null()).cast(pl.Float64, strict=strict)
     text = text.str.strip_chars()
     if pa.types.is_boolean(kind):
         is_true, is_false = text.is_in([*_TRUE, "1"]), text.is_in([*_FALSE, "0"])
@@ -201,11 +199,11 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         return digit.cast(pl.Int8, strict=strict).cast(pl.Boolean)
     if pa.types.is_float32(kind):
         wide = text.cast(pl.Float64, strict=False)
-        text = _invalidate(text, wide.is_finite() & (wide.abs() >= MOST_FLOAT32))
+        text = invalidate(text, wide.is_finite() & (wide.abs() >= MOST_FLOAT32))
         return text.cast(pl.Float64, strict=strict).cast(pl.Float32)
     if pa.types.is_integer(kind):
         if not column.is_asked:
-            text = _invalidate(text, text.str.contains("^([+]|-?0[0-9])"))
+            text = invalidate(text, text.str.contains("^([+]|-?0[0-9])"))
         return text.cast(INTEGERS[str(kind)], strict=strict)
     return text.cast(pl.Float64, strict=strict)
 
@@ -226,8 +224,9 @@ def _parse_times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, st
 
 
 def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False) -> pl.Expr:
-    # The formats that are written with a Z say no zone to Polars.
+    # The formats that are written with a Z say no zone to Polars, whose %z takes neither a Z nor hours alone.
     zone = kind.tz if "z" in form else None
+    form = re.sub("%:{0,3}z", "%#z", form)
     for part, needed, rest, first in _PARTS:
         if any(one in form for one in part) and not any(one in form for one in needed):
             text, form = text + pl.lit(f" {first}"), f"{form} {rest}"
@@ -240,7 +239,7 @@ def _parse_iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
     digits = "9" if kind.unit == "ns" else "6"
     clock = f"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{{1,{digits}}})?)?"
     rest = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
-    text = _invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{rest}$"))
+    text = invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{rest}$"))
     day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=strict, cache=False)
     minutes = _parse_number(text.str.slice(11, 2)) * 60 + _parse_number(text.str.slice(14, 2))
     seconds = _parse_number(text.str.extract("^.{16}:([0-9]{2})", 1))
@@ -283,7 +282,7 @@ def _parse_number(digits: pl.Expr) -> pl.Expr:
     return digits.cast(pl.Int64, strict=False).fill_null(0)
 
 
-def _invalidate(text: pl.Expr, where: pl.Expr) -> pl.Expr:
+def invalidate(text: pl.Expr, where: pl.Expr) -> pl.Expr:
     """Prefix some texts so that they parse as neither numbers nor times."""
     return pl.when(where).then(pl.lit("no ") + text).otherwise(text)
 

@@ -27,8 +27,9 @@ def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile
         problem = f"not {kind}, its first bytes differ"
         return BadFile(path, problem, got=head, expected=repr(magic), remedy=remedy)
     problem = f"damaged or cut off: {size} bytes, the footer cannot be read ({one_line(cause)})"
-    expected, remedy = f"{kind} with its footer", "copy or write the file again"
-    return BadFile(path, problem, got=tail[-4:], expected=expected, remedy=remedy)
+    remedy = "the file copied or written again (write_parquet(..., overwrite=True) where that wrote it); or "
+    remedy += "on_bad='skip', which reads the others"
+    return BadFile(path, problem, got=tail[-4:], expected=f"{kind} with its footer", remedy=remedy)
 
 
 def make_lost_file_error(path: str, cause: Exception) -> BadFile:

@@ -9,10 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.groups import FUNCTIONS
-from gpupipe.backend.groups import State
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions, sort_values, unite_dictionaries
+from gpupipe.backend.groups import FUNCTIONS, State, compute_result
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.categories import FIRST, find_lookup
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
@@ -21,7 +20,6 @@ from gpupipe.preprocessing.summaries.groups import (
     GroupTable,
     GroupTables,
     check_sizes,
-    compute_statistic,
     key_field,
     learn_ids,
 )
@@ -123,8 +121,8 @@ class GroupImputer(LearnedStep):
         """Return the statistic of each id's rows, NaN without a value, and that of all rows."""
         found, cpu = np.full(size, np.nan), select("cpu")
         if self.strategy == "mean":
-            found[ids] = compute_statistic("mean", merged, name)
-            overall = compute_statistic("mean", table.overall(merged), name)
+            found[ids] = compute_result("mean", merged, name)
+            overall = compute_result("mean", table.overall(merged), name)
             return found, overall[0] if len(overall) else np.nan
         values, counts = floats(cpu.column(merged, name), np), cpu.column(merged, State("size", self.by).name).data
         pick = _pick_median if self.strategy == "median" else _pick_most_frequent

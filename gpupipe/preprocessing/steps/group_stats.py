@@ -8,9 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.groups import FUNCTIONS
-from gpupipe.backend.groups import State
 from gpupipe.backend.columns import require_comparable
+from gpupipe.backend.groups import FUNCTIONS, State, compute_result
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.categories import FIRST, MISSING, find_lookup
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
@@ -20,7 +19,6 @@ from gpupipe.preprocessing.summaries.groups import (
     GroupTable,
     GroupTables,
     check_sizes,
-    compute_statistic,
     key_field,
     learn_ids,
 )
@@ -155,7 +153,7 @@ class GroupStats(LearnedStep):
                 places = self._places({key: cpu.column(found, key) for key in by}, cpu)
                 row = np.append(np.bincount(places, minlength=len(self.groups_) + 1)[:-1], 0)
             else:
-                row = np.append(compute_statistic(stat, groups, name)[kept], self._of_no_group(stat, overall, name))
+                row = np.append(compute_result(stat, groups, name)[kept], self._of_no_group(stat, overall, name))
             row = row.astype(np.int64) if stat in _COUNTS else np.where(np.isnan(row), row[-1], row)
             rows.setdefault(stat, []).append(row)
         for stat in _STATS:
@@ -168,7 +166,7 @@ class GroupStats(LearnedStep):
     def _of_no_group(self, stat: str, overall: Frame, name: str) -> float:
         if stat in (*_COUNTS, "sum"):
             return 0.0
-        found = compute_statistic(stat, overall, name)
+        found = compute_result(stat, overall, name)
         if self.handle_unknown == "missing":
             return float("nan")
         if not len(found) or np.isnan(found[0]):

@@ -9,15 +9,10 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.groups import State
-from gpupipe.backend.groups import aggregate_rows
-from gpupipe.backend.groups import compute_result
-from gpupipe.backend.groups import merge_states
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, sort_values
+from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
 from gpupipe.backend.hashing import KeyIndex
-from gpupipe.backend.groups import Groups
-from gpupipe.backend.groups import group_by_keys
 from gpupipe.errors import ColumnNotFound
 from gpupipe.preprocessing.categories import FIRST, MISSING, check_categories
 from gpupipe.preprocessing.learned_step import Columns
@@ -146,11 +141,6 @@ def learn_ids(column: Column) -> tuple[Any, Dictionary]:
     codes, values = encode_values(column, select("cpu"))
     vocabulary = sort_values(values.take(np.unique(codes[codes < len(values)])))
     return np.append(find_positions(values, vocabulary) + FIRST, MISSING)[codes], vocabulary
-
-
-def compute_statistic(function: str, table: Frame, name: str) -> Any:
-    """Return a function of a column's values in each group of a merged table, as float64."""
-    return floats(compute_result(function, table, Field(name, "float64"), select("cpu")), np)
 
 
 def check_sizes(columns: Columns, backend: Backend, where: str) -> None:

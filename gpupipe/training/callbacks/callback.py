@@ -21,7 +21,7 @@ from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import no_range
 
 EVERY = 1.0  # seconds between two looks at the GPU
-_SLOWDOWNS = {
+SLOWDOWNS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -269,6 +269,6 @@ class GpuStats(Callback):
                     self._samples.setdefault(name, []).append(value)
             with suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-                self._throttled.update(reason for bit, reason in _SLOWDOWNS.items() if reasons & bit)
+                self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)
             if self._ended.wait(self.every):
                 return

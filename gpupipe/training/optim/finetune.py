@@ -74,7 +74,8 @@ def load_weights(
     """
     _check_model("load_weights", model)
     check_bool(load_weights, strict=strict)
-    if not isinstance(weights, str | Path | Mapping):
+    given: Any = weights
+    if not isinstance(given, str | Path | Mapping):
         got, expected, remedy = (
             type(weights),
             "tensors by name, or a file's path",

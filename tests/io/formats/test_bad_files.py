@@ -264,3 +264,19 @@ def test_a_column_without_a_value_is_of_any_type(tmp_path: Path) -> None:
     pq.write_table(nothing, tmp_path / "0.parquet")
     with pytest.raises(SchemaMismatch, match=r"3\.parquet: column 'n' is string.\nExpected int8, as in .*/2\.parquet"):
         gp.read_parquet(tmp_path)
+
+
+def test_a_part_cut_short_is_named_with_what_helps(tmp_path: Path) -> None:
+    rows = gp.from_frame(pa.table({"n": list(range(9))}), num_partitions=3)
+    rows.write_parquet(tmp_path / "out")
+    part = tmp_path / "out" / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-30])
+    with pytest.raises(BadFile) as caught:
+        gp.read_parquet(tmp_path / "out")
+    assert caught.value.where == str(part)
+    assert "overwrite=True" in str(caught.value.remedy)
+    assert "on_bad='skip'" in str(caught.value.remedy)
+    dataset = gp.read_parquet(tmp_path / "out", on_bad="skip")
+    assert values(dataset, "n") == [0, 1, 2, 6, 7, 8]
+    rows.write_parquet(tmp_path / "out", overwrite=True)
+    assert values(gp.read_parquet(tmp_path / "out"), "n") == list(range(9))

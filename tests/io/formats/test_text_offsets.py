@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io import Dataset
 
 Reader = Callable[..., Dataset]
@@ -95,3 +95,68 @@ def test_a_column_without_a_name_is_a_column_with_a_note(tmp_path: Path) -> None
     (note,) = gp.read_csv(tmp_path / "b.csv").conversions
     assert "float64" in note.reason
     assert "without a name" in note.reason
+
+
+@both
+@pytest.mark.parametrize(
+    "times",
+    [["10:00:00+02:00"], ["lunch at 12:00:00Z", AHEAD], ["01/02/2020 10:00:00+02:00"], ["2020-13-01T00:00:00Z"]],
+)
+def test_text_that_ends_like_a_time_has_no_note(reader: Reader, tmp_path: Path, times: list[str]) -> None:
+    dataset = reader(tmp_path, times)
+    assert (dataset.compute()["at"].tolist(), dataset.conversions) == (times, ())
+
+
+@both
+@pytest.mark.parametrize("first", ["2020-01-01T00:00:00+00:00", "2020-01-01T00:00:00.5Z", "2020-01-01T00:00Z"])
+def test_offsets_behind_times_of_utc_are_noted(
+    reader: Reader, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("csv", "ndjson"):
+        monkeypatch.setattr(f"gpupipe.io.relational.{module}.BLOCK_BYTES", 200)
+    dataset = reader(tmp_path, [first] * 40 + [AHEAD])
+    assert dataset.compute()["at"].tolist()[-1] == pd.Timestamp(AHEAD).tz_convert("UTC")
+    assert [note.column for note in dataset.conversions] == ["at"]
+
+
+@pytest.mark.parametrize("offset", ["+0200", "+02:00", "+02", "-0930", "Z"])
+@pytest.mark.parametrize(("form", "gap"), [("%d/%m/%Y %H:%M %z", " "), ("%d/%m/%Y %H:%M%z", "")])
+def test_a_format_with_an_offset_parses_all_that_pandas_does(tmp_path: Path, form: str, gap: str, offset: str) -> None:
+    (tmp_path / "a.csv").write_text(f"at,n\n01/02/2020 10:00{gap}{offset},1\n")
+    dataset = gp.read_csv(tmp_path / "a.csv", timestamp_formats=form)
+    expected = pd.Timestamp(f"2020-02-01 10:00{offset if len(offset) != 3 else offset + ':00'}").tz_convert("UTC")
+    assert dataset.compute()["at"].tolist() == [expected]
+    assert [note.column for note in dataset.conversions] == ["at"] * (offset != "Z")
+
+
+def test_times_with_and_without_an_offset_in_own_formats_are_text_with_a_note(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("at,n\n01/02/2020 10:00,1\n01/02/2020 10:00 +0200,1\n")
+    dataset = gp.read_csv(tmp_path / "a.csv", timestamp_formats=["%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M %z"])
+    assert dataset.schema["at"].dtype == "string"
+    assert [note.column for note in dataset.conversions] == ["at"]
+
+
+def test_formats_that_fit_no_column_are_named_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.csv").write_text("at,n\n01/02/2020,1\n")
+    gp.read_csv(tmp_path / "a.csv", timestamp_formats="%d.%m.%Y")
+    assert "%d.%m.%Y" in caplog.text
+    caplog.clear()
+    gp.read_csv(tmp_path / "a.csv", timestamp_formats=["%d.%m.%Y", "%d/%m/%Y"])
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%K", "%d/%m/%", "%d/%m/%Y %Q", "%d/%m/%Y %H:%M %Z"])
+def test_an_unknown_directive_is_refused_with_the_known_ones(tmp_path: Path, form: str) -> None:
+    (tmp_path / "a.csv").write_text("at,n\n01/02/2020,1\n")
+    with pytest.raises(BadConfig) as caught:
+        gp.read_csv(tmp_path / "a.csv", timestamp_formats=["%d/%m/%Y", form])
+    assert caught.value.got == form
+    assert all(f"%{letter}" in str(caught.value.expected) for letter in "YmdHMSz")
+
+
+@pytest.mark.parametrize("form", ["%-d/%-m/%Y", "%d/%m/%Y%n", "%e/%m/%Y", "%d/%m/%C%y"])
+def test_a_known_directive_is_accepted(tmp_path: Path, form: str) -> None:
+    (tmp_path / "a.csv").write_text("at,n\n11/12/2020,1\n")
+    assert gp.read_csv(tmp_path / "a.csv", timestamp_formats=form).compute()["at"].tolist() == [
+        pd.Timestamp("2020-12-11")
+    ]

@@ -358,3 +358,35 @@ def test_a_format_with_an_offset_that_fits_no_value_is_named(tmp_path: Path, for
     (tmp_path / "b.csv").write_text("at\n01/02/2020 00:00 +0200\n")
     made = gp.read_csv(tmp_path / "b.csv", timestamp_formats=["%d/%m/%Y %H:%M %z"], dtypes={"at": "timestamp"})
     assert made.compute()["at"][0] == pd.Timestamp("2020-01-31 22:00", tz="UTC")
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a", "b", "c", "d"]])
+def test_a_wrong_number_of_names_is_said(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "a.csv").write_text("1,2,3\n4,5,6\n")
+    with pytest.raises(BadFile) as caught:
+        gp.read_csv(tmp_path / "a.csv", names=names)
+    assert "names=" in str(caught.value.expected)
+    assert "names= with 3" in str(caught.value.remedy)
+    (tmp_path / "b.csv").write_text("1,2\n4,5,6\n")
+    with pytest.raises(BadFile) as caught:
+        gp.read_csv(tmp_path / "b.csv", names=["a", "b"])
+    assert "delimiter=" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("decimal", [",", "."])
+@pytest.mark.parametrize(
+    "value",
+    [".5", "-.5", "1.2.3", "12.34", "5.", "1.234,5", "1,5.6", "1.234.567", "-1.234", ",5", "1,5", " 1.234", "+.5"],
+)
+def test_separators_of_thousands_are_those_of_pandas(tmp_path: Path, decimal: str, value: str) -> None:
+    thousands = "," if decimal == "." else "."
+    value = value if decimal == "," else value.translate(str.maketrans(",.", ".,"))
+    (tmp_path / "a.csv").write_text(f"x;y\n{value};1\n")
+    form: dict[str, Any] = {"decimal": decimal, "thousands": thousands}
+    expected = pd.read_csv(tmp_path / "a.csv", sep=";", **form)["x"].tolist()
+    assert gp.read_csv(tmp_path / "a.csv", delimiter=";", **form).compute()["x"].tolist() == expected
+    (tmp_path / "b.csv").write_text(f"x;y\n1{decimal}5;1\n{value};1\n")
+    if isinstance(expected[0], str):
+        with pytest.raises(SchemaMismatch) as caught:
+            gp.read_csv(tmp_path / "b.csv", delimiter=";", dtypes={"x": "float64"}, **form)
+        assert caught.value.got == value

@@ -218,3 +218,18 @@ def test_a_column_that_is_in_the_files_too(tmp_path: Path, on_mismatch: str, cap
     assert note.file == str(tmp_path / "v=7" / "a.parquet")
     assert "column 'v' is in the file and in its folder's name" in note.reason
     assert note.reason in caplog.text
+
+
+def test_leading_zeros_of_a_folders_name_are_noted(tmp_path: Path) -> None:
+    for key in ("7", "012", "-03"):
+        (tmp_path / f"k={key}").mkdir()
+        pq.write_table(pa.table({"x": [1]}), tmp_path / f"k={key}" / "a.parquet")
+    dataset = gp.read_parquet(tmp_path)
+    assert sorted(values(dataset, "k")) == [-3, 7, 12]
+    assert [(note.column, note.action) for note in dataset.conversions] == [("k", "converted")]
+    gp.read_parquet(tmp_path).write_parquet(tmp_path.with_name("out"), partition_by="k")
+    assert gp.read_parquet(tmp_path.with_name("out")).conversions == ()
+    text = gp.from_frame(pa.table({"x": [1], "k": ["007"]}))
+    text.write_parquet(tmp_path.with_name("text"), partition_by="k")
+    again = gp.read_parquet(tmp_path.with_name("text"))
+    assert (values(again, "k"), again.conversions) == (["007"], ())
