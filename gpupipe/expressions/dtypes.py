@@ -31,10 +31,7 @@ class Function:
 
 
 DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
-DATE_FLAGS = (
-    "is_weekend",
-    *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")),
-)
+DATE_FLAGS = ("is_weekend", *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")))
 
 FUNCTIONS: dict[str, Function] = {
     "where": Function("condition, x, y", ("condition", "any", "any"), "common"),
