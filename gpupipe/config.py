@@ -26,10 +26,10 @@ class Settings:
         backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`. The
             environment variable GPUPIPE_BACKEND gives its first value.
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
-        memory_limit: host bytes that reading and fitting should stay within; None for no limit. Partitions become
-            smaller and fewer columns are kept between passes; vocabularies and results are not counted.
-        device_memory: bytes of a GPU that frames and arrays may take; None for what training leaves. The environment
-            variable GPUPIPE_DEVICE_MEMORY gives its first value. It holds from the GPU's first use.
+        memory_limit: host bytes that reading and fitting should stay within, by smaller partitions and fewer columns kept
+            between passes; None for no limit. Vocabularies and results are not counted.
+        device_memory: bytes of a GPU that frames and arrays may take, from its first use on; None for what training
+            leaves. The environment variable GPUPIPE_DEVICE_MEMORY gives its first value.
         scratch: the folder for temporary results: a path, or a URL that fsspec knows, which all workers reach; None for
             TMPDIR. With a URL, what is too large for memory is written to the local disk first.
     """
