@@ -26,7 +26,7 @@ class Settings:
         backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`. The
             environment variable GPUPIPE_BACKEND gives its first value.
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
-        memory_limit: host bytes that reading and fitting should stay within, by smaller partitions and fewer columns kept
+        memory_limit: host bytes to stay within in reading and fitting, by smaller partitions and fewer columns kept
             between passes; None for no limit. Vocabularies and results are not counted.
         device_memory: bytes of a GPU that frames and arrays may take, from its first use on; None for what training
             leaves. The environment variable GPUPIPE_DEVICE_MEMORY gives its first value.

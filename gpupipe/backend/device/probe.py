@@ -193,6 +193,11 @@ class Machine:
     libraries: Mapping[str, Library]
     no_libcuda: str = ""
 
+    @property
+    def major(self) -> int:
+        """The CUDA major to install for: the newest the driver runs."""
+        return 12 if self.cuda and self.cuda < (13, 0) else 13
+
 
 @cache
 def this_machine() -> Machine:
@@ -249,7 +254,7 @@ def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
 
 def install_lines(machine: Machine) -> str:
     """Return the pip and conda commands that install the GPU backend, for the CUDA version of this machine's driver."""
-    major = _major(machine)
+    major = machine.major
     pip = f"pip install 'cudf-cu{major}=={RAPIDS_VERSION}.*' 'cuml-cu{major}=={RAPIDS_VERSION}.*'"
     conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} 'cupy>={CUPY_VERSION}' pytorch-gpu 'cuda-version={major}.*'"
     return f"{pip} 'cupy-cuda{major}x>={CUPY_VERSION}'   or   conda install -c rapidsai -c conda-forge {conda}"
@@ -260,13 +265,8 @@ def cupy_line(machine: Machine) -> str:
     cupy = machine.libraries.get("cupy")
     if cupy is None or Version(cupy.version) >= Version(CUPY_VERSION):
         return ""
-    pip = f"pip install 'cupy-cuda{cupy.cuda or _major(machine)}x>={CUPY_VERSION}'"
-    return f"{pip}   or   conda install -c conda-forge 'cupy>={CUPY_VERSION}'"
-
-
-def _major(machine: Machine) -> int:
-    """Return the CUDA major to install for: the newest the driver runs."""
-    return 12 if machine.cuda and machine.cuda < (13, 0) else 13
+    conda = f"conda install -c conda-forge 'cupy>={CUPY_VERSION}'"
+    return f"pip install 'cupy-cuda{cupy.cuda or machine.major}x>={CUPY_VERSION}'   or   {conda}"
 
 
 def torch_line(major: int) -> str:
@@ -292,7 +292,7 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
     torch = machine.libraries.get("torch")
     if torch is None or torch.cuda is None:
         problem = "torch not installed" if torch is None else f"torch {torch.version} is built without CUDA"
-        return problem, torch_line(_major(machine))
+        return problem, torch_line(machine.major)
     for library in (*(machine.libraries[name] for name in RAPIDS), torch):
         if machine.cuda and library.cuda and library.cuda > machine.cuda[0]:
             runs = f"the driver ({machine.driver}) runs CUDA {machine.cuda[0]}"
