@@ -12,7 +12,7 @@ import pynvml
 from environment import spread
 
 from gpupipe.backend.device.probe import probe
-from gpupipe.support.nvml import throttles
+from gpupipe.training.callbacks.gpu_stats import throttles
 
 __all__ = ["card", "watched"]
 

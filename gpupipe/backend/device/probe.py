@@ -63,29 +63,28 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
         return (), "the driver lists no GPU"
     if mask is None:
         found = [slot.shown for slot in slots if slot.shown is not None]
-        missing = (
-            f"{len(slots) - len(found)} of {len(slots)} GPUs do not answer, or are in MIG mode without an instance"
-        )
-        hidden = missing if len(found) < len(slots) else ""
+        missing = f"{len(slots) - len(found)} of {len(slots)} GPUs"
+        hidden = f"{missing} do not answer, or are in MIG mode without an instance" if len(found) < len(slots) else ""
     else:
         found, hidden = _apply_mask(mask, slots)
-    for gpu in found:
-        if gpu.uuid.startswith("MIG-") and len(found) > 1:
-            return (gpu,), "CUDA shows a process one MIG instance only"
+    instance = next((gpu for gpu in found if gpu.uuid.startswith("MIG-")), None)
+    if instance is not None and len(found) > 1:
+        return (instance,), "CUDA shows a process one MIG instance only"
     return tuple(found), hidden
 
 
 def _apply_mask(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
     found: list[Gpu] = []
+    what = f"CUDA_VISIBLE_DEVICES={mask!r}"
     for entry in map(str.strip, mask.split(",")):
         matches = _matches(entry, slots)
         if entry in ("", "-1"):
-            return found, "" if found else f"CUDA_VISIBLE_DEVICES={mask!r} hides all GPUs"
+            return found, "" if found else f"{what} hides all GPUs"
         if len(matches) != 1:
             trouble = "more than one device is" if matches else "no device is"
-            return found, f"CUDA_VISIBLE_DEVICES={mask!r}: {trouble} called {entry!r}, which hides it and all after it"
+            return found, f"{what}: {trouble} called {entry!r}, which hides it and all after it"
         if matches[0] in found:
-            return [], f"CUDA_VISIBLE_DEVICES={mask!r} repeats {entry!r}, which hides all GPUs"
+            return [], f"{what} repeats {entry!r}, which hides all GPUs"
         found += matches
     return found, ""
 
@@ -148,11 +147,7 @@ LIBRARIES = (
     *("cudf", "cuml", "cupy", "rmm", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
 )
 _SUFFIXES = ("", *(f"-{kind}" for major in range(11, 20) for kind in (f"cu{major}", f"cuda{major}x")))
-"""Suffixes of packages' names: the CUDA major they were built for."""
-
-RAPIDS = ("cudf", "cuml", "cupy", "rmm")
-"""Libraries of the GPU backend; cuDF and cuML install the other two."""
-
+RAPIDS = ("cudf", "cuml", "cupy", "rmm")  # cuDF and cuML install the other two
 RAPIDS_VERSION = "26.10"
 CUPY_VERSION = "14.2"
 """The first CuPy that can be used: before it `bincount` refuses an empty array, and `repeat` an array of counts."""

@@ -19,6 +19,8 @@ from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.train_state import TrainState
 
 EVERY = 1.0
+
+logger = logging.getLogger(__name__)
 _SLOWDOWNS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -26,9 +28,11 @@ _SLOWDOWNS = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""The reasons that slow a busy GPU down. Source: nvml.h, "Clocks Event Reasons"."""
 
-logger = logging.getLogger(__name__)
+
+def throttles(bits: int) -> list[str]:
+    """List the reasons in NVML's clock event bits that slow a busy GPU down. Source: nvml.h, "Clocks Event Reasons"."""
+    return [reason for bit, reason in _SLOWDOWNS.items() if bits & bit]
 
 
 class GpuStats(Callback):
@@ -106,7 +110,7 @@ class GpuStats(Callback):
             reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         except nvml.NVMLError:
             return
-        self._throttled.update(reason for bit, reason in _SLOWDOWNS.items() if reasons & bit)
+        self._throttled.update(throttles(reasons))
 
     def _stop(self) -> None:
         thread, self._thread = self._thread, None
