@@ -45,11 +45,11 @@ class Settings:
         for name in ("partition_bytes", "memory_limit", "device_memory"):
             check_integer("configure", "[1, inf)", None, **{name: getattr(self, name)})
         check_name("configure", None, scratch=self.scratch)
-        is_path = self.scratch is not None and "://" not in self.scratch
-        if is_path and not (Path(self.scratch or " ").is_dir() and os.access(self.scratch or "", os.W_OK)):
-            problem, expected = "no folder that this process may write to", "a folder that exists, or a URL for fsspec"
-            remedy = f"mkdir -p {self.scratch or 'scratch'}"
-            raise BadConfig("configure(scratch=)", problem, got=self.scratch, expected=expected, remedy=remedy)
+        place = self.scratch
+        if place is not None and "://" not in place and not (Path(place or " ").is_dir() and os.access(place, os.W_OK)):
+            expected, remedy = "a folder that exists, or a URL that fsspec knows", f"mkdir -p {place or 'scratch'}"
+            problem = "no folder that this process may write to"
+            raise BadConfig("configure(scratch=)", problem, got=place, expected=expected, remedy=remedy)
 
 
 _MEMORY = "GPUPIPE_DEVICE_MEMORY"

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpupipe.errors import ExpressionError
-from gpupipe.expressions.dtypes import FUNCTIONS, closest, infer_dtype, require_comparable_times
+from gpupipe.expressions.dtypes import FUNCTIONS, closest, find_zones, infer_dtype
 from gpupipe.expressions.tree import (
     EPOCH,
     Comparison,
@@ -23,7 +23,6 @@ from gpupipe.expressions.tree import (
     Source,
     Span,
     has_offset,
-    iter_names,
     microseconds,
 )
 from gpupipe.schema import FLOATS, INTEGERS, Schema
@@ -357,7 +356,7 @@ class Expression:
             ExpressionError: types that do not go together; names the column and points at the place.
         """
         found = infer_dtype(self.tree, {item.name: item.dtype for item in schema}, self.source)
-        require_comparable_times(self.tree, schema, self.source)
+        find_zones(self.tree, schema, self.source)
         return found
 
     def check_condition(self, schema: Schema) -> None:
@@ -419,7 +418,16 @@ def _parse(text: str, where: str) -> Expression:
     source = Source(text, where)
     read = _python_tree(source)
     tree = _Reader(source).node(read, 0)
-    return Expression(source, tree, tuple(dict.fromkeys(iter_names(tree))))
+    return Expression(source, tree, tuple(dict.fromkeys(_iter_names(tree))))
+
+
+def _iter_names(node: Node) -> Iterator[str]:
+    """Yield the columns a tree reads, from left to right, with repeats."""
+    if isinstance(node, Name):
+        yield node.name
+    elif isinstance(node, Comparison | Operation):
+        for operand in node.operands:
+            yield from _iter_names(operand)
 
 
 def _conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:

@@ -417,7 +417,8 @@ class _Rows:
         values = [self.value(operand) for operand in node.operands]
         dtype = infer_operation(node, [value.dtype for value in values], self.source)
         if isinstance(node, Comparison):
-            return reduce(and_, map(self._compare, node.operators, pairwise(values)))
+            pairs = zip(node.operators, map(self._ensure_column, pairwise(values)), strict=True)
+            return reduce(and_, (compare(sign, left, right, self.backend) for sign, (left, right) in pairs))
         call = _Call(node.name, self._ensure_column(values), dtype, self)
         try:
             return _OPERATIONS[node.name](call)
@@ -458,10 +459,6 @@ class _Rows:
             return value
         column = self.column(value)
         return Truth(column.data) if column.valid is None else Truth.from_valid(column.data, column.valid)
-
-    def _compare(self, operator: str, pair: Sequence[_Value]) -> Truth:
-        left, right = self._ensure_column(pair)
-        return compare(operator, left, right, self.backend)
 
     def _ensure_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
         """Convert operands so that at least one is a column; text compared with times is a time."""
