@@ -26,10 +26,10 @@ class Settings:
         backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`. The
             environment variable GPUPIPE_BACKEND gives its first value.
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
-        memory_limit: host bytes that reading and fitting should stay within; None for no limit. Partitions become
-            smaller and fewer columns are kept between passes; vocabularies and results are not counted.
-        device_memory: bytes of a GPU that frames and arrays may take; None for what training leaves. The environment
-            variable GPUPIPE_DEVICE_MEMORY gives its first value. It holds from the GPU's first use.
+        memory_limit: host bytes to stay within in reading and fitting, by smaller partitions and fewer columns kept
+            between passes; None for no limit. Vocabularies and results are not counted.
+        device_memory: bytes of a GPU that frames and arrays may take, from its first use on; None for what training
+            leaves. The environment variable GPUPIPE_DEVICE_MEMORY gives its first value.
         scratch: the folder for temporary results: a path, or a URL that fsspec knows, which all workers reach; None for
             TMPDIR. With a URL, what is too large for memory is written to the local disk first.
     """
@@ -45,11 +45,11 @@ class Settings:
         for name in ("partition_bytes", "memory_limit", "device_memory"):
             check_integer("configure", "[1, inf)", None, **{name: getattr(self, name)})
         check_name("configure", None, scratch=self.scratch)
-        is_path = self.scratch is not None and "://" not in self.scratch
-        if is_path and not (Path(self.scratch or " ").is_dir() and os.access(self.scratch or "", os.W_OK)):
-            problem, expected = "no folder that this process may write to", "a folder that exists, or a URL for fsspec"
-            remedy = f"mkdir -p {self.scratch or 'scratch'}"
-            raise BadConfig("configure(scratch=)", problem, got=self.scratch, expected=expected, remedy=remedy)
+        place = self.scratch
+        if place is not None and "://" not in place and not (Path(place or " ").is_dir() and os.access(place, os.W_OK)):
+            expected, remedy = "a folder that exists, or a URL that fsspec knows", f"mkdir -p {place or 'scratch'}"
+            problem = "no folder that this process may write to"
+            raise BadConfig("configure(scratch=)", problem, got=place, expected=expected, remedy=remedy)
 
 
 _MEMORY = "GPUPIPE_DEVICE_MEMORY"

@@ -18,10 +18,8 @@ _LEGEND = "ids: 0 missing, 1 unknown or rare, 2.. vocabulary"
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float32", "float64")
-WIDE = ("int32", "int64", "uint32", "uint64", "float64")
-"""Types of numbers that float32 does not hold exactly."""
-# Timestamps are UTC, naive, microseconds.
-DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")
+WIDE = ("int32", "int64", "uint32", "uint64", "float64")  # float32 does not hold them exactly
+DTYPES = (*INTEGERS, *FLOATS, "bool", "string", "timestamp")  # timestamps are UTC, naive, microseconds
 LISTS = tuple(f"list<{dtype}>" for dtype in DTYPES)
 _PASSENGERS = (
     *("time32[", "time64[", "duration[", "decimal32(", "decimal64(", "decimal128(", "decimal256("),
@@ -96,8 +94,7 @@ class Field:
 
     Args:
         name: the column's name, unique in its schema.
-        dtype: how it is stored: one of `DTYPES`, `list<...>` of one of them, or the text of an Arrow type that is only
-            carried (`is_passenger`).
+        dtype: how it is stored: one of `DTYPES`, `list<...>` of one, or the text of an Arrow type that is only carried.
         kind: what its values mean; by default it follows from `dtype`.
         nullable: whether values may be missing.
         cardinality: how many ids a categorical, or an element of a list of ids, can take, missing (0) and unknown (1)
@@ -107,8 +104,7 @@ class Field:
         role: what it is for in training.
         classes: a classification target's values in the order of their index.
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
-        written_as: the Arrow type that a timestamp has in files, where that is a date or has a time zone; the values
-            are UTC microseconds all the same.
+        written_as: the Arrow type of a timestamp in files, where that is a date or has a time zone.
 
     Raises:
         BadConfig: there is no such type, or a name has the character NUL.
@@ -178,9 +174,6 @@ class Schema:
         fields: the columns; names are unique.
         ranges: the least and the greatest value, by column name, of the rows that a pipeline was fitted on; only a
             pipeline's own schemas know them, of some columns.
-
-    Raises:
-        BadConfig: two columns have the same name.
 
     Example:
         >>> schema = Schema([Field("dep_delay", "float64"), Field("carrier", "string")])
@@ -282,7 +275,7 @@ class Schema:
     @property
     def target(self) -> Field | None:
         """The target's column, if there is one; the first of several."""
-        return next(iter(self.with_role(Role.TARGET)), None)
+        return next(iter(self.targets), None)
 
     @property
     def targets(self) -> list[Field]:
@@ -296,10 +289,7 @@ class Schema:
 
     @property
     def task(self) -> str | None:
-        """`"binary"` (two classes), `"multiclass"`, `"multilabel"` (several conditions) or `"regression"`.
-
-        None without a target.
-        """
+        """`"binary"` (two classes), `"multiclass"`, `"multilabel"` (several conditions), `"regression"`, or None."""
         if self.target is None:
             return None
         if self.target.classes is None:

@@ -60,12 +60,9 @@ def writing_scratch(folder: Path) -> Iterator[None]:
 
 
 def _unwritable(folder: str, cause: Exception) -> BadFile:
-    return BadFile(
-        folder,
-        f"temporary files cannot be written there ({' '.join(str(cause).split())})",
-        expected="a folder that stays, with space for the rows",
-        remedy="gp.configure(scratch='/a/large/disk'), or TMPDIR= in the environment",
-    )
+    problem = f"temporary files cannot be written there ({' '.join(str(cause).split())})"
+    remedy = "gp.configure(scratch='/a/large/disk'), or TMPDIR= in the environment"
+    return BadFile(folder, problem, expected="a folder that stays, with space for the rows", remedy=remedy)
 
 
 def _remove(folder: Path, owner: int) -> None:
@@ -74,6 +71,5 @@ def _remove(folder: Path, owner: int) -> None:
         return
     try:
         shutil.rmtree(folder, ignore_errors=True)
-    except KeyboardInterrupt:  # Ctrl-C may arrive here too
+    finally:  # Ctrl-C may arrive here too
         shutil.rmtree(folder, ignore_errors=True)
-        raise

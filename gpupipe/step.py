@@ -12,11 +12,8 @@ from gpupipe.support.text import arguments, format_count
 
 __all__ = ["Step"]
 
-IN_STEP = "in step "
-"""What the note that `in_step` adds to an error begins with."""
-
-# A vocabulary of millions has no place in a message.
-_SHOWN_VALUES = 100
+IN_STEP = "in step "  # what the note that `in_step` adds to an error begins with
+_SHOWN_VALUES = 100  # a vocabulary of millions has no place in a message
 
 
 class Step:
@@ -91,8 +88,9 @@ def _same(value: Any, default: Any) -> bool:
 
 def _format_value(value: Any) -> str:
     """Format a parameter in one short line: a function by its name, a table or a long list by its type."""
+    what = f"<{type(value).__name__} of "
     if hasattr(value, "columns"):
-        return f"<{type(value).__name__} of {format_count(len(value.columns), 'column')}>"
+        return f"{what}{format_count(len(value.columns), 'column')}>"
     if hasattr(value, "__len__") and not isinstance(value, str) and len(value) > _SHOWN_VALUES:
-        return f"<{type(value).__name__} of {format_count(len(value), 'value')}>"
+        return f"{what}{format_count(len(value), 'value')}>"
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -12,18 +12,8 @@ from enum import StrEnum
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpupipe.backend.device.probe import (
-    CUPY_VERSION,
-    LIBCUDA,
-    RAPIDS,
-    Gpu,
-    Library,
-    Machine,
-    choose_backend,
-    cupy_line,
-    install_lines,
-    torch_line,
-)
+from gpupipe.backend.device import probe
+from gpupipe.backend.device.probe import RAPIDS, Library, Machine
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing
 from gpupipe.support.text import html_table
@@ -87,7 +77,7 @@ def diagnose(machine: Machine, requested: str | None = None) -> Report:
         *_cuda_builds(machine),
     ]
     try:
-        chosen, reason = choose_backend(settings().backend if requested is None else requested, machine)
+        chosen, reason = probe.choose_backend(settings().backend if requested is None else requested, machine)
         rows.append(Row("backend", f"{chosen}: {reason}"))
     except BackendMissing as error:
         rows.append(Row("backend", f"gpu cannot work: {error.problem}", Verdict.FAIL, error.remedy))
@@ -105,26 +95,22 @@ def _hardware(machine: Machine) -> Iterator[Row]:
         return
     yield Row("driver", f"{machine.driver}, runs CUDA up to {machine.cuda[0]}.{machine.cuda[1]}")
     if machine.no_libcuda:
-        yield Row("libcuda", f"does not load: {machine.no_libcuda}", Verdict.FAIL, LIBCUDA)
+        yield Row("libcuda", f"does not load: {machine.no_libcuda}", Verdict.FAIL, probe.LIBCUDA)
     if machine.hidden:
         remedy = "CUDA_VISIBLE_DEVICES lists indices or UUIDs of `nvidia-smi -L`"
         yield Row("visible GPUs", machine.hidden, Verdict.WARN, remedy)
     builds = [library.cuda for library in machine.libraries.values() if library.name in RAPIDS and library.cuda]
     oldest = OLDEST_GPU.get(max(builds, default=12), (7, 0))
     for index, gpu in enumerate(machine.gpus):
-        yield _gpu(index, gpu, oldest)
-
-
-def _gpu(index: int, gpu: Gpu, oldest: tuple[int, int]) -> Row:
-    major, minor = gpu.compute_capability
-    free, total = (f"{size / 2**30:.1f}" for size in (gpu.memory_free, gpu.memory_total))
-    memory = f"{free} of {total} GiB free" if gpu.memory_total else "shared memory"
-    found = f"{gpu.name}, compute capability {major}.{minor}, {memory}"
-    if gpu.compute_capability < oldest:
-        remedy = f"a GPU of compute capability {oldest[0]}.{oldest[1]} or newer; backend='cpu' works"
-        return Row(f"GPU {index}", found, Verdict.FAIL, remedy)
-    roomy, remedy = gpu.memory_free * 2 >= gpu.memory_total, "`nvidia-smi` shows which process holds the memory"
-    return Row(f"GPU {index}", found, *_unless(roomy, remedy, Verdict.WARN))
+        major, minor = gpu.compute_capability
+        free, total = (f"{size / 2**30:.1f}" for size in (gpu.memory_free, gpu.memory_total))
+        memory = f"{free} of {total} GiB free" if gpu.memory_total else "shared memory"
+        remedy = "`nvidia-smi` shows which process holds the memory"
+        advice = _unless(gpu.memory_free * 2 >= gpu.memory_total, remedy, Verdict.WARN)
+        if gpu.compute_capability < oldest:
+            remedy = f"a GPU of compute capability {oldest[0]}.{oldest[1]} or newer; backend='cpu' works"
+            advice = Verdict.FAIL, remedy
+        yield Row(f"GPU {index}", f"{gpu.name}, compute capability {major}.{minor}, {memory}", *advice)
 
 
 def _libraries(machine: Machine) -> Iterator[Row]:
@@ -133,23 +119,22 @@ def _libraries(machine: Machine) -> Iterator[Row]:
         if name not in machine.libraries:
             yield Row(_public(name), "not installed", Verdict.FAIL, f"pip install {_public(name)}")
     for library in machine.libraries.values():
-        clashes = list(_clashes(library, machine))
-        packages = library.distributions
+        name, packages, clashes = _public(library.name), library.distributions, list(_clashes(library, machine))
         if len(packages) > 1:
             remedy = f"pip uninstall {' '.join(packages)}   then install the one you need"
             found = f"{library.version}, installed as {' and '.join(packages)}, which overwrite each other"
-            yield Row(_public(library.name), found, Verdict.FAIL, remedy)
+            yield Row(name, found, Verdict.FAIL, remedy)
         elif clashes:
             wanted = ", ".join(f"{requirement} (found {version})" for requirement, version in clashes)
             remedy = f"pip install {' '.join(repr(str(requirement)) for requirement, _ in clashes)}"
-            yield Row(_public(library.name), f"{library.version}, which needs {wanted}", Verdict.FAIL, remedy)
-        elif library.name == "cupy" and (newer := cupy_line(machine)):
-            yield Row("cupy", f"{library.version}, older than {CUPY_VERSION}", Verdict.FAIL, newer)
+            yield Row(name, f"{library.version}, which needs {wanted}", Verdict.FAIL, remedy)
+        elif library.name == "cupy" and (newer := probe.cupy_line(machine)):
+            yield Row("cupy", f"{library.version}, older than {probe.CUPY_VERSION}", Verdict.FAIL, newer)
         else:
-            yield Row(_public(library.name), library.version)
+            yield Row(name, library.version)
     missing = [name for name in RAPIDS if name not in machine.libraries]
     if missing:
-        good = _unless(not machine.gpus, install_lines(machine), Verdict.WARN)
+        good = _unless(not machine.gpus, probe.install_lines(machine), Verdict.WARN)
         yield Row("RAPIDS", f"{', '.join(missing)} not installed: the GPU backend is not there", *good)
 
 
@@ -176,10 +161,10 @@ def _cuda_builds(machine: Machine) -> Iterator[Row]:
     torch = machine.libraries.get("torch")
     if len(majors) > 1:
         found = ", ".join(f"{_public(name)} for CUDA {major}" for name, major in builds.items() if major)
-        yield Row("CUDA of RAPIDS", found, Verdict.FAIL, f"one of them for all: {install_lines(machine)}")
+        yield Row("CUDA of RAPIDS", found, Verdict.FAIL, f"one of them for all: {probe.install_lines(machine)}")
     elif majors and machine.cuda and majors[0] > machine.cuda[0]:
         needed = OLDEST_DRIVER.get(majors[0], 0)
-        remedy = f"a driver {needed} or newer, or RAPIDS for CUDA {machine.cuda[0]}: {install_lines(machine)}"
+        remedy = f"a driver {needed} or newer, or RAPIDS for CUDA {machine.cuda[0]}: {probe.install_lines(machine)}"
         yield Row("CUDA of RAPIDS", f"{majors[0]}, newer than the driver's {machine.cuda[0]}", Verdict.FAIL, remedy)
     if torch is None or not majors:
         return
@@ -188,7 +173,7 @@ def _cuda_builds(machine: Machine) -> Iterator[Row]:
         beyond = torch.cuda == majors[0]
         why = f"newer than the driver's {wanted}" if beyond else f"beside RAPIDS for {majors[0]}"
         found = f"{torch.cuda or 'none'}, {why}"
-        yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, torch_line(wanted))
+        yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, probe.torch_line(wanted))
 
 
 def _public(name: str) -> str:

@@ -15,6 +15,6 @@ columns; with a float column, integers are float64. A time minus a time is float
 arithmetic.
 """
 
-from gpupipe.expressions.expression import Expression, parse
+from gpupipe.expressions.parser import Expression, parse
 
 __all__ = ["Expression", "parse"]

@@ -31,10 +31,7 @@ class Function:
 
 
 DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
-DATE_FLAGS = (
-    "is_weekend",
-    *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")),
-)
+DATE_FLAGS = ("is_weekend", *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")))
 
 FUNCTIONS: dict[str, Function] = {
     "where": Function("condition, x, y", ("condition", "any", "any"), "common"),
@@ -178,28 +175,25 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
     return infer_operation(node, [infer_dtype(operand, dtypes, source) for operand in node.operands], source)
 
 
-def require_comparable_times(node: Node, schema: Schema, source: Source) -> None:
-    """Raise for times with a zone or an offset beside columns of times without a zone in one operation."""
-    _zones(node, schema, source)
+def find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
+    """Find the columns and the constants with an offset that a node takes its times from, each with its zone.
 
-
-def _zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
-    """Find the columns and the constants with an offset that a node takes its times from, each with its zone."""
+    Raise for times with a zone or an offset beside columns of times without a zone in one operation.
+    """
     if isinstance(node, Name):
         return {node: schema[node.name].zone} if schema[node.name].dtype == "timestamp" else {}
     if isinstance(node, Constant):
         return {node: "an offset"} if node.has_offset or has_offset(node.value) else {}
     zones: dict[Node, str] = {}
     for operand in node.operands:
-        zones |= _zones(operand, schema, source)
+        zones |= find_zones(operand, schema, source)
     if any(zones.values()) and not all(zones.values()):
         columns = [item.name for item in zones if isinstance(item, Name)]
         shown = " and ".join(f"{_titled(item, source)} ({zone or 'no time zone'})" for item, zone in zones.items())
-        remedy = f"T.Cast({dict.fromkeys(columns, 'int64')}) before, if both are UTC"
-        remedy = remedy if len(columns) == len(zones) else "the time without its offset"
-        remedy = f"{remedy}; else tz_localize of the frame"
-        problem = f"times with a time zone beside times without: {shown}"
-        raise source.error(node.span, problem, "a zone on both sides, or on none", remedy)
+        cast = f"T.Cast({dict.fromkeys(columns, 'int64')}) before, if both are UTC"
+        remedy = cast if len(columns) == len(zones) else "the time without its offset"
+        problem, remedy = f"times with a time zone beside times without: {shown}", f"{remedy}; else tz_localize"
+        raise source.error(node.span, problem, "a zone on both sides, or on none", f"{remedy} of the frame")
     gives = FUNCTIONS[node.name].gives if isinstance(node, Operation) and node.name in FUNCTIONS else ""
     return zones if gives in ("common", "ordered") else {}
 

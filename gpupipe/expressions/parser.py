@@ -1,14 +1,31 @@
-"""Parser: converts Python's syntax tree to ours by an allow list; anything else is an error that points at it."""
+"""Expressions: Python's syntax tree converted to ours by an allow list; anything else is an error that points at it."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 from gpupipe.errors import ExpressionError
-from gpupipe.expressions.dtypes import FUNCTIONS, closest
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, Source, Span, has_offset, microseconds
+from gpupipe.expressions.dtypes import FUNCTIONS, closest, find_zones, infer_dtype
+from gpupipe.expressions.tree import (
+    EPOCH,
+    Comparison,
+    Constant,
+    Name,
+    Node,
+    Operation,
+    Source,
+    Span,
+    has_offset,
+    microseconds,
+)
+from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.text import format_count
 
 ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
@@ -25,7 +42,7 @@ _TYPOS = (
 )
 
 
-def _parse(source: Source) -> ast.expr:
+def _python_tree(source: Source) -> ast.expr:
     """Parse the text with Python's parser."""
     if len(source.text) > _MAX_LENGTH:
         problem, remedy = f"{len(source.text)} characters are too many", "several expressions in Derive, or a Join"
@@ -145,12 +162,6 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Tuple: ("a comma", "one expression per column"),
     ast.UnaryOp: ("unary +", "the value itself"),
 }
-
-
-def read(source: Source) -> Node:
-    """Parse an expression into its tree."""
-    tree = _parse(source)  # first: the reader takes what Python can encode
-    return _Reader(source).node(tree, 0)
 
 
 class _Reader:
@@ -314,3 +325,134 @@ class _Reader:
         start, chars = self._lines[(row or 1) - 1]
         column = column or 0
         return start + (column if chars is None else chars[column])
+
+
+_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+@dataclass(frozen=True, repr=False)
+class Expression:
+    """Parsed expression, created by `parse`; `reads` are the columns it reads, each once, in the order of the text.
+
+    Example:
+        >>> parse("6 <= hour < 22 and dep_delay > 15").reads
+        ('hour', 'dep_delay')
+    """
+
+    source: Source
+    tree: Node = field(compare=False)
+    reads: tuple[str, ...] = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        """The expression as it was written, without space around it."""
+        return self.source.text
+
+    def check(self, schema: Schema) -> str:
+        """Return the dtype of the values, one of `schema.DTYPES`.
+
+        Raises:
+            ColumnNotFound: a column is not in the schema; the closest name is offered.
+            ExpressionError: types that do not go together; names the column and points at the place.
+        """
+        found = infer_dtype(self.tree, {item.name: item.dtype for item in schema}, self.source)
+        find_zones(self.tree, schema, self.source)
+        return found
+
+    def check_condition(self, schema: Schema) -> None:
+        """Raise `ExpressionError` unless the values are true or false; errors as of `check`."""
+        found, text = self.check(schema), self.text
+        if found == "bool":
+            return
+        condition = f"({text}) > 0" if found in (*INTEGERS, *FLOATS) else f"notnull({text})"
+        condition = f"({text}) == '...'" if found == "string" else condition
+        where = self.source.where
+        expected, remedy = "a condition, true or false per row", f"{where}({condition!r})"
+        raise ExpressionError(f"{where}({text!r})", f"the expression gives {found}", expected=expected, remedy=remedy)
+
+    def conjuncts(self) -> list[tuple[str, str, Any]]:
+        """Return simple conditions, to test against statistics, that all rows satisfy for which the expression is true.
+
+        A condition is a column, one of `== != < <= > >= in notnull` and a constant (a tuple for `in`, None for
+        `notnull`); a timestamp is a `datetime`, but text that is compared with a time column stays text. A row with a
+        missing value satisfies none. Parts that are not that simple are left out.
+
+        Example:
+            >>> parse("6 <= hour < 22 and origin in ['JFK'] and log(distance) > 5").conjuncts()
+            [('hour', '>=', 6), ('hour', '<', 22), ('origin', 'in', ('JFK',))]
+        """
+        return list(_conjuncts(self.tree))
+
+    def __repr__(self) -> str:
+        return f"parse({self.text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse, (self.source.text, self.source.where)
+
+
+def parse(text: str, where: str = "expression") -> Expression:
+    """Read an expression; `where` is what it was given to, for messages.
+
+    Raises:
+        ExpressionError: it does not parse, or asks for something that is not allowed; points at the place.
+
+    Memory: the last few hundred are kept, so that parsing again costs nothing.
+
+    Example:
+        >>> print(parse("dep_delay > 15 & distance < 500", "Filter"))
+        Traceback (most recent call last):
+        ...
+        gpupipe.errors.ExpressionError: Filter: `&` binds tighter than comparisons.
+        Expected `and`.
+        Try: (dep_delay > 15) and (distance < 500)
+            dep_delay > 15 & distance < 500
+                           ^
+    """
+    if not isinstance(text, str):
+        raise ExpressionError(where, "not an expression", got=text, expected="text", remedy="'dep_delay > 15'")
+    return _parse(text.replace("\r\n", "\n").replace("\r", "\n").strip(" \t\n\f\ufeff"), where)
+
+
+@lru_cache(maxsize=512)
+def _parse(text: str, where: str) -> Expression:
+    source = Source(text, where)
+    read = _python_tree(source)
+    tree = _Reader(source).node(read, 0)
+    return Expression(source, tree, tuple(dict.fromkeys(_iter_names(tree))))
+
+
+def _iter_names(node: Node) -> Iterator[str]:
+    """Yield the columns a tree reads, from left to right, with repeats."""
+    if isinstance(node, Name):
+        yield node.name
+    elif isinstance(node, Comparison | Operation):
+        for operand in node.operands:
+            yield from _iter_names(operand)
+
+
+def _conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
+    match node:
+        case Operation("and", operands):
+            for operand in operands:
+                yield from _conjuncts(operand)
+        case Comparison(operators, operands):
+            for operator, pair in zip(operators, pairwise(operands), strict=True):
+                match pair:
+                    case Name(name), Constant():
+                        yield name, operator, _plain(pair[1])
+                    case Constant(), Name(name):
+                        yield name, _FLIPPED[operator], _plain(pair[0])
+        case Operation("in", (Name(name), *constants)):
+            yield name, "in", tuple(_plain(item) for item in constants if isinstance(item, Constant))
+        case Operation("notnull", (Name(name),)):
+            yield name, "notnull", None
+        case Name(name):
+            yield name, "==", True
+
+
+def _plain(constant: Constant) -> Any:
+    """Convert a constant for statistics: a whole float to an integer, which compares exactly with large integers."""
+    value = constant.value
+    if constant.dtype == "timestamp":
+        return EPOCH + timedelta(microseconds=int(value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value

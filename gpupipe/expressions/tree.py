@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -96,15 +96,6 @@ class Operation:
 
 
 Node: TypeAlias = Constant | Name | Comparison | Operation
-
-
-def iter_names(node: Node) -> Iterator[str]:
-    """Yield the columns a tree reads, from left to right, with repeats."""
-    if isinstance(node, Name):
-        yield node.name
-    elif isinstance(node, Comparison | Operation):
-        for operand in node.operands:
-            yield from iter_names(operand)
 
 
 def value_as(constant: Constant, dtype: str) -> Value:

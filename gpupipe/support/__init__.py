@@ -1,3 +1,1 @@
 """Helpers for every part of the package; they need only the standard library and our errors."""
-
-__all__: list[str] = []

@@ -45,12 +45,9 @@ def writing(path: Path) -> Iterator[None]:
     except GpupipeError:
         raise
     except OSError as cause:
-        raise BadFile(
-            str(path),
-            f"it cannot be written ({' '.join(str(cause).split())})",
-            expected="room on that disk, and leave to write there",
-            remedy="the same call again when there is; a folder's parts that are done are kept till then",
-        ) from cause
+        problem, expected = f"it cannot be written ({' '.join(str(cause).split())})", "room on that disk, and leave to"
+        remedy = "the same call again when there is; a folder's parts that are done are kept till then"
+        raise BadFile(str(path), problem, expected=f"{expected} write there", remedy=remedy) from cause
 
 
 def publish(draft: Path, path: Path) -> None:

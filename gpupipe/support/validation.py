@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
 from functools import cache
@@ -66,70 +66,57 @@ def check_choice(owner: object, choices: Iterable[Any], /, *also: Any, **given: 
 
 def check_bool(owner: object, /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is neither True nor False, nor one of `also`."""
-    _check(owner, is_bool, "True or False", also, given, example=True)
+    bad = {name: value for name, value in given.items() if not is_bool(value)}
+    _refuse(owner, bad, "True or False", also, example=True)
 
 
 def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no integer, of at most 63 bits, of an interval, nor one of `also`."""
-
-    def is_good(value: Any) -> bool:
-        return is_integer(value) and _is_within(value, interval)
-
-    _check(owner, is_good, f"an integer in {interval}", also, given, example=_example(interval))
+    bad = {name: value for name, value in given.items() if not (is_integer(value) and _is_within(value, interval))}
+    _refuse(owner, bad, f"an integer in {interval}", also, example=_example(interval))
 
 
 def check_integers(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no list of integers of an interval, nor one of `also`."""
-
-    def is_good(value: Any) -> bool:
-        return is_sequence(value) and all(is_integer(one) and _is_within(one, interval) for one in value)
-
-    _check(owner, is_good, f"a list of integers in {interval}", also, given, example=[_example(interval)])
+    several = {name: list(value) if is_sequence(value) else [None] for name, value in given.items()}
+    good = {n for n, values in several.items() if all(is_integer(one) and _is_within(one, interval) for one in values)}
+    bad = {name: value for name, value in given.items() if name not in good}
+    _refuse(owner, bad, f"a list of integers in {interval}", also, example=[_example(interval)])
 
 
 def check_number(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no number of an interval, nor one of `also`; NaN is in no interval."""
-
-    def is_good(value: Any) -> bool:
-        return is_number(value) and _is_within(value, interval)
-
-    _check(owner, is_good, f"a number in {interval}", also, given, example=_example(interval))
+    bad = {name: value for name, value in given.items() if not (is_number(value) and _is_within(value, interval))}
+    _refuse(owner, bad, f"a number in {interval}", also, example=_example(interval))
 
 
 def check_seed(owner: object, /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no integer of at most 64 bits, with a sign or without."""
-
-    def is_good(value: Any) -> bool:
-        return is_integer(value, -(2**63), 2**64 - 1)
-
-    _check(owner, is_good, "an integer of at most 64 bits", also, given, example=0)
+    bad = {name: value for name, value in given.items() if not is_integer(value, -(2**63), 2**64 - 1)}
+    _refuse(owner, bad, "an integer of at most 64 bits", also, example=0)
 
 
 def check_pair(owner: object, interval: str, /, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is not two numbers of an interval, the first below the second."""
-
-    def is_good(value: Any) -> bool:
+    for name, value in given.items():
         pair = list(value) if is_sequence(value) else []
         inside = len(pair) == 2 and all(is_number(end) and _is_within(end, interval) for end in pair)
-        return inside and bool(pair[0] < pair[1])
-
-    _check(owner, is_good, f"(low, high) with low < high, both in {interval}", (), given)
+        if not inside or not pair[0] < pair[1]:
+            raise refuse_argument(owner, name, value, f"(low, high) with low < high, both in {interval}")
 
 
 def check_name(owner: object, /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no text, nor one of `also`."""
-    check_instance(owner, str, "text", *also, example="...", **given)
+    bad = {name: value for name, value in given.items() if not isinstance(value, str)}
+    _refuse(owner, bad, "text", also, example="...")
 
 
 def check_names(owner: object, /, *also: Any, empty: bool = True, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no name and no list of different names, which may be `empty`."""
-
-    def is_good(value: Any) -> bool:
-        names = list(value) if is_sequence(value) else [None]
-        different = all(isinstance(one, str) for one in names) and len({*names}) == len(names)
-        return isinstance(value, str) or (different and bool(names or empty))
-
-    _check(owner, is_good, "a name, or a list of different ones", also, given, example=["..."])
+    for name, value in given.items():
+        names = [value] if isinstance(value, str) else list(value) if is_sequence(value) else [None]
+        if not all(isinstance(one, str) for one in names) or len({*names}) < len(names) or not (names or empty):
+            _refuse(owner, {name: value}, "a name, or a list of different ones", also, example=["..."])
 
 
 _MEANT = {
@@ -156,43 +143,29 @@ def check_dtypes(owner: object, allowed: Sequence[str], dtypes: Mapping[str, Any
 
 def check_path(owner: object, /, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is no path of this machine."""
-
-    def is_good(value: Any) -> bool:
-        return is_path(value) and "://" not in str(value)
-
-    _check(owner, is_good, "a path of this machine, no URL", (), given, example="runs/flights")
+    bad = {name: value for name, value in given.items() if not is_path(value) or "://" in str(value)}
+    _refuse(owner, bad, "a path of this machine, no URL", (), example="runs/flights")
 
 
 def check_instance(
-    owner: object,
-    kinds: Any,
-    expected: str,
-    /,
-    *also: Any,
-    remedy: str | None = None,
-    example: object = _NONE,
-    **given: Any,
+    owner: object, kinds: Any, expected: str, /, *also: Any, remedy: str | None = None, **given: Any
 ) -> None:
     """Raise `BadConfig` for an argument that is of none of these classes, nor one of `also`."""
-
-    def is_good(value: Any) -> bool:
-        return isinstance(value, kinds)
-
-    _check(owner, is_good, expected, also, given, remedy=remedy, example=example)
+    bad = {name: value for name, value in given.items() if not isinstance(value, kinds)}
+    _refuse(owner, bad, expected, also, remedy)
 
 
-def _check(
+def _refuse(
     owner: object,
-    is_good: Callable[[Any], bool],
+    bad: Mapping[str, Any],
     expected: str,
     also: Sequence[Any],
-    given: Mapping[str, Any],
-    *,
     remedy: str | None = None,
     example: object = _NONE,
 ) -> None:
-    for name, value in given.items():
-        if not is_good(value) and not is_one_of(value, also):
+    """Raise for the first of these arguments that is none of `also`."""
+    for name, value in bad.items():
+        if not is_one_of(value, also):
             wanted = ", or ".join([expected, *map(repr, also)])
             raise refuse_argument(owner, name, value, wanted, remedy, example=also[0] if also else example)
 

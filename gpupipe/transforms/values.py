@@ -53,9 +53,7 @@ class Clip(Transform):
                 raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
             given: Any = end  # an integer may be beyond a float
             whole = isinstance(given, int) and not is_bool(given)
-            if not (
-                given is None or isinstance(given, str) or whole or (is_number(given) and not math.isnan(given))
-            ):
+            if not (given is None or isinstance(given, str) or whole or (is_number(given) and not math.isnan(given))):
                 raise refuse_argument(self, name, end, "a number, or a time as text in ISO 8601", f"{name}=0")
         if low is None and high is None:
             raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")

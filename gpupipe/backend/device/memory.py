@@ -62,11 +62,7 @@ def on_default_stream(device: int) -> AbstractContextManager[object]:
 
 def _error(where: str, asked: int | None, free: int | None, problem: str) -> OutOfDeviceMemory:
     facts = [f"{count:,} bytes {what}" for count, what in ((asked, "asked for"), (free, "free")) if count is not None]
-    error = OutOfDeviceMemory(
-        where,
-        ", ".join([problem, *facts]),
-        expected="room for one partition and its result",
-        remedy="gp.configure(partition_bytes=...) with a smaller value",
-    )
+    expected, remedy = "room for one partition and its result", "gp.configure(partition_bytes=...) with a smaller value"
+    error = OutOfDeviceMemory(where, ", ".join([problem, *facts]), expected=expected, remedy=remedy)
     error.asked, error.free = asked, free
     return error

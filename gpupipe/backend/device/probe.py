@@ -63,29 +63,28 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
         return (), "the driver lists no GPU"
     if mask is None:
         found = [slot.shown for slot in slots if slot.shown is not None]
-        missing = (
-            f"{len(slots) - len(found)} of {len(slots)} GPUs do not answer, or are in MIG mode without an instance"
-        )
-        hidden = missing if len(found) < len(slots) else ""
+        missing = f"{len(slots) - len(found)} of {len(slots)} GPUs"
+        hidden = f"{missing} do not answer, or are in MIG mode without an instance" if len(found) < len(slots) else ""
     else:
         found, hidden = _apply_mask(mask, slots)
-    for gpu in found:
-        if gpu.uuid.startswith("MIG-") and len(found) > 1:
-            return (gpu,), "CUDA shows a process one MIG instance only"
+    instance = next((gpu for gpu in found if gpu.uuid.startswith("MIG-")), None)
+    if instance is not None and len(found) > 1:
+        return (instance,), "CUDA shows a process one MIG instance only"
     return tuple(found), hidden
 
 
 def _apply_mask(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
     found: list[Gpu] = []
+    what = f"CUDA_VISIBLE_DEVICES={mask!r}"
     for entry in map(str.strip, mask.split(",")):
         matches = _matches(entry, slots)
         if entry in ("", "-1"):
-            return found, "" if found else f"CUDA_VISIBLE_DEVICES={mask!r} hides all GPUs"
+            return found, "" if found else f"{what} hides all GPUs"
         if len(matches) != 1:
             trouble = "more than one device is" if matches else "no device is"
-            return found, f"CUDA_VISIBLE_DEVICES={mask!r}: {trouble} called {entry!r}, which hides it and all after it"
+            return found, f"{what}: {trouble} called {entry!r}, which hides it and all after it"
         if matches[0] in found:
-            return [], f"CUDA_VISIBLE_DEVICES={mask!r} repeats {entry!r}, which hides all GPUs"
+            return [], f"{what} repeats {entry!r}, which hides all GPUs"
         found += matches
     return found, ""
 
@@ -148,11 +147,7 @@ LIBRARIES = (
     *("cudf", "cuml", "cupy", "rmm", "dask_cuda", "rapids_dask_dependency", "dask", "distributed"),
 )
 _SUFFIXES = ("", *(f"-{kind}" for major in range(11, 20) for kind in (f"cu{major}", f"cuda{major}x")))
-"""Suffixes of packages' names: the CUDA major they were built for."""
-
-RAPIDS = ("cudf", "cuml", "cupy", "rmm")
-"""Libraries of the GPU backend; cuDF and cuML install the other two."""
-
+RAPIDS = ("cudf", "cuml", "cupy", "rmm")  # cuDF and cuML install the other two
 RAPIDS_VERSION = "26.10"
 CUPY_VERSION = "14.2"
 """The first CuPy that can be used: before it `bincount` refuses an empty array, and `repeat` an array of counts."""
@@ -192,6 +187,11 @@ class Machine:
     cuda: tuple[int, int] | None
     libraries: Mapping[str, Library]
     no_libcuda: str = ""
+
+    @property
+    def major(self) -> int:
+        """The CUDA major to install for: the newest the driver runs."""
+        return 12 if self.cuda and self.cuda < (13, 0) else 13
 
 
 @cache
@@ -249,7 +249,7 @@ def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
 
 def install_lines(machine: Machine) -> str:
     """Return the pip and conda commands that install the GPU backend, for the CUDA version of this machine's driver."""
-    major = _major(machine)
+    major = machine.major
     pip = f"pip install 'cudf-cu{major}=={RAPIDS_VERSION}.*' 'cuml-cu{major}=={RAPIDS_VERSION}.*'"
     conda = f"cudf={RAPIDS_VERSION} cuml={RAPIDS_VERSION} 'cupy>={CUPY_VERSION}' pytorch-gpu 'cuda-version={major}.*'"
     return f"{pip} 'cupy-cuda{major}x>={CUPY_VERSION}'   or   conda install -c rapidsai -c conda-forge {conda}"
@@ -260,13 +260,8 @@ def cupy_line(machine: Machine) -> str:
     cupy = machine.libraries.get("cupy")
     if cupy is None or Version(cupy.version) >= Version(CUPY_VERSION):
         return ""
-    pip = f"pip install 'cupy-cuda{cupy.cuda or _major(machine)}x>={CUPY_VERSION}'"
-    return f"{pip}   or   conda install -c conda-forge 'cupy>={CUPY_VERSION}'"
-
-
-def _major(machine: Machine) -> int:
-    """Return the CUDA major to install for: the newest the driver runs."""
-    return 12 if machine.cuda and machine.cuda < (13, 0) else 13
+    conda = f"conda install -c conda-forge 'cupy>={CUPY_VERSION}'"
+    return f"pip install 'cupy-cuda{cupy.cuda or machine.major}x>={CUPY_VERSION}'   or   {conda}"
 
 
 def torch_line(major: int) -> str:
@@ -292,7 +287,7 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
     torch = machine.libraries.get("torch")
     if torch is None or torch.cuda is None:
         problem = "torch not installed" if torch is None else f"torch {torch.version} is built without CUDA"
-        return problem, torch_line(_major(machine))
+        return problem, torch_line(machine.major)
     for library in (*(machine.libraries[name] for name in RAPIDS), torch):
         if machine.cuda and library.cuda and library.cuda > machine.cuda[0]:
             runs = f"the driver ({machine.driver}) runs CUDA {machine.cuda[0]}"

@@ -79,12 +79,8 @@ _REWRITE: dict[str, Callable[..., Any]] = {
     "replace": pc.replace_substring,
     "sub": pc.replace_substring_regex,
 }
-_MATCH: dict[str, Callable[..., Any]] = {
-    "contains": pc.match_substring,
-    "startswith": pc.starts_with,
-    "endswith": pc.ends_with,
-    "search": pc.match_substring_regex,
-}
+_MATCH: dict[str, Callable[..., Any]] = {"contains": pc.match_substring, "search": pc.match_substring_regex}
+_MATCH |= {"startswith": pc.starts_with, "endswith": pc.ends_with}
 _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P<\w+>|(?!\?))", re.DOTALL)  # and what has no group in it
 
 
@@ -96,9 +92,8 @@ def _compare_texts(operator: str, left: Column, right: Column | Constant, backen
     texts = unite_dictionaries([left.dictionary, right.dictionary])
     ranks = np.empty(len(texts), dtype="int32")
     ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts), dtype="int32")
-    a, b = (
-        _translate_codes(column, ranks[find_positions(column.dictionary, texts)], backend) for column in (left, right)
-    )
+    places = [(column, ranks[find_positions(column.dictionary, texts)]) for column in (left, right)]
+    a, b = (_translate_codes(column, place, backend) for column, place in places)
     return Truth.from_valid(getattr(backend.xp, _UFUNCS[operator])(a, b), (a >= 0) & (b >= 0))
 
 
@@ -201,7 +196,8 @@ def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype:
 
     An OverflowError has the first row whose result does not fit int64, where that is `dtype`.
     """
-    wide = "uint64" if dtype == "int64" and sign in ("//", "%") and _is_natural(left, right) else dtype
+    is_natural = dtype == "int64" and sign in ("//", "%") and _is_natural(left) and _is_natural(right)
+    wide = "uint64" if is_natural else dtype
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
     valid = both_valid(a_valid, b_valid)
     if dtype in FLOATS and sign not in _ARITHMETIC:
@@ -218,12 +214,9 @@ def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype:
     return made
 
 
-def _is_natural(*operands: Column | Constant) -> bool:
-    """Return whether types and constants prove that no operand is negative."""
-    return all(
-        operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
-        for operand in operands
-    )
+def _is_natural(operand: Column | Constant) -> bool:
+    """Return whether the type or a constant proves that an operand is not negative."""
+    return operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
 
 
 def _check_fits(made: Column, near: Array, xp: ModuleType) -> None:
@@ -281,16 +274,6 @@ def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Col
     if dtype not in FLOATS:
         _check_fits(made, ufunc(data.astype("float64")), xp)
     return made
-
-
-def _truncate(column: Column, xp: ModuleType) -> Column:
-    """Truncate to int64; NaN is missing, an OverflowError has the first row whose value int64 does not have."""
-    if column.dtype not in FLOATS:
-        return Column("int64", *as_numbers(column, "int64", xp))
-    whole = xp.trunc(column.data)
-    fits = (whole >= -(2.0**63)) & (whole < 2.0**63)
-    _refuse_where(~fits, ~xp.isnan(whole), xp)
-    return Column("int64", xp.where(fits, whole, whole.dtype.type(0)).astype("int64"), fits)
 
 
 def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: ModuleType) -> Column:
@@ -434,7 +417,8 @@ class _Rows:
         values = [self.value(operand) for operand in node.operands]
         dtype = infer_operation(node, [value.dtype for value in values], self.source)
         if isinstance(node, Comparison):
-            return reduce(and_, map(self._compare, node.operators, pairwise(values)))
+            pairs = zip(node.operators, map(self._ensure_column, pairwise(values)), strict=True)
+            return reduce(and_, (compare(sign, left, right, self.backend) for sign, (left, right) in pairs))
         call = _Call(node.name, self._ensure_column(values), dtype, self)
         try:
             return _OPERATIONS[node.name](call)
@@ -475,10 +459,6 @@ class _Rows:
             return value
         column = self.column(value)
         return Truth(column.data) if column.valid is None else Truth.from_valid(column.data, column.valid)
-
-    def _compare(self, operator: str, pair: Sequence[_Value]) -> Truth:
-        left, right = self._ensure_column(pair)
-        return compare(operator, left, right, self.backend)
 
     def _ensure_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
         """Convert operands so that at least one is a column; text compared with times is a time."""
@@ -540,19 +520,17 @@ def _where(call: _Call) -> Column:
     if call.name == "where":
         condition = call.rows.truth(call.values[0])
     else:
-        condition, yes = ~_missing(call), replace(call.first, valid=None)
+        condition, yes = _missing(call), replace(call.first, valid=None)
     if call.dtype == "string":
         return _pick_text(condition, yes, no, call.rows.backend)
     return _pick_number(condition, yes, no, call.dtype, call.rows.xp)
 
 
-def _is_missing(call: _Call) -> Truth:
-    return _missing(call) if call.name == "isnull" else ~_missing(call)
-
-
 def _missing(call: _Call) -> Truth:
+    """Find where the first value is missing, or for other functions than `isnull` where it is not."""
     missing = call.first.missing(call.rows.xp)
-    return Truth(call.rows.xp.zeros(len(call.first), dtype=bool) if missing is None else missing)
+    found = Truth(call.rows.xp.zeros(len(call.first), dtype=bool) if missing is None else missing)
+    return found if call.name == "isnull" else ~found
 
 
 def _clip(call: _Call) -> Column:
@@ -576,13 +554,10 @@ def _text(call: _Call) -> Column | Truth:
             return _gather_result(column, _MATCH[call.name](column.dictionary, str(constants[0])), backend)
         encoded = _REWRITE[call.name](column.dictionary, *constants).dictionary_encode()
     except pa.ArrowInvalid as cause:
-        raise ExpressionError(
-            call.rows.source.where,
-            f"`{call.name}` cannot do this ({cause})",
-            got=constants,
-            expected="a regular expression of RE2, and groups that it has",
-            remedy=f"{call.name}({FUNCTIONS[call.name].arguments})",
-        ) from None
+        where, problem = call.rows.source.where, f"`{call.name}` cannot do this ({cause})"
+        expected = "a regular expression of RE2, and groups that it has"
+        remedy = f"{call.name}({FUNCTIONS[call.name].arguments})"
+        raise ExpressionError(where, problem, got=constants, expected=expected, remedy=remedy) from None
     # Strings that become equal get one code.
     codes = _translate_codes(column, encoded.indices.fill_null(-1).to_numpy(), backend)
     return Column("string", codes, None, encoded.dictionary)
@@ -600,16 +575,20 @@ def _length(call: _Call) -> Column:
 def _cast(call: _Call) -> Column:
     if call.name == "string":
         return cast_column(call.first, call.dtype, "", call.rows.backend)
-    if call.name == "int":
-        return _truncate(call.first, call.rows.xp)
-    return Column(call.dtype, *as_numbers(call.first, call.dtype, call.rows.xp))
+    xp, column = call.rows.xp, call.first
+    if call.name == "float" or column.dtype not in FLOATS:
+        return Column(call.dtype, *as_numbers(column, call.dtype, xp))
+    whole = xp.trunc(column.data)
+    fits = (whole >= -(2.0**63)) & (whole < 2.0**63)
+    _refuse_where(~fits, ~xp.isnan(whole), xp)
+    return Column("int64", xp.where(fits, whole, whole.dtype.type(0)).astype("int64"), fits)
 
 
 _OPERATIONS: dict[str, Callable[[_Call], Column | Truth]] = {
     **dict.fromkeys(("and", "or", "not"), _logic),
     **dict.fromkeys(("+", "-", "*", "/", "//", "%", "**", "minimum", "maximum"), _arithmetic),
     **dict.fromkeys(("negative", "log1p", "log", "exp", "sqrt", "abs", "round", "floor", "ceil"), _transform),
-    **dict.fromkeys(("isnull", "notnull"), _is_missing),
+    **dict.fromkeys(("isnull", "notnull"), _missing),
     **dict.fromkeys((*DATE_PARTS, *DATE_FLAGS), _date_part),
     **dict.fromkeys((*_REWRITE, *_MATCH), _text),
     **dict.fromkeys(("int", "float", "string"), _cast),

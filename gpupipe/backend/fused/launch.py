@@ -16,33 +16,21 @@ from triton.errors import TritonError
 from gpupipe.backend.fused.kernel import write_tile
 from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 from gpupipe.backend.protocol import Array, Column, RawColumn
+from gpupipe.schema import FLOATS, INTEGERS
 
 _TILE = 2048  # values of one program: 16 for each of its threads
 _WORDS, _HALVES = 8, 16  # columns of a tile: 32 bytes, a sector of the memory
-_TYPES = {
-    **{name: getattr(tl, name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
-    "float32": tl.float32,
-    "float64": tl.float64,
-    "bool": tl.uint8,
-}
-_AS_IS = Scale(offset=0.0, divisor=1.0)
+_TYPES = {"bool": tl.uint8, **{name: getattr(tl, name) for name in (*INTEGERS, *FLOATS)}}
+_AS_IS, _PLAIN = Scale(offset=0.0, divisor=1.0), ElementwiseProgram()
 
 
 def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp: ModuleType, halves: int = 0) -> bool:
     """Write rows of a block, each word once: column j becomes word j, and the rest of a row is 0.
 
-    Args:
-        words: n x W int32, W a multiple of 8, at an address that is a multiple of 32.
-        columns: equally long numbers; the kernel computes a `DeferredColumn`.
-        ids: of each column, whether it is stored as int32, else as float32.
-        xp: numpy or cupy.
-        halves: as many of the first columns are stored as bfloat16, two in a word.
-
-    Returns:
-        Whether that was done. Else a value is missing or infinite, or one that a step refuses: what is in `words` then
-        means nothing.
-
-    Memory: 136 bytes a column to the device, and a flag back; copies columns that do not lie value by value.
+    `words` are n x W int32, W a multiple of 8, at an address that is a multiple of 32. The kernel computes a
+    `DeferredColumn`. Columns of `ids` are stored as int32, others as float32, the first `halves` of them as bfloat16,
+    two in a word. False where a value is missing or infinite, or one that a step refuses: what is in `words` then means
+    nothing.
     """
     if not len(words):
         return True
@@ -79,10 +67,9 @@ class _Source:
 
     @classmethod
     def from_column(cls, column: Column, is_id: bool, xp: ModuleType) -> Self:
+        stored, program = RawColumn(column.data), _PLAIN
         if isinstance(column, DeferredColumn):
             stored, program = column.source, column.program
-        else:
-            stored, program = RawColumn(column.data), ElementwiseProgram()
         mask = None if stored.mask is None else xp.ascontiguousarray(stored.mask)
         return cls(replace(stored, data=xp.ascontiguousarray(stored.data), mask=mask), program, is_id)
 
@@ -97,13 +84,12 @@ class _Source:
 
     def numbers(self) -> list[float]:
         """Return the other rows of the table: fill, limits, scale."""
-        scale, clip = self.program.scale or _AS_IS, self.program.clip or (-inf, inf)
-        fill = nan if self.program.fill is None else self.program.fill
-        held = (scale.multiplier, scale.shift, scale.low, scale.high)
-        return [fill, *clip, scale.offset, scale.divisor, *held]
+        scale, fill = self.program.scale or _AS_IS, nan if self.program.fill is None else self.program.fill
+        held = (scale.offset, scale.divisor, scale.multiplier, scale.shift, scale.low, scale.high)
+        return [fill, *(self.program.clip or (-inf, inf)), *held]
 
 
-_NOTHING = _Source(None, ElementwiseProgram(), is_id=False)
+_NOTHING = _Source(None, _PLAIN, is_id=False)
 
 
 def _launch(words: Array, sources: list[_Source], tile: int, first: int, flag: Array, xp: ModuleType) -> None:

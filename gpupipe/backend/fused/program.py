@@ -33,19 +33,7 @@ class ElementwiseProgram:
     """Elementwise program: fill, clip, log1p, scale, in this order; each part may be absent.
 
     It is computed in float64 and gives the bits that the steps give one after the other: where a step in the middle
-    rounds to float32, so does its part.
-
-    Args:
-        fill: what a missing value becomes; None leaves it missing.
-        clip: the least and the largest value.
-        log: whether it becomes the logarithm of 1 + itself, rounded to float32.
-        scale: an affine map into a range.
-        dtype: what the steps store the result as.
-
-    Example:
-        >>> scale = ElementwiseProgram(scale=Scale(offset=1.0, divisor=2.0))
-        >>> ElementwiseProgram(fill=2.0, dtype="float64").then(scale).parts
-        ['fill', 'scale']
+    rounds to float32, as a logarithm does, so does its part. `dtype` is what the steps store the result as.
     """
 
     fill: float | None = None
@@ -61,12 +49,7 @@ class ElementwiseProgram:
         return [name for name in _ORDER if there.get(name, self.scale is not None)]
 
     def then(self, after: ElementwiseProgram) -> ElementwiseProgram | None:
-        """Combine both programs into one; None if that is not the order of the parts.
-
-        Example:
-            >>> ElementwiseProgram(log=True).then(ElementwiseProgram(fill=0.0)) is None
-            True
-        """
+        """Combine both programs into one; None if that is not the order of the parts."""
         mine, theirs = self.parts, after.parts
         if mine and theirs and _ORDER.index(mine[-1]) >= _ORDER.index(theirs[0]):
             return None
@@ -74,23 +57,10 @@ class ElementwiseProgram:
 
 
 class DeferredColumn(Column):
-    """Deferred column: its numbers are computed on first access; to any reader a column like others.
+    """Deferred column: its numbers are computed by the steps on first access; to any reader a column like others.
 
-    The fused kernel uses `source` and `program` instead, and never computes the column.
-
-    Args:
-        source: the column's input.
-        program: applied to each number; it fills missing values, or returns floats.
-        made: computes the column by the steps.
-
-    Memory: keeps `source`; the numbers too after the first access.
-
-    Example:
-        >>> import numpy as np
-        >>> source = RawColumn(np.array([1, 3]))
-        >>> column = DeferredColumn(source, ElementwiseProgram(), lambda: Column("float32", np.ones(2)))
-        >>> len(column), column.dtype, column.data
-        (2, 'float32', array([1., 1.]))
+    The fused kernel uses `source` and `program` instead, and never computes the column. The program fills missing
+    values, or returns floats.
     """
 
     __slots__ = ("_column", "_made", "program", "source")
@@ -100,9 +70,8 @@ class DeferredColumn(Column):
     _column: Column | None
 
     def __init__(self, source: RawColumn, program: ElementwiseProgram, made: Callable[[], Column]) -> None:
-        given = {"dtype": program.dtype, "valid": None, "dictionary": None, "elements": None}
-        own = {"source": source, "program": program, "_made": made, "_column": None}
-        for name, value in (given | own).items():
+        given = {"dtype": program.dtype, "source": source, "program": program, "_made": made}
+        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements", "_column"))).items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -117,7 +86,6 @@ class DeferredColumn(Column):
 
     @property
     def data(self) -> Array:
-        """n values, as `Column` has them."""
         if self._column is None:
             object.__setattr__(self, "_column", self._made())
         assert self._column is not None

@@ -15,18 +15,15 @@ from gpupipe.backend.protocol import Array, Column
 _ROWS = "gpupipe.backend.fused.launch"  # imports Triton
 _TILE = 256  # rows; only blocks of more have whole tiles
 _APART, _HALVES_APART = 1e-3, 2.0**-7  # relative to 1 + |value|; a logarithm's last bit may be scaled up
+_REFUSED = "feature block: written column by column, not in one pass (%s)"
 _log = logging.getLogger("gpupipe")
 
 
 class FusedRows:
-    """Fused kernel on one device, if Triton is installed and works.
+    """Fused kernel on one device, if Triton is installed and works; `xp` is cupy.
 
     The first block of each kind of columns is compared with the results of the steps; after a difference the
     kernel is not used again.
-
-    Args:
-        xp: cupy.
-        device: its index.
     """
 
     def __init__(self, xp: ModuleType, device: int) -> None:
@@ -43,7 +40,7 @@ class FusedRows:
                     reason = import_module(_ROWS).find_obstacle(self._xp)
             self._works = not reason
             if reason:
-                self._refuse(reason)
+                _log.warning(_REFUSED, reason)
         return self._works
 
     def write(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> bool:
@@ -59,7 +56,7 @@ class FusedRows:
             wrong = self._count_differences(words, columns, ids, halves)
             if wrong:
                 self._works = False
-                self._refuse(f"{wrong} of its numbers are not those of the steps: please report this")
+                _log.warning(_REFUSED, f"{wrong} of its numbers are not those of the steps: please report this")
         return self._works is True
 
     def _count_differences(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
@@ -77,9 +74,6 @@ class FusedRows:
             limit = (_HALVES_APART if number < halves else _APART) * (1 + abs(wanted))
             found.append((~(abs(stored - wanted) <= limit)).sum())
         return int(xp.stack(found).sum()) if found else 0
-
-    def _refuse(self, reason: str) -> None:
-        _log.warning("feature block: written column by column, not in one pass (%s)", reason)
 
 
 def _kind(column: Column, is_id: bool) -> object:
