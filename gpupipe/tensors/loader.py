@@ -42,7 +42,7 @@ _SHARE = 0.8  # of the host's free memory that a table may take
 
 
 class _Position(NamedTuple):
-    """Position of the next batch: its epoch and its number there, from 0."""
+    """Epoch of the next batch, and its number there; both from 0."""
 
     epoch: int = 0
     batch: int = 0
@@ -110,10 +110,9 @@ class Loader:
         BadConfig: options that are unknown, too small, or not to be had together.
         BadData: weights that no rows can be drawn by.
 
-    Memory: a batch is a copy of its rows, `row_bytes` each, and its tensors are views of that copy. A table on the
-        device: some bytes per row of the batches at hand; a sampler 8 bytes per row of the table. On the host: three
-        slabs of 8 MB or a batch. Parts: two windows (`block_rows * window` rows) besides. Lists
-        are copied too, their elements one list after the other.
+    Memory: a batch is a copy of its rows, `row_bytes` each and lists besides, and its tensors are views of that copy. A
+        sampler takes 8 bytes per row of the table; a table on the host three slabs of 8 MB or a batch; parts two
+        windows (`block_rows * window` rows) besides.
 
     Example:
         >>> from gpupipe.schema import Field, Role
@@ -152,18 +151,16 @@ class Loader:
         check_seed("loader", seed=seed)
         check_bool("loader", drop_last=drop_last, reuse_buffers=reuse_buffers)
         self._table = table
-        self._like = (
-            table
-            if isinstance(table, FeatureTable)
-            else FeatureTable.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
-        )
+        self._like = table if isinstance(table, FeatureTable) else _make_empty(table)
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
         self.residency = self._choose_residency(residency)
         self.batch_size, self.block_rows, self.window, self.seed = batch_size, block_rows, window, seed
         self.shuffle = "rows" if shuffle is True else shuffle
         self.drop_last, self.reuse_buffers, self.target_units = drop_last, reuse_buffers, target_units
         self.rank, self.world_size = get_rank(rank, world_size)
-        shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
+        shards = None  # all ranks have the same table
+        if sharded is not False:
+            shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
         self._ranks = Sharding(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
         self._next = self._reached = _Position()
         self._check_order(sampler)
@@ -338,7 +335,7 @@ class Loader:
             table, words, many = self.table, None, max(1, _TOGETHER // max(ranks.largest * self._like.row_bytes, 1))
             if self.reuse_buffers:
                 words, many = table.empty_like(ranks.largest).words, 1
-            source = _Resident(table, self._order(epoch))
+            source = _Resident(table, self._order(epoch)).copy_rows
             for steps in group_steps(ranks, first, many):
                 slab = table.empty_like(sum(step.size for step in steps), words=words)
                 fill(slab, steps, source)
@@ -347,7 +344,7 @@ class Loader:
 
         def opened() -> Generator[RowSource]:
             if isinstance(self._table, FeatureTable):
-                yield _Resident(self._table, self._order(epoch))
+                yield _Resident(self._table, self._order(epoch)).copy_rows
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
                 yield from open_windows(self._table, order, position, self._like.dictionaries)
@@ -395,6 +392,10 @@ class Loader:
             got = got if sampler is None else "a sampler"
             raise BadConfig("loader", problem, got=got, expected=expected, remedy="shuffle='blocks'")
         warn_of_rereads(self._table, self._windowed(0))
+
+
+def _make_empty(parts: Parts) -> FeatureTable:
+    return FeatureTable.allocate(parts.schema, 0, parts.backend.device, dtype=parts.dtype)
 
 
 class _Resident:

@@ -175,10 +175,8 @@ class Parts(Protocol):
     schema: Schema
     dtype: str
     backend: Backend
-    rows: Sequence[int]
-    """Of each part."""
-    names: Sequence[str]
-    """Of each part, for messages."""
+    rows: Sequence[int]  # of each part
+    names: Sequence[str]  # of each part, for messages
 
     def read(self, parts: Sequence[int]) -> Generator[Iterable[Columns]]:
         """Yield the columns of these parts, in order, of each in one or more pieces."""
@@ -196,7 +194,7 @@ def open_windows(
     with closing(prefetch(_read_windows(parts, order, order.window_of(position), dictionaries))) as windows:
         source = _Windows(order, windows)
         try:
-            yield source
+            yield source.copy_rows
         finally:
             source.leave()
 

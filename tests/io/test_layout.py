@@ -64,7 +64,7 @@ def test_row_groups_may_be_given_and_follow_the_memory(tmp_path: Path, monkeypat
     dataset = gp.from_frame(TABLE, num_partitions=3, backend="cpu")
     assert len(dataset.write_parquet(tmp_path / "a", layout="gpu", rows_per_group=25_000).parts) == 3
     assert len(dataset.write_parquet(tmp_path / "b", layout="gpu", files=2).parts) == 2
-    monkeypatch.setattr("gpupipe.io.jobs.parquet_writer.default_threads", lambda: 1)
+    monkeypatch.setattr("gpupipe.io.jobs.part_writer.default_threads", lambda: 1)
     gp.configure(memory_limit=4 * 20_000 * 8)
     manifest = dataset.select("id").write_parquet(tmp_path / "c", layout="gpu")
     assert [part.files[f"{part.name}.parquet"] for part in manifest.parts] == [[20_000]] * 3
