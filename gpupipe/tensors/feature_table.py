@@ -159,12 +159,13 @@ class FeatureTable:
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
         """Return the lists that were written to these rows, by name. Memory: shares where one write brought them."""
         found = {}
-        for item in self.schema.lists:
-            parts = [part for row, part in sorted(self._lists[item.name].items()) if start <= row < max(stop, 1)]
+        for name, written in self._lists.items():
+            parts = [written[row] for row in sorted(written) if start <= row < max(stop, 1)]
             if not parts:
-                empty = torch.zeros(0, dtype=torch.float32 if item.cardinality is None else torch.int32)
-                parts = [Ragged(empty.to(self.device), torch.zeros(1, dtype=torch.int64, device=self.device))]
-            found[item.name] = concat_ragged(parts)
+                dtype = torch.float32 if self.schema[name].cardinality is None else torch.int32
+                empty = torch.zeros(0, dtype=dtype, device=self.device)
+                parts = [Ragged(empty, torch.zeros(1, dtype=torch.int64, device=self.device))]
+            found[name] = concat_ragged(parts)
         return found
 
     def put_lists(self, first_row: int, lists: Mapping[str, Ragged]) -> None:
