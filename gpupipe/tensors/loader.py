@@ -86,17 +86,13 @@ class Loader:
         table: a feature table, or parts that are read while batches are made.
         batch_size: rows per batch; of all ranks together.
         shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for another permutation
-            of blocks of consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
-        block_rows: rows of a block.
-        window: blocks whose rows are mixed.
-        seed: of the permutation; the order depends on it, the epoch and the number of rows alone.
+            of blocks of `block_rows` consecutive rows, and of the rows among `window` blocks at a time; False for the
+            table's order. It depends on `seed`, the epoch and the number of rows alone.
         drop_last: leave out a last batch that is not full.
         reuse_buffers: each batch overwrites the one before (kept columns do not): right where a batch is used up before
             the next one is asked for. Without it every batch is new memory.
-        target_units: brings stored targets, or outputs for them, into the target's own units, for metrics; None where
-            they are in those.
-        rank: this process's number among those that train together; by default torch.distributed's, or 0.
-        world_size: how many there are; by default torch.distributed's, or 1.
+        target_units: brings stored targets, or outputs for them, into the target's own units, for metrics.
+        rank: this process's number among the `world_size` that train together; by default torch.distributed's, or 0.
         sharded: True where each rank's table holds rows of its own, or the number of rows of each; False where all
             ranks have the same table and take a part of each batch. Ranks that run out of rows get padding of weight 0.
         sampler: rows drawn with replacement instead of each once: "balanced" for classes of the target that come
@@ -201,7 +197,7 @@ class Loader:
     @property
     def total_rows(self) -> int:
         """The number of rows of the tables of all ranks, each counted once."""
-        return self._ranks.total_rows
+        return sum(self._ranks.shards or [self.num_rows])
 
     @property
     def dictionaries(self) -> Mapping[str, Dictionary]:
@@ -222,10 +218,7 @@ class Loader:
         self._reached = self._next
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the iteration that was advanced last, as plain numbers and strings (JSON).
-
-        Inside the loop the batch that was given last counts as seen; after its last batch comes the next epoch.
-        """
+        """Return the state of the iteration that was advanced last, as JSON; the batch that was given last is seen."""
         return {**self._reached._asdict(), **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -259,7 +252,7 @@ class Loader:
     def _identity(self) -> dict[str, Any]:
         """Return what the batches of an epoch depend on, besides its number."""
         parts: dict[str, Any] = {
-            "num_rows": self._ranks.total_rows,
+            "num_rows": self.total_rows,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "seed": self.seed,

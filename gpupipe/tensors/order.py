@@ -317,11 +317,6 @@ class Sharding:
         return any(rows % self.world_size for rows in (full, tail))
 
     @property
-    def total_rows(self) -> int:
-        """The number of rows of all ranks together, each counted once."""
-        return self.num_rows if self.shards is None else sum(self.shards)
-
-    @property
     def largest(self) -> int:
         """The number of rows of this rank's largest batch."""
         return self.step(0).size if len(self) else 0

@@ -33,9 +33,12 @@ from gpupipe.support.text import format_count
 
 MANIFEST = "_manifest.json"
 QUARANTINE = "_quarantine.jsonl"
-RECORDS = "_records"
-"""In a store, the folder of records of the parts that are written, until the manifest lists them."""
+RECORDS = "_records"  # in a store, the folder of records of the parts that are written, until the manifest lists them
 _FORMAT = "gpupipe dataset 1"
+_AT_ONCE = 16
+_LOCK = "lock"
+Result = TypeVar("Result")
+_log = logging.getLogger("gpupipe")
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,6 @@ class Part:
     rows_in: int  # before any filter
     inputs: list[str]  # the files the rows came from
     halved: list[str] = field(default_factory=list, compare=False)  # a line per piece too large for memory
-
-    @property
-    def rows_out(self) -> int:
-        """The number of rows written."""
-        return sum(sum(groups) for groups in self.files.values())
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class Manifest:
     @property
     def rows_out(self) -> int:
         """The number of rows written."""
-        return sum(part.rows_out for part in self.parts)
+        return sum(sum(groups) for part in self.parts for groups in part.files.values())
 
     def to_json(self) -> str:
         """Return the text of `_manifest.json`."""
@@ -121,18 +119,6 @@ class Manifest:
         return "\n".join([rows, *map(str, self.notes), *(line for part in self.parts for line in part.halved)])
 
 
-def list_quarantined(notes: Sequence[FileNote]) -> str:
-    """Format a JSON line for each quarantined input file."""
-    found = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
-    return "".join(f"{json.dumps(one)}\n" for one in found)
-
-
-Result = TypeVar("Result")
-_AT_ONCE = 16
-_LOCK = "lock"
-_log = logging.getLogger("gpupipe")
-
-
 @contextmanager
 def open_destination(where: str, storage_options: StorageOptions | None) -> Iterator[Destination]:
     """Open a folder to write to; a local one is locked until the block ends."""
@@ -163,7 +149,8 @@ def create_file(where: str, storage_options: StorageOptions | None, *, overwrite
 
 def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: StorageOptions | None = None) -> None:
     """Write a JSON line for each quarantined input file; no file if there is none."""
-    lines = list_quarantined(notes)
+    found = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
+    lines = "".join(f"{json.dumps(one)}\n" for one in found)
     if not is_remote(where):
         Path(where).write_text(lines, encoding="utf-8") if lines else Path(where).unlink(missing_ok=True)
     elif lines:
@@ -184,7 +171,6 @@ class LocalFolder:
 
     @property
     def drafts(self) -> Path:
-        """The folder of the drafts of all jobs."""
         return Path(self.where).parent / f".{Path(self.where).name}.draft"
 
     @contextmanager
@@ -233,7 +219,7 @@ class LocalFolder:
     def begin(self, digest: str) -> list[Part]:
         """Begin a job, or resume the one with this digest; return the records of the parts already written."""
         self.digest, draft = digest, self.drafts / digest
-        self._remove_drafts(but=digest)
+        self.clean(None, but=digest)
         (draft / "parts").mkdir(parents=True, exist_ok=True)
         found = [Part(**json.loads(path.read_text())) for path in sorted(draft.glob("*.record"))]
         return [part for part in found if all((draft / "parts" / file).is_file() for file in part.files)]
@@ -271,11 +257,8 @@ class LocalFolder:
         publish(parts, Path(self.where))
         self.clean(manifest)
 
-    def clean(self, manifest: Manifest | None) -> None:
+    def clean(self, manifest: Manifest | None, but: str = _LOCK) -> None:
         """Remove files left by earlier jobs that the manifest does not list."""
-        self._remove_drafts()
-
-    def _remove_drafts(self, but: str = _LOCK) -> None:
         for draft in self.drafts.iterdir():
             if draft.name not in (but, _LOCK):
                 shutil.rmtree(draft)
@@ -358,7 +341,7 @@ class StoreFolder:
     def clean(self, manifest: Manifest | None, replaced: Collection[str] = ()) -> None:
         there = self.names()
         listed = {MANIFEST, *(manifest.files if manifest else ())}
-        if manifest and list_quarantined(manifest.notes):
+        if manifest and any(note.action == "quarantined" for note in manifest.notes):
             listed.add(QUARANTINE)
         stray = (_find_leftovers(there) | (there & {*replaced})) - listed
         records = {name for name in stray if name.startswith(RECORDS)}
