@@ -238,17 +238,16 @@ class _Waves(NumericEmbedding):
 
 
 class _Bins(NumericEmbedding):
-    lower: Tensor
-    inverse: Tensor
-    least: Tensor
-    most: Tensor
+    bins: Tensor
+    """Of each number's bins the lower edge, 1 / width, and the least and the largest value: 4 x F x T."""
 
     def __init__(self, num_features: int, settings: PiecewiseLinear, generator: torch.Generator) -> None:
         counts = [max(len(each) - 1, 0) for each in settings.edges]
         width = max(counts, default=0)
         super().__init__(num_features, width, settings.dim, generator)
         # A number of fewer bins has empty ones behind its own: (x - 0) * 0 = 0, clamped to 0.
-        lower, inverse, least, most = torch.zeros(4, num_features, width, dtype=torch.float64, device="cpu")
+        bins = torch.zeros(4, num_features, width, dtype=torch.float64, device="cpu")
+        lower, inverse, least, most = bins
         for row, (each, count) in enumerate(zip(settings.edges, counts, strict=True)):
             if count:
                 edges = torch.tensor(each, dtype=torch.float64, device="cpu")
@@ -256,9 +255,9 @@ class _Bins(NumericEmbedding):
                 inverse[row, :count] = 1 / edges.diff()
                 most[row, :count] = 1
                 least[row, 0], most[row, count - 1] = -math.inf, math.inf
-        for name, values in (("lower", lower), ("inverse", inverse), ("least", least), ("most", most)):
-            self.register_buffer(name, values.float(), persistent=False)
+        self.register_buffer("bins", bins.float(), persistent=False)
 
     def encode(self, numbers: Tensor) -> Tensor:
-        shares = (numbers.unsqueeze(-1) - self.lower) * self.inverse
-        return torch.minimum(torch.maximum(shares, self.least), self.most)
+        lower, inverse, least, most = self.bins
+        shares = (numbers.unsqueeze(-1) - lower) * inverse
+        return torch.minimum(torch.maximum(shares, least), most)
