@@ -15,7 +15,7 @@ from lab import TYPES, Lab, check, coded, flights_like
 from pyarrow import orc
 
 from gpupipe.backend import Column
-from gpupipe.io.jobs.parquet_writer import ParquetOptions
+from gpupipe.io.jobs.part_writer import ParquetOptions
 from gpupipe.schema import Field, Schema
 from gpupipe.tensors import share
 

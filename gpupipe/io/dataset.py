@@ -13,9 +13,8 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
-from gpupipe.io.jobs.manifest import Manifest
-from gpupipe.io.jobs.parquet_writer import ParquetOptions
-from gpupipe.io.jobs.part_writer import write_dataset
+from gpupipe.io.jobs.destination import Manifest
+from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.partitions import FileNote, ReadCounter
 from gpupipe.io.planning.row_filters import RandomSplit, Selection, Where
 from gpupipe.io.planning.splits import (

@@ -164,27 +164,19 @@ class PiecewiseLinear:
 
     def __post_init__(self) -> None:
         check_integer(self, "[1, inf)", dim=self.dim)
-        edges: Any = self.edges if is_sequence(self.edges) else [None]
-        if not all(
-            is_sequence(each) and all(map(is_number, each)) and all(a < b for a, b in itertools.pairwise(each))
-            for each in edges
-        ):
-            raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", "fit(loader)")
+        for each in self.edges if is_sequence(self.edges) else [None]:
+            numbers: Any = each if is_sequence(each) else [None]
+            if not all(map(is_number, numbers)) or any(a >= b for a, b in itertools.pairwise(numbers)):
+                raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", "fit(loader)")
 
     @classmethod
     def fit(cls, loader: Any, *, bins: int = 48, dim: int = 8) -> Self:
-        """Compute the edges at quantiles of a loader's numbers, values that occur; equal ones count once.
-
-        Args:
-            loader: `pipeline.loader(train)`, whose table is resident.
-            bins: at most so many.
-            dim: D.
+        """Compute the edges of at most `bins` bins at quantiles of a loader's numbers, values that occur.
 
         Raises:
             BadConfig: a loader without a resident table, or fewer than one bin.
 
-        Memory:
-            A sample of at most 262,144 rows in float64, of one number at a time; the edges on the host.
+        Memory: a sample of at most 262,144 rows in float64, of one number at a time; the edges on the host.
         """
         table = getattr(loader, "table", None)
         if table is None or bins < 1:
@@ -204,17 +196,11 @@ class PiecewiseLinear:
         return cls([each.tolist() for each in found], dim)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
-        """Build the layer.
-
-        Raises:
-            BadConfig: edges for another number of features.
-        """
+        """Build the layer; raise `BadConfig` for edges of another number of features."""
         if len(self.edges) != num_features:
-            problem = "edges for another number of features than the model has"
+            where, problem = "PiecewiseLinear(edges=)", "edges for another number of features than the model has"
             remedy = "PiecewiseLinear.fit(loader) with the pipeline that makes the batches"
-            raise BadConfig(
-                "PiecewiseLinear(edges=)", problem, got=len(self.edges), expected=str(num_features), remedy=remedy
-            )
+            raise BadConfig(where, problem, got=len(self.edges), expected=str(num_features), remedy=remedy)
         return _Bins(num_features, self, generator)
 
     def to_json(self) -> dict[str, Any]:
@@ -252,17 +238,16 @@ class _Waves(NumericEmbedding):
 
 
 class _Bins(NumericEmbedding):
-    lower: Tensor
-    inverse: Tensor
-    least: Tensor
-    most: Tensor
+    bins: Tensor
+    """Of each number's bins the lower edge, 1 / width, and the least and the largest value: 4 x F x T."""
 
     def __init__(self, num_features: int, settings: PiecewiseLinear, generator: torch.Generator) -> None:
         counts = [max(len(each) - 1, 0) for each in settings.edges]
         width = max(counts, default=0)
         super().__init__(num_features, width, settings.dim, generator)
         # A number of fewer bins has empty ones behind its own: (x - 0) * 0 = 0, clamped to 0.
-        lower, inverse, least, most = torch.zeros(4, num_features, width, dtype=torch.float64, device="cpu")
+        bins = torch.zeros(4, num_features, width, dtype=torch.float64, device="cpu")
+        lower, inverse, least, most = bins
         for row, (each, count) in enumerate(zip(settings.edges, counts, strict=True)):
             if count:
                 edges = torch.tensor(each, dtype=torch.float64, device="cpu")
@@ -270,9 +255,9 @@ class _Bins(NumericEmbedding):
                 inverse[row, :count] = 1 / edges.diff()
                 most[row, :count] = 1
                 least[row, 0], most[row, count - 1] = -math.inf, math.inf
-        for name, values in (("lower", lower), ("inverse", inverse), ("least", least), ("most", most)):
-            self.register_buffer(name, values.float(), persistent=False)
+        self.register_buffer("bins", bins.float(), persistent=False)
 
     def encode(self, numbers: Tensor) -> Tensor:
-        shares = (numbers.unsqueeze(-1) - self.lower) * self.inverse
-        return torch.minimum(torch.maximum(shares, self.least), self.most)
+        lower, inverse, least, most = self.bins
+        shares = (numbers.unsqueeze(-1) - lower) * inverse
+        return torch.minimum(torch.maximum(shares, least), most)

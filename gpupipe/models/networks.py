@@ -27,8 +27,7 @@ class Linear(Tabular):
         seed: is there as in the other models; nothing is drawn.
         bag: what a list adds: the `"mean"`, `"sum"` or `"max"` of its ids' weights.
 
-    Memory:
-        (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
+    Memory: (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
 
     Example:
         >>> model = Linear(numeric=3, cardinalities=[12, 5])
@@ -78,15 +77,13 @@ class MLP(Tabular):
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
         seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
-        bag: how the embedded ids of a list become one vector: their `"mean"`, `"sum"` or `"max"`; zeros for an empty
-            list.
+        bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
 
     Raises:
         BadConfig: no input at all, or a size that makes no sense.
 
-    Memory:
-        sum(cardinalities) x D float32 for the embedding, and the layers' weights; training with AdamW four times that
-        (a gradient and two moments, all dense).
+    Memory: sum(cardinalities) x D float32 for the embedding, and the layers' weights; training with AdamW four times
+        that (a gradient and two moments, all dense).
 
     Example:
         >>> model = MLP(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
@@ -110,8 +107,8 @@ class MLP(Tabular):
     ) -> None:
         config, generator = begin(self, locals())
         super().__init__(config, generator)
-        layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
-        self.layers = nn.Sequential(*layers, make_linear(width, outputs, generator))
+        self.layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
+        self.layers.append(make_linear(width, outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:
         return self.shaped(self.layers(self.inputs(batch)))
@@ -130,8 +127,7 @@ class DCNv2(Tabular):
         hidden: the widths of the fully connected layers; empty for cross layers alone.
         structure: "parallel" or "stacked".
 
-    Memory:
-        As `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
+    Memory: as `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
 
     Example:
         >>> model = DCNv2(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
@@ -163,8 +159,7 @@ class DCNv2(Tabular):
         super().__init__(config, generator)
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
-        layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
-        self.layers = nn.Sequential(*layers)
+        self.layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         self.last = make_linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
@@ -207,8 +202,7 @@ class ResNet(Tabular):
         hidden_factor: a block's inner layer is so many times as wide.
         dropout: fraction of a block's inner values zeroed in training.
 
-    Memory:
-        As `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
+    Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
 
     Example:
         >>> model = ResNet(numeric=3, cardinalities=[12, 5], blocks=1, width=8, seed=7)
@@ -288,8 +282,7 @@ class MultiTask(Tabular):
         head: the widths of each head's own layers; empty for one linear layer a head.
         dropout: fraction of the shared hidden values zeroed in training.
 
-    Memory:
-        As `MLP`, and the heads' layers T times.
+    Memory: as `MLP`, and the heads' layers T times.
 
     Example:
         >>> model = MultiTask(numeric=3, outputs=2, hidden=(16,), head=(8,), seed=7)
@@ -314,8 +307,7 @@ class MultiTask(Tabular):
     ) -> None:
         config, generator = begin(self, locals())
         super().__init__(config, generator)
-        layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
-        self.layers = nn.Sequential(*layers)
+        self.layers, width = _make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         widths = itertools.pairwise([width, *self._config["head"], 1])
         self.heads = nn.ModuleList(_Heads(outputs, before, after, generator) for before, after in widths)
 
@@ -343,11 +335,11 @@ class _Heads(nn.Module):
 
 def _make_relu_layers(
     inputs: int, hidden: Sequence[int], dropout: float, generator: torch.Generator
-) -> tuple[list[nn.Module], int]:
+) -> tuple[nn.Sequential, int]:
     """Return Linear, ReLU and dropout for each hidden width, and the width at their end."""
     layers: list[nn.Module] = []
     for width, following in itertools.pairwise([inputs, *hidden]):
         layers += [make_linear(width, following, generator), nn.ReLU()]
         if dropout:
             layers.append(nn.Dropout(dropout))
-    return layers, [inputs, *hidden][-1]
+    return nn.Sequential(*layers), [inputs, *hidden][-1]

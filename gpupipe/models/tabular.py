@@ -39,12 +39,7 @@ class Tabular(nn.Module):
     number of columns than the model was made for, or other lists.
 
     Weights are drawn on the CPU from the model's own generator: the same on every device, and torch's global one is
-    left as it was.
-
-    Args:
-        config: the constructor's arguments by name.
-        generator: draws the embeddings' start; what comes after draws from it too. It is not kept: it has no copy.
-        dim: the embeddings' width, where it is not an argument.
+    left as it was. It is not kept: it has no copy. `dim` is the embeddings' width, where it is not an argument.
     """
 
     learning_rate: ClassVar[float] = 3e-3
@@ -72,11 +67,7 @@ class Tabular(nn.Module):
 
     @classmethod
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
-        """Build the network for a pipeline's output: its features in; one value out, or one per class or per target.
-
-        Args:
-            schema: `pipeline.schema`.
-            options: the constructor's keyword arguments.
+        """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
 
         Raises:
             BadConfig: no schema, no target, a target of one class, a categorical feature without a cardinality, a list

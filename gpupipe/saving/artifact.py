@@ -239,13 +239,8 @@ def load(
         with pa.OSFile(str(folder / "values.arrow"), "rb") as source, pa.ipc.open_file(source) as reader:
             table = reader.read_all()
         values = {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
-    decoder = Decoder(
-        arrays=arrays,
-        values=values,
-        embedded={Path(name).stem: folder / name for name in names if name.startswith("tables/")},
-        tables=given,
-        allow=frozenset(allowed),
-    )
+    embedded = {Path(name).stem: folder / name for name in names if name.startswith("tables/")}
+    decoder = Decoder(arrays=arrays, values=values, embedded=embedded, tables=given, allow=frozenset(allowed))
     # What does not fit a table that the caller gave is for the caller to hear.
     theirs = (ColumnNotFound, SchemaMismatch) if given else ()
     with _blame_file(folder / "pipeline.json", BackendMissing, *theirs):

@@ -37,17 +37,12 @@ class Scorer:
         parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
         for name, given, kind in parts:
             if not isinstance(given, kind):
-                raise BadConfig(
-                    f"Scorer({name}=)",
-                    f"not a {name}",
-                    got=type(given),
-                    expected="a fitted pipeline, then a torch.nn.Module or None",
-                    remedy="gp.Scorer(pipeline, trainer.model)",
-                )
+                where, expected = f"Scorer({name}=)", "a fitted pipeline, then a torch.nn.Module or None"
+                remedy = "gp.Scorer(pipeline, trainer.model)"
+                raise BadConfig(where, f"not a {name}", got=type(given), expected=expected, remedy=remedy)
         if isinstance(model, Tabular):
             model.check_schema(pipeline.schema)
-        self.pipeline = pipeline
-        self.model = model
+        self.pipeline, self.model = pipeline, model
         self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:
             require_device(self.device)
@@ -62,9 +57,8 @@ class Scorer:
         """Predict the value of each row, in order, followed by the kept columns.
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
-        where its probability is 0.5 or more. A regression gives numbers in the target's own units,
-        float64 where there is a `target_transform`. Of several targets
-        each has a column `prediction_<target>`.
+        where its probability is 0.5 or more. A regression gives numbers in the target's own units, float64 where there
+        is a `target_transform`. Of several targets each has a column `prediction_<target>`.
 
         Args:
             data: whatever `Pipeline.fit` takes, as for `Pipeline.transform`: a frame gives a frame with its index,
@@ -84,24 +78,15 @@ class Scorer:
         """Predict the probabilities of each row, in order, followed by the kept columns.
 
         It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
-        class or each of several conditions.
-        Arguments, errors and memory as for `predict`.
+        class or each of several conditions. Arguments, errors and memory as for `predict`.
 
         Raises:
             BadConfig: the task is a regression, or there is no model.
         """
-        if self._task == "regression":
-            raise BadConfig(
-                "predict_proba",
-                "a regression has no probabilities",
-                expected="a classification's model",
-                remedy="predict(data)",
-            )
+        if self.schema.task == "regression":
+            problem, expected = "a regression has no probabilities", "a classification's model"
+            raise BadConfig("predict_proba", problem, expected=expected, remedy="predict(data)")
         return self._score(data, batch_size, self._probabilities, self._probability_fields())
-
-    @property
-    def _task(self) -> str | None:
-        return self.schema.task
 
     @property
     def _classes(self) -> tuple[Any, ...]:
@@ -116,22 +101,22 @@ class Scorer:
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
     def _probability_fields(self) -> list[Field]:
-        one = self._task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
-        each = [item.name for item in self.schema.targets] if self._task == "multilabel" else self._classes
+        one = self.schema.task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
+        each = [item.name for item in self.schema.targets] if self.schema.task == "multilabel" else self._classes
         names = ["probability"] if one else [f"probability_{name}" for name in each]
         return [Field(name, "float32", nullable=False) for name in names]
 
     def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
-        if self._task == "binary":
+        if self.schema.task == "binary":
             chances = torch.stack([torch.sigmoid(-output), torch.sigmoid(output)], 1)
             return [_column(part, backend) for part in chances.unbind(1)][-len(self._probability_fields()) :]
-        chances = torch.softmax(output, 1) if self._task == "multiclass" else torch.sigmoid(output)
+        chances = torch.softmax(output, 1) if self.schema.task == "multiclass" else torch.sigmoid(output)
         return [_column(part, backend) for part in chances.unbind(1)]
 
     def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
-        if self._task == "multiclass":
+        if self.schema.task == "multiclass":
             return [_class_column(output.argmax(1), backend, self._classes)]
-        if self._task in ("binary", "multilabel"):
+        if self.schema.task in ("binary", "multilabel"):
             places = (torch.sigmoid(output) >= 0.5).reshape(len(output), len(self.schema.targets)).unbind(1)
             classes = [item.classes or () for item in self.schema.targets]
             return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
@@ -141,20 +126,15 @@ class Scorer:
 
     def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
         if self.model is None:
-            raise BadConfig(
-                "predict",
-                "there is no model",
-                expected="a pipeline saved with one",
-                remedy="gp.save(path, pipeline, model)",
-            )
+            expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
+            raise BadConfig("predict", "there is no model", expected=expected, remedy=remedy)
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
         run = self.pipeline._bind_to(table, predicting=True)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         inputs = Schema(run.schema.with_role(Role.FEATURE))
-        schema = Schema(
-            [*fields, *(replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept)]
-        )
+        own = [replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept]
+        schema = Schema([*fields, *own])
 
         def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
             made, seen = run.columns(frame, backend, row_ids)
@@ -169,7 +149,7 @@ class Scorer:
         return run.run_on(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
 
     def _fingerprint(self, batch_size: int) -> str | None:
-        """Compute a hash of all that the predictions depend on; None where the pipeline has no fingerprint."""
+        """Hash all that the predictions depend on; None where the pipeline has no fingerprint."""
         pipeline = self.pipeline._fingerprint()
         if pipeline is None or self.model is None:
             return None
@@ -186,8 +166,8 @@ class Scorer:
         parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
-        width = len(self._classes) if self._task == "multiclass" else len(self.schema.targets)
-        return torch.empty((0, width) if self._task == "multiclass" or width > 1 else 0, device=self.device)
+        width = len(self._classes) if self.schema.task == "multiclass" else len(self.schema.targets)
+        return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
 
 
 def _choose_dtype(classes: tuple[Any, ...]) -> str:
@@ -204,7 +184,7 @@ def _column(values: torch.Tensor, backend: Backend) -> Column:
 
 def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:
     """Map class indices to the target's classes."""
-    dtype, data = _choose_dtype(classes), backend.xp.from_dlpack(places.to(torch.int32).to(backend.device).contiguous())
+    dtype, data = _choose_dtype(classes), _column(places.to(torch.int32), backend).data
     if dtype == "string":
         return Column("string", data, None, strings(classes))
     return Column(dtype, backend.xp.asarray(classes, dtype=dtype)[data])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import accumulate
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
 from gpupipe.tensors.order import Rows, Sharding, Step
 
+Kept: TypeAlias = dict[str, Tensor]
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
 
@@ -32,8 +33,7 @@ _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU the
 class FeatureTable:
     """Feature table: n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, and kept columns.
 
-    A row is padded to a multiple of 32 bytes, so that one gather moves whole rows. `numeric` (n x F), `codes` (n x C),
-    `target` and `weight` (n) are views of the same memory.
+    A row is padded to a multiple of 32 bytes, so that one gather moves whole rows; the typed columns are views of it.
 
     Args:
         schema: the roles and types of the columns.
@@ -52,12 +52,7 @@ class FeatureTable:
     """
 
     def __init__(
-        self,
-        schema: Schema,
-        words: Tensor,
-        keep: dict[str, Tensor],
-        dictionaries: dict[str, Dictionary],
-        dtype: str = "float32",
+        self, schema: Schema, words: Tensor, keep: Kept, dictionaries: dict[str, Dictionary], dtype: str = "float32"
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries, self.dtype = schema, words, keep, dictionaries, dtype
         self.forget_lists()
@@ -76,8 +71,7 @@ class FeatureTable:
             torch.OutOfMemoryError: it does not fit on the GPU; `MemoryError`: on the host.
             SchemaMismatch: a kept column holds lists.
 
-        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`; none for lists,
-            of which is shared what is written.
+        Memory: `num_rows * row_bytes`, and 8 bytes (float32: 4) per row and kept column, on `device`.
         """
         require_device(device)
         words = _allocate_words(num_rows, cls.row_bytes_of(schema, dtype) // _WORD, torch.device(device))
@@ -85,8 +79,9 @@ class FeatureTable:
         for item in get_stored_fields(schema):
             if item.kind == Kind.LIST:
                 problem, expected = "a loader keeps no lists with the features", "one value in each row"
+                where = f"column {item.name!r}"
                 remedy = f"leave {item.name!r} out of keep=; as a feature it is in batch.lists"
-                raise SchemaMismatch(f"column {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
+                raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
             kind = getattr(torch, item.dtype) if item.dtype in FLOATS else torch.int64
             keep[item.name] = torch.empty(num_rows, dtype=kind, device=device)
         return cls(schema, words, keep, {}, dtype)
@@ -164,9 +159,13 @@ class FeatureTable:
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
         """Return the lists that were written to these rows, by name. Memory: shares where one write brought them."""
         found = {}
-        for item in self.schema.lists:
-            parts = [part for row, part in sorted(self._lists[item.name].items()) if start <= row < max(stop, 1)]
-            found[item.name] = concat_ragged(parts) if parts else _make_empty_lists(item, self.device)
+        for name, written in self._lists.items():
+            parts = [written[row] for row in sorted(written) if start <= row < max(stop, 1)]
+            if not parts:
+                dtype = torch.float32 if self.schema[name].cardinality is None else torch.int32
+                empty = torch.zeros(0, dtype=dtype, device=self.device)
+                parts = [Ragged(empty, torch.zeros(1, dtype=torch.int64, device=self.device))]
+            found[name] = concat_ragged(parts)
         return found
 
     def put_lists(self, first_row: int, lists: Mapping[str, Ragged]) -> None:
@@ -218,8 +217,7 @@ class FeatureTable:
             SchemaMismatch: a column of strings or times where a number belongs.
 
         Memory: one write per value, through DLPack; one byte per number of a chunk of rows to look for what must not
-            be there. Columns on another device than the table are first written to a table there.
-            Lists are shared, not copied.
+            be there. Columns on another device are first written to a table there. Lists are shared, not copied.
         """
         kept = get_stored_fields(self.schema)
         for item in [*self._fields, *kept, *self.schema.lists]:
@@ -227,10 +225,9 @@ class FeatureTable:
                 raise ColumnNotFound.among("FeatureTable.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
         rows = slice(first_row, first_row + num_rows)
-        there = self
+        there, part = self, rows
         if str(self.device) != backend.device:
-            there = self.empty_like(num_rows, torch.device(backend.device))
-        part = rows if there is self else slice(None)
+            there, part = self.empty_like(num_rows, torch.device(backend.device)), slice(None)
         self._write_packed(there.words[part], columns, backend)
         for item in kept:
             values = _encode_kept(item, columns[item.name], self.dictionaries, backend)
@@ -251,10 +248,7 @@ class FeatureTable:
         return made
 
     def narrow(self, num_rows: int) -> FeatureTable:
-        """Return the first rows only.
-
-        Memory: shares, unless that would hold on to a third more than is needed; then copies.
-        """
+        """Return the first rows only. Memory: shares, unless that would hold on to a third more than is needed."""
         if num_rows == len(self):
             return self
         made = self.first(num_rows)
@@ -360,9 +354,8 @@ def _check_column(item: Field, column: Column) -> None:
     if column.dtype in ("string", "timestamp") or (index and column.dtype in FLOATS):
         problem = f"{column.dtype} values cannot be fed to a network{' as ids' if index else ''}"
         hour = f"T.{derive(name, 'hour({})', f'{name}_hour')}"
-        remedy = {"string": "pre.Categorify() on this column", "timestamp": hour}.get(
-            column.dtype, f"T.Cast({{{name!r}: 'int32'}})"
-        )
+        remedies = {"string": "pre.Categorify() on this column", "timestamp": hour}
+        remedy = remedies.get(column.dtype, f"T.Cast({{{name!r}: 'int32'}})")
         expected = "integers" if index else "numbers or ids"
         raise SchemaMismatch(f"column {name!r}", problem, expected=expected, remedy=remedy)
     if column.valid is not None:
@@ -409,11 +402,6 @@ def _read_lists(item: Field, column: Column, backend: Backend, device: torch.dev
     return Ragged(*(from_dlpack(array).to(device) for array in (data, column.data)))
 
 
-def _make_empty_lists(item: Field, device: torch.device) -> Ragged:
-    dtype = torch.float32 if item.cardinality is None else torch.int32
-    return Ragged(torch.zeros(0, dtype=dtype, device=device), torch.zeros(1, dtype=torch.int64, device=device))
-
-
 def _encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
     """Return n values of a kept column as they are stored; the dictionaries grow with new strings."""
     xp = backend.xp
@@ -433,11 +421,8 @@ def _encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary
     return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
 
 
-class RowSource(Protocol):
-    """Source of the rows of an epoch's order."""
-
-    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
-        """Copy the rows at these positions into `out` from its row `at` on."""
+RowSource: TypeAlias = Callable[[int, int, FeatureTable, int], None]
+"""Copies the rows from one position of an epoch's order to before another into a table, from a row of it on."""
 
 
 def gather(
@@ -447,10 +432,8 @@ def gather(
 
     `num_values` has the number of elements of the rows' lists, by column; without it the device is asked.
     """
-    for source, target in (
-        (table.words, out.words),
-        *((values, out.keep[name]) for name, values in table.keep.items()),
-    ):
+    kept = [(values, out.keep[name]) for name, values in table.keep.items()]
+    for source, target in [(table.words, out.words), *kept]:
         if isinstance(rows, slice):
             target[at : at + rows.stop - rows.start].copy_(source[rows])
         else:
@@ -475,7 +458,7 @@ def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
         if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
-            source.copy_rows(steps[waiting].start, step.stop, slab, at)
+            source(steps[waiting].start, step.stop, slab, at)
             at += step.stop - steps[waiting].start
             padded = step.size - (step.stop - step.start)
             if padded:
@@ -485,9 +468,7 @@ def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
             at, waiting = at + padded, number + 1
 
 
-def split_batches(
-    slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool = False
-) -> Iterator[Batch]:
+def split_batches(slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool) -> Iterator[Batch]:
     """Yield the batches in a table that holds the rows of these steps. Memory: shares.
 
     With `pads` all batches have weights, as some have padding; with `unweighted` the table's own weights are left out,

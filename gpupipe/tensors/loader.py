@@ -42,7 +42,7 @@ _SHARE = 0.8  # of the host's free memory that a table may take
 
 
 class _Position(NamedTuple):
-    """Position of the next batch: its epoch and its number there, from 0."""
+    """Epoch of the next batch, and its number there; both from 0."""
 
     epoch: int = 0
     batch: int = 0
@@ -86,17 +86,13 @@ class Loader:
         table: a feature table, or parts that are read while batches are made.
         batch_size: rows per batch; of all ranks together.
         shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for another permutation
-            of blocks of consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
-        block_rows: rows of a block.
-        window: blocks whose rows are mixed.
-        seed: of the permutation; the order depends on it, the epoch and the number of rows alone.
+            of blocks of `block_rows` consecutive rows, and of the rows among `window` blocks at a time; False for the
+            table's order. It depends on `seed`, the epoch and the number of rows alone.
         drop_last: leave out a last batch that is not full.
         reuse_buffers: each batch overwrites the one before (kept columns do not): right where a batch is used up before
             the next one is asked for. Without it every batch is new memory.
-        target_units: brings stored targets, or outputs for them, into the target's own units, for metrics; None where
-            they are in those.
-        rank: this process's number among those that train together; by default torch.distributed's, or 0.
-        world_size: how many there are; by default torch.distributed's, or 1.
+        target_units: brings stored targets, or outputs for them, into the target's own units, for metrics.
+        rank: this process's number among the `world_size` that train together; by default torch.distributed's, or 0.
         sharded: True where each rank's table holds rows of its own, or the number of rows of each; False where all
             ranks have the same table and take a part of each batch. Ranks that run out of rows get padding of weight 0.
         sampler: rows drawn with replacement instead of each once: "balanced" for classes of the target that come
@@ -110,10 +106,9 @@ class Loader:
         BadConfig: options that are unknown, too small, or not to be had together.
         BadData: weights that no rows can be drawn by.
 
-    Memory: a batch is a copy of its rows, `row_bytes` each, and its tensors are views of that copy. A table on the
-        device: some bytes per row of the batches at hand; a sampler 8 bytes per row of the table. On the host: three
-        slabs of 8 MB or a batch. Parts: two windows (`block_rows * window` rows) besides. Lists
-        are copied too, their elements one list after the other.
+    Memory: a batch is a copy of its rows, `row_bytes` each and lists besides, and its tensors are views of that copy. A
+        sampler takes 8 bytes per row of the table; a table on the host three slabs of 8 MB or a batch; parts two
+        windows (`block_rows * window` rows) besides.
 
     Example:
         >>> from gpupipe.schema import Field, Role
@@ -152,18 +147,16 @@ class Loader:
         check_seed("loader", seed=seed)
         check_bool("loader", drop_last=drop_last, reuse_buffers=reuse_buffers)
         self._table = table
-        self._like = (
-            table
-            if isinstance(table, FeatureTable)
-            else FeatureTable.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
-        )
+        self._like = table if isinstance(table, FeatureTable) else _make_empty(table)
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
         self.residency = self._choose_residency(residency)
         self.batch_size, self.block_rows, self.window, self.seed = batch_size, block_rows, window, seed
         self.shuffle = "rows" if shuffle is True else shuffle
         self.drop_last, self.reuse_buffers, self.target_units = drop_last, reuse_buffers, target_units
         self.rank, self.world_size = get_rank(rank, world_size)
-        shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
+        shards = None  # all ranks have the same table
+        if sharded is not False:
+            shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
         self._ranks = Sharding(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
         self._next = self._reached = _Position()
         self._check_order(sampler)
@@ -204,7 +197,7 @@ class Loader:
     @property
     def total_rows(self) -> int:
         """The number of rows of the tables of all ranks, each counted once."""
-        return self._ranks.total_rows
+        return sum(self._ranks.shards or [self.num_rows])
 
     @property
     def dictionaries(self) -> Mapping[str, Dictionary]:
@@ -225,10 +218,7 @@ class Loader:
         self._reached = self._next
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the iteration that was advanced last, as plain numbers and strings (JSON).
-
-        Inside the loop the batch that was given last counts as seen; after its last batch comes the next epoch.
-        """
+        """Return the state of the iteration that was advanced last, as JSON; the batch that was given last is seen."""
         return {**self._reached._asdict(), **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -262,7 +252,7 @@ class Loader:
     def _identity(self) -> dict[str, Any]:
         """Return what the batches of an epoch depend on, besides its number."""
         parts: dict[str, Any] = {
-            "num_rows": self._ranks.total_rows,
+            "num_rows": self.total_rows,
             "batch_size": self.batch_size,
             "shuffle": self.shuffle,
             "seed": self.seed,
@@ -338,7 +328,7 @@ class Loader:
             table, words, many = self.table, None, max(1, _TOGETHER // max(ranks.largest * self._like.row_bytes, 1))
             if self.reuse_buffers:
                 words, many = table.empty_like(ranks.largest).words, 1
-            source = _Resident(table, self._order(epoch))
+            source = _Resident(table, self._order(epoch)).copy_rows
             for steps in group_steps(ranks, first, many):
                 slab = table.empty_like(sum(step.size for step in steps), words=words)
                 fill(slab, steps, source)
@@ -347,7 +337,7 @@ class Loader:
 
         def opened() -> Generator[RowSource]:
             if isinstance(self._table, FeatureTable):
-                yield _Resident(self._table, self._order(epoch))
+                yield _Resident(self._table, self._order(epoch)).copy_rows
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
                 yield from open_windows(self._table, order, position, self._like.dictionaries)
@@ -395,6 +385,10 @@ class Loader:
             got = got if sampler is None else "a sampler"
             raise BadConfig("loader", problem, got=got, expected=expected, remedy="shuffle='blocks'")
         warn_of_rereads(self._table, self._windowed(0))
+
+
+def _make_empty(parts: Parts) -> FeatureTable:
+    return FeatureTable.allocate(parts.schema, 0, parts.backend.device, dtype=parts.dtype)
 
 
 class _Resident:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import accumulate
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -41,12 +41,7 @@ Ranges: TypeAlias = list[tuple[int, int]]
 
 
 class Permutation:
-    """Permutation of the rows in one epoch.
-
-    Args:
-        num_rows: n.
-        seed: any integer.
-        epoch: from 0.
+    """Permutation of n rows in one epoch, counted from 0; `seed` is any integer.
 
     Raises:
         BadConfig: `num_rows` is negative.
@@ -74,13 +69,7 @@ class Permutation:
         ]
 
     def at(self, positions: Any) -> Any:
-        """Return the rows at these positions of the order.
-
-        Args:
-            positions: int64, a NumPy or CuPy array or a torch tensor of one dimension, each in 0..n-1.
-
-        Returns:
-            int64 of the same kind and length.
+        """Return the rows at positions of the order: int64, a NumPy or CuPy array or torch tensor of one dimension.
 
         Memory: a few temporary arrays of that length, on the device of `positions`.
         """
@@ -302,27 +291,20 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharding:
-    """Sharding of the rows of an epoch over the ranks, so that all take equally many steps.
+    """Sharding of the rows of an epoch over the ranks, so that all take equally many steps."""
 
-    Args:
-        num_rows: of this rank's table.
-        batch_size: rows of all ranks in a step.
-        drop_last: leave out steps that are not full.
-        rank: this one's number, from 0.
-        world_size: how many ranks there are.
-        shards: the rows of each rank's own table; None where all have the same table.
-    """
-
-    num_rows: int
-    batch_size: int
-    drop_last: bool
+    num_rows: int  # of this rank's table
+    batch_size: int  # rows of all ranks in a step
+    drop_last: bool  # leave out steps that are not full
     rank: int = 0
     world_size: int = 1
-    shards: tuple[int, ...] | None = None
+    shards: tuple[int, ...] | None = None  # the rows of each rank's own table; None where all have the same table
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch, the same on all ranks."""
-        each, rows = (self.batch_size, (self.num_rows,)) if self.shards is None else (self._each, self.shards)
+        each, rows = self.batch_size, self.shards or (self.num_rows,)
+        if self.shards is not None:
+            each = -(-each // self.world_size)
         return min(rows) // each if self.drop_last else (max(rows) + each - 1) // each
 
     @property
@@ -335,18 +317,9 @@ class Sharding:
         return any(rows % self.world_size for rows in (full, tail))
 
     @property
-    def total_rows(self) -> int:
-        """The number of rows of all ranks together, each counted once."""
-        return self.num_rows if self.shards is None else sum(self.shards)
-
-    @property
     def largest(self) -> int:
         """The number of rows of this rank's largest batch."""
         return self.step(0).size if len(self) else 0
-
-    @property
-    def _each(self) -> int:
-        return -(-self.batch_size // self.world_size)
 
     def step(self, number: int) -> Step:
         """Return this rank's part of step `number`."""
@@ -356,8 +329,9 @@ class Sharding:
             size = -(-rows // self.world_size)
             start = first + min(self.rank * size, rows)
             return Step(start, min(start + size, first + rows), size)
-        first = number * self._each
-        size = min(self._each, max(self.shards) - first)
+        each = -(-self.batch_size // self.world_size)
+        first = number * each
+        size = min(each, max(self.shards) - first)
         return Step(min(first, self.num_rows), min(first + size, self.num_rows), size)
 
 
@@ -375,24 +349,16 @@ def get_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def gather_row_counts(
-    sharded: bool | Sequence[int], num_rows: int, rank: int, world_size: int
-) -> tuple[int, ...] | None:
-    """Return the number of rows of each rank's own table; None where all have the same one.
-
-    With True the ranks exchange them, a collective call that all of them must make.
-    """
-    if sharded is False:
-        return None
+    sharded: Literal[True] | Sequence[int], num_rows: int, rank: int, world_size: int
+) -> tuple[int, ...]:
+    """Return the number of rows of each rank's own table; with True by a collective call that all ranks must make."""
+    if sharded is True and world_size == 1:
+        return (num_rows,)
     if sharded is True:
-        if world_size == 1:
-            return (num_rows,)
         if not is_joined():
-            problem, got = (
-                "the ranks cannot tell each other how many rows they have",
-                "sharded=True without torch.distributed",
-            )
+            problem = "the ranks cannot tell each other how many rows they have"
+            got, remedy = "sharded=True without torch.distributed", "sharded=[rows of rank 0, rows of rank 1, ...]"
             expected = "an initialised process group, or the numbers"
-            remedy = "sharded=[rows of rank 0, rows of rank 1, ...]"
             raise BadConfig("loader", problem, got=got, expected=expected, remedy=remedy)
         with make_host_group(_MEETING) as group:
             return tuple(gather_tensors(torch.tensor(num_rows), group).tolist())
@@ -458,10 +424,7 @@ def gather_tensors(tensor: Tensor, group: Any) -> Tensor:
 
 
 def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0) -> Any:
-    """Open a torch store for messages among processes: a new one here, or the one at a host and port.
-
-    A question to it may take `timeout` seconds.
-    """
+    """Open a torch store for messages among processes, a new one here or that at a host and port; seconds to answer."""
     host, port = address or ("127.0.0.1", 0)
     store: Any = cast(Any, distributed).TCPStore
     limit = timedelta(seconds=timeout)
@@ -469,5 +432,4 @@ def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0)
 
 
 def _backends() -> str:
-    """Return the communication backends of the ranks: gloo, and NCCL between GPUs."""
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and distributed.is_nccl_available() else "gloo"

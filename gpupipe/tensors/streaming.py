@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import accumulate
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -25,7 +25,8 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.feature_table import FeatureTable, RowSource, fill, gather, group_steps, split_batches
 from gpupipe.tensors.order import InOrder, Ranges, Sharding, Step
 
-Columns = Mapping[str, Column]
+Columns: TypeAlias = Mapping[str, Column]
+Dictionaries: TypeAlias = dict[str, Dictionary]
 Item = TypeVar("Item")
 SLAB_BYTES = 8 << 20  # at least: smaller copies do not fill the way to the GPU
 _WAITING = 1  # slabs that are ready
@@ -84,11 +85,8 @@ def iterate_slabs(
 ) -> Generator[Batch]:
     """Yield the batches on `device` from number `first` on, copied there in slabs of new memory, or three in turn.
 
-    `like` has the columns, and is on the device of the source's rows. `open_source` gives one source, whose positions
-    are asked for in ascending order, and is closed after the last.
-
-    Memory: two pinned slabs on the host where the device is a GPU; three slabs on the device, each of `SLAB_BYTES` or a
-        batch.
+    `like` has the columns, and is on the device of the one source that `open_source` yields. Memory: three slabs of
+    `SLAB_BYTES` or a batch on the device; for a GPU two pinned ones on the host.
     """
     many = max(1, -(-SLAB_BYTES // max(ranks.largest * like.row_bytes, 1)))
     maker = _Slabs(like, ranks.largest * min(many, len(ranks)), device, reuse=reuse)
@@ -175,28 +173,22 @@ class Parts(Protocol):
     schema: Schema
     dtype: str
     backend: Backend
-    rows: Sequence[int]
-    """Of each part."""
-    names: Sequence[str]
-    """Of each part, for messages."""
+    rows: Sequence[int]  # of each part
+    names: Sequence[str]  # of each part, for messages
 
     def read(self, parts: Sequence[int]) -> Generator[Iterable[Columns]]:
         """Yield the columns of these parts, in order, of each in one or more pieces."""
 
 
-def open_windows(
-    parts: Parts, order: InOrder, position: int, dictionaries: dict[str, Dictionary]
-) -> Generator[RowSource]:
+def open_windows(parts: Parts, order: InOrder, position: int, dictionaries: Dictionaries) -> Generator[RowSource]:
     """Yield one source of the rows of an epoch from `position` on, while its windows are read in a thread.
 
-    The dictionaries of the kept columns grow with the strings that are seen.
-
-    Memory: two windows, a part, and what reading it takes.
+    The dictionaries of the kept columns grow. Memory: two windows, a part, and what reading it takes.
     """
     with closing(prefetch(_read_windows(parts, order, order.window_of(position), dictionaries))) as windows:
         source = _Windows(order, windows)
         try:
-            yield source
+            yield source.copy_rows
         finally:
             source.leave()
 
@@ -208,11 +200,8 @@ def warn_of_rereads(parts: Parts, order: InOrder) -> None:
     needed = [number for window in range(num_windows) for number in _find_needed_parts(starts, order.ranges(window))]
     rows = sum(parts.rows[number] for number in needed)
     if rows > 2 * starts[-1]:
-        _log.warning(
-            "loader: an epoch reads each row %.1f times, for its parts have up to %s rows: larger block_rows read less",
-            rows / starts[-1],
-            f"{max(parts.rows):,}",
-        )
+        message = "loader: an epoch reads each row %.1f times, for its parts have up to %s rows: %s"
+        _log.warning(message, rows / starts[-1], f"{max(parts.rows):,}", "larger block_rows read less")
 
 
 class _Window(NamedTuple):
@@ -256,7 +245,7 @@ class _Windows:
         self._window = None
 
 
-def _read_windows(parts: Parts, order: InOrder, number: int, dictionaries: dict[str, Dictionary]) -> Generator[_Window]:
+def _read_windows(parts: Parts, order: InOrder, number: int, dictionaries: Dictionaries) -> Generator[_Window]:
     starts = list(accumulate(parts.rows, initial=0))
     while order.starts_at(number) < starts[-1]:
         num_rows = order.starts_at(number + 1) - order.starts_at(number)
@@ -286,13 +275,10 @@ def _read_into(table: FeatureTable, parts: Parts, ranges: Ranges, starts: list[i
                     raise
                 row += num_rows
             if row != starts[number + 1]:
-                raise BadData(
-                    parts.names[number],
-                    "it has another number of rows than when the loader was made",
-                    got=row - starts[number],
-                    expected=f"{parts.rows[number]} rows",
-                    remedy="files that do not change during training, or a new loader",
-                )
+                where, problem = parts.names[number], "it has another number of rows than when the loader was made"
+                got, expected = row - starts[number], f"{parts.rows[number]} rows"
+                remedy = "files that do not change during training, or a new loader"
+                raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
 
 
 def _write(table: FeatureTable, columns: Columns, first: int, num_rows: int, ranges: Ranges, backend: Backend) -> None:

@@ -131,7 +131,7 @@ def run(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, lists: list[str], *, steps:
         cuda.done.append(("gather", table.number, cuda.current_stream().name))
 
     def fill(slab: Any, steps: Any, source: Any) -> None:
-        source.copy_rows(steps[0].start, steps[-1].stop, slab, 0)
+        source(steps[0].start, steps[-1].stop, slab, 0)
 
     monkeypatch.setattr(streaming, "FeatureTable", SimpleNamespace(allocate=allocate))
     monkeypatch.setattr(streaming, "gather", gather)

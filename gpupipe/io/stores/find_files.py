@@ -20,7 +20,7 @@ from fsspec.utils import infer_compression
 from gpupipe.backend.arrow_types import parse_type
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadData, BadFile
-from gpupipe.io.jobs.manifest import MANIFEST, RECORDS, Manifest
+from gpupipe.io.jobs.destination import MANIFEST, RECORDS, Manifest
 from gpupipe.io.stores.remote_file import (
     StorageOptions,
     call_with_retries,
@@ -39,6 +39,9 @@ Keys = Mapping[str, pa.Scalar]
 """The columns whose one value a file's folders tell."""
 
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
+_MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
+PathLike: TypeAlias = str | os.PathLike[str]
+_AT_ONCE = 16
 
 
 def _parse_keys(folders: Sequence[str]) -> dict[str, str | None]:
@@ -83,10 +86,6 @@ def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, st
     return [{name: values[name, text] for name, text in one.items()} for one in keys]
 
 
-PathLike: TypeAlias = str | os.PathLike[str]
-_AT_ONCE = 16
-
-
 @dataclass(frozen=True)
 class Input:
     """Input file: a local path or URL, and its stamp and bytes before anything was read; None where not known."""
@@ -113,10 +112,10 @@ def find_files(
     """Find the named files, in the order given; those of a folder or pattern sorted by name.
 
     A folder stands for the files below it whose names end in one of `suffixes`, in small or capital letters, but not
-    for those with `.` or `_` at the beginning: writers use such names for what is not data. Where it has a manifest of
-    ours, it stands for the files listed there, in that order. A pattern stands for the files it matches but hidden
-    ones; one that matches folders alone, for the files below these. Folders named `key=value`, below the folder or from
-    a pattern's first wildcard on, give columns.
+    with `.` or `_` at the beginning: writers use such names for what is not data. Where it has a manifest of ours, it
+    stands for the files listed there, in that order. A pattern stands for the files it matches but hidden ones; one
+    that matches folders alone, for the files below these. Folders named `key=value`, below the folder or from a
+    pattern's first wildcard on, give columns.
     """
     listed: Iterable[PathLike] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not is_sequence(listed) or not all(isinstance(path, str | os.PathLike) for path in listed):
@@ -160,9 +159,6 @@ def is_packed(path: str) -> bool:
     return path.endswith(".zst") or infer_compression(path) is not None
 
 
-_MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
-
-
 def refuse_packed(path: str, head: bytes) -> None:
     """Raise `BadFile` for a compressed file whose name does not say so, by its first bytes."""
     suffix = next((suffix for magic, suffix in _MAGIC.items() if head.startswith(magic)), None)
@@ -184,35 +180,28 @@ def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
 
 
 def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions | None) -> list[Input]:
+    storage_options = storage_options or None
     fs, inner = locate(path, storage_options)
     kind = find_kind(path, storage_options)
     if kind == "file" and not (is_remote(path) and path.endswith("/")):  # a store may have both of a name
-        files = [Input(path if is_remote(path) or "://" not in path else inner)]
-    elif kind is not None:
-        files = _locate_files(fs, path, inner, *_inside(fs, path, inner, suffixes, storage_options))
-    else:
-        files = _matching(fs, path, inner, suffixes, storage_options)
-    return [replace(file, storage_options=storage_options) for file in files] if storage_options else files
-
-
-def _matching(
-    fs: Any, path: str, pattern: str, suffixes: Sequence[str], storage_options: StorageOptions | None
-) -> list[Input]:
-    matches = call_with_retries(lambda: dict(fs.glob(pattern, detail=True)), path, "listed")
-    names = sorted(name for name in matches if not name.rstrip("/").rpartition("/")[2].startswith("."))
-    fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
-    if found := [name for name in names if matches[name]["type"] == "file"]:
-        return _locate_files(fs, path, fixed, found, {})
-    folders = [name.rstrip("/") for name in names if matches[name]["type"] == "directory"]
-    if not folders:
-        raise _missing(fs, path, pattern)
-    dtypes: dict[str, str] = {}
-    for folder in folders:
-        url = folder if is_local(fs) else fs.unstrip_protocol(folder)
+        return [Input(path if is_remote(path) or "://" not in path else inner, storage_options=storage_options)]
+    found, fixed, folders, dtypes = list[str](), inner, {path: inner}, dict[str, str]()
+    if kind is None:  # a pattern
+        matches = call_with_retries(lambda: dict(fs.glob(inner, detail=True)), path, "listed")
+        names = sorted(name for name in matches if not name.rstrip("/").rpartition("/")[2].startswith("."))
+        fixed = re.split(r"[*?\[]", inner, maxsplit=1)[0].rpartition("/")[0]
+        found = [name for name in names if matches[name]["type"] == "file"]
+        below = [name.rstrip("/") for name in names if not found and matches[name]["type"] == "directory"]
+        folders = {folder if is_local(fs) else fs.unstrip_protocol(folder): folder for folder in below}
+        if not found and not folders:
+            raise _missing(fs, path, inner)
+    for url, folder in folders.items():
         inside, types = _inside(fs, url, folder, suffixes, storage_options)
         found += inside
         dtypes |= types
-    return _locate_files(fs, path, fixed, found, dtypes)
+    keys = _cast_keys([_parse_keys(name[len(fixed) :].split("/")[:-1]) for name in found], dtypes, path)
+    full = found if is_local(fs) else [fs.unstrip_protocol(name) for name in found]
+    return [Input(name, own, storage_options) for name, own in zip(full, keys, strict=True)]
 
 
 def _inside(
@@ -250,13 +239,6 @@ def _below(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:
                 yield from _below(f"{folder.rstrip('/')}/{entry.name}", (*above, real))
             else:
                 yield f"{folder.rstrip('/')}/{entry.name}"
-
-
-def _locate_files(fs: Any, path: str, folder: str, names: Sequence[str], dtypes: Mapping[str, str]) -> list[Input]:
-    """List files below a folder under the caller's path, with their Hive keys."""
-    keys = _cast_keys([_parse_keys(name[len(folder) :].split("/")[:-1]) for name in names], dtypes, path)
-    full = names if is_local(fs) else [fs.unstrip_protocol(name) for name in names]
-    return [Input(name, own) for name, own in zip(full, keys, strict=True)]
 
 
 def _missing(fs: Any, path: str, inner: str) -> BadFile:

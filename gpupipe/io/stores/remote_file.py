@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -20,9 +20,8 @@ from gpupipe.errors import BackendMissing, BadConfig, BadFile
 Result = TypeVar("Result")
 
 ATTEMPTS = 4
+# Seconds before the second attempt; doubled for each further one, and up to half of it more or less by chance.
 FIRST_WAIT = 0.5
-"""Seconds before the second attempt; doubled for each further one, and up to half of it more or less by chance."""
-
 # After these the same call again would fail the same.
 _FINAL: tuple[type[Exception], ...] = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _FINAL += (NotImplementedError, TypeError, ValueError)
@@ -46,7 +45,7 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
             return work()
         except Exception as cause:
             words = " ".join(f"{type(cause).__name__}: {cause}".split())
-            refused = get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError)
+            refused = _get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError)
             if isinstance(cause, _FINAL) or type(cause).__name__ in _NOT_ASKED or refused:
                 here = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
                 elsewhere = "the right path, endpoint and region; storage_options= or the environment for credentials"
@@ -63,7 +62,7 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
     raise AssertionError
 
 
-def get_status(cause: BaseException) -> int | None:
+def _get_status(cause: BaseException) -> int | None:
     """Return the HTTP status of an error, if any: aiohttp's has it, s3fs' has botocore's as its cause."""
     response = getattr(cause.__cause__, "response", None)
     found = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
@@ -74,11 +73,8 @@ def get_status(cause: BaseException) -> int | None:
 StorageOptions: TypeAlias = Mapping[str, Any]
 Range: TypeAlias = tuple[int, int]
 
-PIECE_BYTES = 8 << 20
-"""Asked for in one request, so that little is lost when the connection is."""
-STREAM_BYTES = 32 << 20
-"""Of a file that is read from its beginning to its end, what is asked for at once."""
-
+PIECE_BYTES = 8 << 20  # asked for in one request, so that little is lost when the connection is
+STREAM_BYTES = 32 << 20  # asked for at once of a file that is read from its beginning to its end
 _STAMPS = ("ETag", "etag", "mtime", "LastModified", "Last-Modified", "last_modified", "created")
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "pip install s3fs"),
@@ -119,7 +115,7 @@ def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
-def get_info(fs: Any, inner: str) -> dict[str, Any]:
+def _get_info(fs: Any, inner: str) -> dict[str, Any]:
     """Return a store's metadata of a path, never from a cache; raise what the file system raises."""
     fs.invalidate_cache(inner)
     try:
@@ -127,7 +123,7 @@ def get_info(fs: Any, inner: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         # fsspec's HTTP says so whatever the server has answered, and keeps the answer as the cause.
         answer = error.__cause__ if "http" in fs.protocol else None
-        if answer is None or get_status(answer) in (404, 410):
+        if answer is None or _get_status(answer) in (404, 410):
             raise
         raise answer from None
 
@@ -138,10 +134,9 @@ def find_kind(path: str, storage_options: StorageOptions | None = None) -> str |
 
     def ask() -> str | None:
         fs.invalidate_cache()
-        try:
-            return str(get_info(fs, inner)["type"])
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return str(_get_info(fs, inner)["type"])
+        return None
 
     return call_with_retries(ask, path, "read")
 
@@ -149,7 +144,7 @@ def find_kind(path: str, storage_options: StorageOptions | None = None) -> str |
 def get_stat(path: str, storage_options: StorageOptions | None = None) -> Stat:
     """Return the current size and stamp of a file, never from a cache; `BadFile` where the store does not tell."""
     fs, inner = locate(path, storage_options)
-    info = call_with_retries(lambda: get_info(fs, inner), path, "read")
+    info = call_with_retries(lambda: _get_info(fs, inner), path, "read")
     if info.get("size") is None:
         raise BadFile(path, "its size is not known", expected="a store that tells sizes", remedy="a copy of the file")
     changed = next((info[key] for key in _STAMPS if info.get(key)), "")
@@ -193,7 +188,10 @@ def open_stored(path: str, storage_options: StorageOptions | None = None) -> Ite
 def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | None = None) -> list[bytes]:
     """Fetch these byte ranges of a file concurrently; request incomplete ones again."""
     fs, inner = locate(path, storage_options)
-    pieces = {whole: _pieces(*whole) for whole in ranges}
+    pieces = {
+        (start, stop): [(first, min(first + PIECE_BYTES, stop)) for first in range(start, stop, PIECE_BYTES)]
+        for start, stop in ranges
+    }
     found: dict[Range, bytes] = {}
 
     def ask() -> None:
@@ -201,15 +199,15 @@ def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | 
         if not missing:
             return
         starts, stops = [start for start, _ in missing], [stop for _, stop in missing]
-        failures = []
+        failure: BaseException | None = None
         for piece, data in zip(missing, fs.cat_ranges([inner] * len(missing), starts, stops), strict=True):
             if isinstance(data, BaseException):
-                failures.append(data)
+                failure = failure or data
             elif len(data) == piece[1] - piece[0]:
                 found[piece] = data
             else:
-                failures.append(OSError(f"{len(data)} bytes from {piece[0]} to {piece[1]}"))
-        for failure in failures:
+                failure = failure or OSError(f"{len(data)} bytes from {piece[0]} to {piece[1]}")
+        if failure is not None:
             raise failure
 
     call_with_retries(ask, path, "read")
@@ -221,8 +219,3 @@ class _RemoteFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec ships no
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return fetch(self.kwargs["url"], [(start, end)], self.kwargs["storage_options"])[0]
-
-
-def _pieces(start: int, stop: int) -> list[Range]:
-    """Split a range into pieces of a size that is worth a request."""
-    return [(first, min(first + PIECE_BYTES, stop)) for first in range(start, stop, PIECE_BYTES)]

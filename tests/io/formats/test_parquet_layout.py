@@ -16,6 +16,8 @@ import gpupipe as gp
 from gpupipe.errors import BadConfig
 from gpupipe.io import inspect
 from gpupipe.io.formats.parquet_layout import ParquetFacts
+from gpupipe.io.jobs.part_writer import ParquetOptions
+from gpupipe.schema import Field, Schema
 from tests.io.tables import plain, tables
 
 several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -64,10 +66,15 @@ def test_row_groups_may_be_given_and_follow_the_memory(tmp_path: Path, monkeypat
     dataset = gp.from_frame(TABLE, num_partitions=3, backend="cpu")
     assert len(dataset.write_parquet(tmp_path / "a", layout="gpu", rows_per_group=25_000).parts) == 3
     assert len(dataset.write_parquet(tmp_path / "b", layout="gpu", files=2).parts) == 2
-    monkeypatch.setattr("gpupipe.io.jobs.parquet_writer.default_threads", lambda: 1)
+    monkeypatch.setattr("gpupipe.io.jobs.part_writer.default_threads", lambda: 1)
     gp.configure(memory_limit=4 * 20_000 * 8)
     manifest = dataset.select("id").write_parquet(tmp_path / "c", layout="gpu")
     assert [part.files[f"{part.name}.parquet"] for part in manifest.parts] == [[20_000]] * 3
+
+
+@pytest.mark.parametrize(("dtype", "rows"), [("int64", 10_000_000), ("string", 8_000_000)])
+def test_a_row_group_has_ten_million_rows_or_128_mb_of_a_column(dtype: str, rows: int) -> None:
+    assert ParquetOptions(layout="gpu").lay_out(Schema([Field("x", dtype)])).rows_per_group == rows
 
 
 def test_a_layout_that_there_is_not() -> None:

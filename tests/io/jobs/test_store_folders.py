@@ -20,8 +20,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile
-from gpupipe.io.jobs.destination import StoreFolder
-from gpupipe.io.jobs.manifest import Manifest
+from gpupipe.io.jobs.destination import Manifest, StoreFolder
 from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for
 from tests.io.tables import values
 

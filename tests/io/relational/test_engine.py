@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
-from gpupipe.io.jobs.parquet_writer import write_file
+from gpupipe.io.jobs.part_writer import write_file
 from gpupipe.io.relational.engine import run
 from gpupipe.io.relational.gathering import Gathered
 from gpupipe.io.relational.scan import random_bits, scan

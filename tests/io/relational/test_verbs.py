@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
-from gpupipe.io.jobs.parquet_writer import write_file
+from gpupipe.io.jobs.part_writer import write_file
 from gpupipe.io.run import run_partitions
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
