@@ -18,8 +18,15 @@ from gpupipe.monitoring.expectation_report import ExpectationReport
 from gpupipe.pipeline.apply import Bindings, BoundPipeline
 from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PipelineFit, compute_lineage
-from gpupipe.pipeline.fit_partition import PartitionPass, build_profiles, fold, select_kind
+from gpupipe.pipeline.fit import (
+    FitReport,
+    PartitionPass,
+    PipelineFit,
+    build_profiles,
+    compute_lineage,
+    fold,
+    select_kind,
+)
 from gpupipe.pipeline.plan import TransformPlan
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder, list_unsaveable
 from gpupipe.schema import Schema
