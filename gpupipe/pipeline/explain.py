@@ -9,8 +9,7 @@ from typing import Self
 
 from gpupipe.cluster import default_threads
 from gpupipe.io import Dataset, row_bytes
-from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.plan import FitTask, TransformPlan, collect_wanted, mark_source, plan_passes, resolve_selectors
 from gpupipe.pipeline.serialization import list_unsaveable
 from gpupipe.preprocessing import GatheredStep

@@ -28,8 +28,7 @@ from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.monitoring.drift import Profile, Sample, draw_rows
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, coarse_spacing
 from gpupipe.pipeline.plan import (
     FitTask,
     TransformPlan,
@@ -41,7 +40,6 @@ from gpupipe.pipeline.plan import (
     plan_passes,
     resolve_selectors,
 )
-from gpupipe.pipeline.targets import TargetSet, coarse_spacing
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments

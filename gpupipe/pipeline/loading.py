@@ -18,7 +18,7 @@ from gpupipe.cluster import LocalThreads, get_executor
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import Dataset, in_halves, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline
-from gpupipe.pipeline.targets import TargetSet
+from gpupipe.pipeline.features import TargetSet
 from gpupipe.schema import Role
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.tensors.feature_table import get_stored_fields

@@ -17,8 +17,7 @@ from gpupipe.io import Dataset
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
-from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.preprocessing import LearnedStep, SimpleImputer, StatelessStep
 from gpupipe.schema import ROW, Role, Schema
 from gpupipe.step import in_step
