@@ -138,12 +138,9 @@ class FeatureGroup:
 
     def renamed(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
         """Return outputs under their prefixed names."""
-        if self.name is None:
-            return columns
-        names = list(map(self.rename, columns))
-        if isinstance(columns, Matrix):
-            return Matrix(names, columns.data)
-        return dict(zip(names, columns.values(), strict=True))
+        if self.name is not None and isinstance(columns, Matrix):
+            return Matrix(list(map(self.rename, columns)), columns.data)
+        return columns if self.name is None else {self.rename(name): column for name, column in columns.items()}
 
 
 def format_names(names: Sequence[str], *, single: bool = True) -> str:
@@ -343,20 +340,16 @@ class Target(_Label):
 
     def check_values(self, summary: TargetSummary, schema: Schema) -> None:
         """Raise where nothing can be learned."""
+        where = f"target {self.text!r}"
         if summary.num_rows == summary.num_missing:
-            raise BadData(
-                f"target {self.text!r}",
+            problem, remedy = (
                 f"none of {summary.num_rows} rows has a value",
-                expected="rows with a target",
-                remedy="another split, or a look at the steps before",
+                "another split, or a look at the steps before",
             )
+            raise BadData(where, problem, expected="rows with a target", remedy=remedy)
         if self.raw_field(schema).dtype == "timestamp":
-            raise SchemaMismatch(
-                f"target {self.text!r}",
-                "a time cannot be predicted",
-                expected="a number, a condition or strings",
-                remedy="the difference of two times",
-            )
+            expected, remedy = "a number, a condition or strings", "the difference of two times"
+            raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
 
     def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
         """Fix the classes: the distinct values in ascending order; zeros and ones are both classes."""
@@ -374,13 +367,8 @@ class Target(_Label):
             kind = bool if self.raw_field(schema).dtype == "bool" else int
             classes = tuple(kind(value) for value in sorted(summary.numbers))
         if len(classes) < 2:
-            raise BadData(
-                where,
-                "all rows have the same value",
-                got=classes[0],
-                expected="at least two classes",
-                remedy="another split or target",
-            )
+            problem, remedy = "all rows have the same value", "another split or target"
+            raise BadData(where, problem, got=classes[0], expected="at least two classes", remedy=remedy)
         self.classes_ = classes
 
     def field(self, schema: Schema) -> Field:
@@ -434,13 +422,8 @@ class Weight(_Label):
         """Return the stored weight's field, float32; `BadConfig` where it is no number."""
         raw = self.raw_field(schema)
         if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
-            raise BadConfig(
-                f"weight {self.text!r}",
-                "a weight has to be a number",
-                got=raw.dtype,
-                expected="numbers",
-                remedy="a numeric column",
-            )
+            where, problem = f"weight {self.text!r}", "a weight has to be a number"
+            raise BadConfig(where, problem, got=raw.dtype, expected="numbers", remedy="a numeric column")
         return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
 
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
@@ -518,19 +501,15 @@ class TargetSet:
 
     @property
     def text(self) -> str:
-        """All of them, as they were given."""
         return ", ".join(item.text for item in self.each)
 
     def reads(self, schema: Schema) -> list[str]:
-        """List the columns they are computed from."""
         return list(dict.fromkeys(name for item in self.each for name in item.reads(schema)))
 
     def is_in(self, schema: Schema) -> bool:
-        """Return whether all columns they read are present."""
         return all(item.is_in(schema) for item in self.each)
 
     def lineage(self, schema: Schema) -> frozenset[str]:
-        """Return the source columns they are computed from."""
         return frozenset().union(*(item.lineage(schema) for item in self.each))
 
     def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
@@ -538,7 +517,6 @@ class TargetSet:
         return {item.text: item.raw_column(frame, schema, backend) for item in self.each}
 
     def bind(self, schema: Schema) -> None:
-        """Remember which of them are columns of the fit's schema."""
         for item in self.each:
             item.bind(schema)
 
@@ -598,11 +576,7 @@ class TargetSet:
         """Return whether the targets are classes, and why."""
         given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
-            labels = all(item.is_binary for item in found)
-            self._check_several(labels, raw)
-            if self.task == "regression":
-                return False, given
-            return labels, "0 and 1 only, each" if labels else "several numbers"
+            return self._decide_several(all(item.is_binary for item in found), raw, given)
         if self.task != "auto":
             return self.task == "classification", given
         ((one,), (item,)) = found, raw
@@ -625,10 +599,10 @@ class TargetSet:
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}"
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
 
-    def _check_several(self, labels: bool, raw: Schema) -> None:
-        conditions = [item for item in raw if item.dtype == "bool"]
-        if conditions and not labels:
-            raise _no_number(conditions[0])
+    def _decide_several(self, labels: bool, raw: Schema, given: str) -> tuple[bool, str]:
+        for item in raw:
+            if item.dtype == "bool" and not labels:
+                raise _no_number(item)
         if self.task == "classification" and not labels:
             raise BadConfig(
                 "Features(task='classification')",
@@ -637,6 +611,9 @@ class TargetSet:
                 expected="one target, or several of 0 and 1 only",
                 remedy="a condition of each, such as 'stars > 3', or task='regression'",
             )
+        if self.task == "regression":
+            return False, given
+        return labels, "0 and 1 only, each" if labels else "several numbers"
 
     def _standardise(self, wanted: bool) -> None:
         self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
@@ -749,11 +726,8 @@ class Features:
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
-        self.groups = [
-            to_feature_group(one)
-            for given in groups
-            for one in (given.items() if isinstance(given, Mapping) else [given])
-        ]
+        listed = (given.items() if isinstance(given, Mapping) else [given] for given in groups)
+        self.groups = [to_feature_group(one) for some in listed for one in some]
         _check_labels("Features", target, weight, keep)
         check_choice("Features", TASKS, task=task)
         check_names("Features", allow_leak=allow_leak)
@@ -775,9 +749,8 @@ class Features:
                 remedy="a second one with the same parameters",
             )
         if not self.groups:
-            raise BadConfig(
-                "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
-            )
+            expected, remedy = "at least one group", "Features(['distance'])"
+            raise BadConfig("Features", "no columns are given", expected=expected, remedy=remedy)
         needing = [type(step).__name__ for step in steps if hasattr(step, "needs_target")] if self._cross_fits else []
         needing += [] if task == "auto" else ["task"]
         needing += [] if chain in ("auto", []) else ["target_transform"]
@@ -935,11 +908,6 @@ class Features:
         """Return the columns that target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
-    def _constants(self, schema: Schema) -> list[str]:
-        """List the target or weight that reads no column, such as the name `1960` where no column has it."""
-        each = [*([] if self.target is None else self.target.each), *([] if self.weight is None else [self.weight])]
-        return [label.text for label in each if not label.reads(schema)]
-
     def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
         """Return the schema of features, then target and weight where `schema` has their columns, then kept columns.
 
@@ -959,17 +927,6 @@ class Features:
         except BadConfig as error:
             remedy = "a name for one of the feature groups, (columns, steps, 'name'), or a column renamed before"
             raise BadConfig("Features", error.problem, got=error.got, expected=error.expected, remedy=remedy) from None
-
-    def _reset(self) -> None:
-        """Clear what an earlier `fit` learned about the target, the weight and the rows."""
-        for label in self._labels:
-            label.reset()
-        self.lineage_ = None
-
-    def _bind(self, schema: Schema) -> None:
-        """Set `schema` as that after the transforms in the fit: a target or weight named by a column stays one."""
-        for label in self._labels:
-            label.bind(schema)
 
     @property
     def _labels(self) -> list[TargetSet | Weight]:

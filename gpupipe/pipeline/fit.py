@@ -340,25 +340,15 @@ KEEP_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class StepReport:
-    """Report of one step's part in a fit.
+    """Report of one step's part in a fit."""
 
-    Args:
-        number: the pass it learned in, from 1.
-        step: its class.
-        columns: those it learned from, or how many.
-        missing: their missing values.
-        rare: the share of their rows whose value has no id of its own, in a sample; None where ids are not made.
-        seconds: of all threads and workers together; on a GPU until its work was handed over.
-        num_bytes: the size of the columns it read.
-    """
-
-    number: int
-    step: str
-    columns: str
-    missing: int
-    rare: float | None
-    seconds: float
-    num_bytes: int
+    number: int  # of the pass it learned in, from 1
+    step: str  # its class
+    columns: str  # those it learned from, or how many
+    missing: int  # their missing values
+    rare: float | None  # the share of their rows whose value has no id of its own, in a sample; None without ids
+    seconds: float  # of all threads and workers together; on a GPU until its work was handed over
+    num_bytes: int  # the size of the columns it read
 
     @property
     def _cells(self) -> list[str]:
@@ -369,43 +359,31 @@ class StepReport:
 
 @dataclass
 class FitReport:
-    """Report of a fit: rows, steps and timings; displays as text and in a notebook.
+    """Report of a fit: rows, steps and timings; displays as text and in a notebook."""
 
-    Args:
-        num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
-        num_without_target: rows of those left out because their target is missing.
-        num_reads: how often the data was read, counted in whole passes.
-        num_halved: partitions that were too large for memory, and were worked on in halves.
-        unmatched: the share of rows without a match, by the join's name.
-        rejected: the files whose rows it did not see, and why.
-        seconds: wall time.
-        steps: each step's part.
-        notes: what was decided on the target, and which columns selectors left out.
-        checks: what was not as `expect=` says.
-    """
-
-    num_rows: int = 0
-    num_without_target: int = 0
-    num_reads: int = 0
-    num_halved: int = 0
-    unmatched: dict[str, float] = field(default_factory=dict)
-    rejected: tuple[FileNote, ...] = ()
-    seconds: float = 0.0
+    num_rows: int = 0  # after the transforms; 0 where nothing is learned, since then nothing is read
+    num_without_target: int = 0  # of those left out because their target is missing
+    num_reads: int = 0  # of the data, counted in whole passes
+    num_halved: int = 0  # partitions that were too large for memory, and were worked on in halves
+    unmatched: dict[str, float] = field(default_factory=dict)  # the share of rows without a match, by the join's name
+    rejected: tuple[FileNote, ...] = ()  # the files whose rows it did not see, and why
+    seconds: float = 0.0  # wall time
     steps: Sequence[StepReport] = ()
-    notes: list[str] = field(default_factory=list)
-    checks: ExpectationReport = field(default_factory=ExpectationReport)
+    notes: list[str] = field(default_factory=list)  # on the target's task, and on columns that selectors left out
+    checks: ExpectationReport = field(default_factory=ExpectationReport)  # of each `T.Expect`
 
     def __str__(self) -> str:
         if not self.num_reads:
             return f"nothing to learn; {self.seconds:.1f} s"
-        joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
-        left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
-        files = f", {format_count(len(self.rejected), 'file')} rejected" if self.rejected else ""
-        halved = (
-            f", {format_count(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
+        told = [f"fitted on {format_count(self.num_rows, 'row')}"]
+        told += [f"{self.num_without_target:,} without a target left out"] if self.num_without_target else []
+        told += [f"{share:.1%} without a match in {name}" for name, share in self.unmatched.items()]
+        told += [f"{format_count(len(self.rejected), 'file')} rejected"] if self.rejected else []
+        reads = [format_count(self.num_reads, "read")]
+        reads += (
+            [f"{format_count(self.num_halved, 'partition')} in halves for want of memory"] if self.num_halved else []
         )
-        rows, reads = format_count(self.num_rows, "row"), format_count(self.num_reads, "read")
-        return f"fitted on {rows}{left_out}{joins}{files}; {reads}{halved}, {self.seconds:.1f} s"
+        return f"{', '.join(told)}; {', '.join(reads)}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:
         head = ["pass", "step", "columns", "missing", "rare", "seconds", "MB"]
@@ -446,7 +424,9 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features._reset()
+            features.lineage_ = None
+            for label in features._labels:
+                label.reset()
             resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         if features is not None:
@@ -462,9 +442,15 @@ class PipelineFit:
             self._check(self.features)
             given = self.dataset
             later, number = plan_passes(self.features) or [[]], 0
-            self._attach_window_columns(
-                {*collect_wanted(later, self.features, self.schema), *list_unscaled(self.features, self.schema)}
+            unscaled = list_unscaled(self.features, self.schema)
+            prefix = TransformPlan(
+                self.steps, self.source, collect_wanted(later, self.features, self.schema).union(unscaled)
             )
+            prefix, dataset = materialize_window_columns(prefix, given, self.backend)
+            self._side_columns = prefix.side_columns
+            self.report.num_reads += len(self._side_columns)
+            if dataset is not given:  # what was read of it may be in other partitions now
+                self.dataset, self._first = dataset, {}
             while later:
                 tasks, *later = later
                 repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
@@ -559,7 +545,10 @@ class PipelineFit:
 
     def _check(self, features: Features) -> None:
         """Check names and dtypes before any pass."""
-        self.schema.require(features._constants(self.schema), "Features")
+        each = [*([] if features.target is None else features.target.each), features.weight]
+        # A label that reads no column, such as the name `1960` where no column has it.
+        constants = [label.text for label in each if label is not None and not label.reads(self.schema)]
+        self.schema.require(constants, "Features")
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
@@ -571,15 +560,6 @@ class PipelineFit:
                 step.finds_own_rows = True
         features._check_leaks(TransformPlan(steps, self.source, None).output_schema)
         features._output_schema(self.schema)
-
-    def _attach_window_columns(self, wanted: set[str]) -> None:
-        """Compute the columns of window steps."""
-        prefix = TransformPlan(self.steps, self.source, wanted)
-        prefix, dataset = materialize_window_columns(prefix, self.dataset, self.backend)
-        self._side_columns = prefix.side_columns
-        self.report.num_reads += len(self._side_columns)
-        if dataset is not self.dataset:  # what was read of it may be in other partitions now
-            self.dataset, self._first = dataset, {}
 
     def _run_pass(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
@@ -641,20 +621,15 @@ class PipelineFit:
         without = self.report.num_without_target
         if not without:
             return error
-        there = format_count(self.report.num_rows - without, "row")
-        problem = (
-            f"{error.problem} in the {there} with a target; {format_count(without, 'row')} without one teach nothing"
-        )
+        there, lost = format_count(self.report.num_rows - without, "row"), format_count(without, "row")
+        problem = f"{error.problem} in the {there} with a target; {lost} without one teach nothing"
         facts = {} if error.got is None else {"got": error.got}
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
     def _report_task(self, target: TargetSet) -> None:
         """Report the inferred task; warn where another task may be meant."""
-        note = f"target {target.text!r}: {target.task_}"
-        if target.doubt:
-            self._note(f"{note}; {target.doubt}", logging.WARNING)
-        else:
-            self._note(note)
+        doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
+        self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
         if target.coarse:
             self._note(
                 f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
@@ -687,9 +662,8 @@ def _list_uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> 
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
         one += [name for name in alike if abs(numbers[name].low) < _EXACT]
         if empty:
-            found.append(
-                f"Categorify of {shorten_list(empty)}: no value occurs often enough, so its vocabulary is empty"
-            )
+            reason = "no value occurs often enough, so its vocabulary is empty"
+            found.append(f"Categorify of {shorten_list(empty)}: {reason}")
         if one:
             found.append(f"{shorten_list(one)}: the same value in every row of the fit")
     return found

@@ -97,7 +97,7 @@ def load_columns(run: BoundPipeline, backend_name: str, part: Dataset) -> Mappin
     """Compute the output columns of one partition, on a worker."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
-    return run.load(part.read(partition, run.reads, backend), backend, row_ids)
+    return run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
 
 
 def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:

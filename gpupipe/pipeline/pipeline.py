@@ -134,7 +134,8 @@ class Pipeline:
         self._source = source
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
-            self.features._bind(self._after)
+            for label in self.features._labels:  # one named by a column of the fit stays one
+                label.bind(self._after)
             schema = self.features._output_schema(self._after)
         self._schema = Schema(schema, ranges)
 
