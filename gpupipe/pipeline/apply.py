@@ -70,7 +70,7 @@ def _state(steps: Sequence[Transform], features: Features | None, source: Schema
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
     if features is not None:
-        holders += [step for group in features._learned for step in group.steps]
+        holders += features._steps
         holders += [] if features.target is None else features.target.each
         found += [*features.groups, features.target, features.weight, features.keep, features.allow_leak]
     for holder in holders:

@@ -332,8 +332,7 @@ class Target(_Label):
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
             return replace(made, numbers=None, fractions=True)
         for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
-            ordered = xp.sort(some)
-            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+            distinct = xp.unique(some)
             if len(distinct) > limit:
                 return replace(made, numbers=None)
         return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
@@ -342,10 +341,8 @@ class Target(_Label):
         """Raise where nothing can be learned."""
         where = f"target {self.text!r}"
         if summary.num_rows == summary.num_missing:
-            problem, remedy = (
-                f"none of {summary.num_rows} rows has a value",
-                "another split, or a look at the steps before",
-            )
+            problem = f"none of {summary.num_rows} rows has a value"
+            remedy = "another split, or a look at the steps before"
             raise BadData(where, problem, expected="rows with a target", remedy=remedy)
         if self.raw_field(schema).dtype == "timestamp":
             expected, remedy = "a number, a condition or strings", "the difference of two times"
@@ -739,7 +736,7 @@ class Features:
         self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
-        steps = [step for group in self._learned for step in group.steps]
+        steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
                 "Features",
@@ -776,18 +773,17 @@ class Features:
 
         Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
         with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
-        times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out are
-        numbers and times without a value in the first 10,000 rows, types that no step takes, and the row names that
-        pandas writes (a column with an empty name, or `__index_level_0__`); the log, the `repr` and the fit report name
-        them. It knows nothing of what the columns mean: look for those that are only known after the target is.
+        times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out, and
+        named by the log, the `repr` and the fit report, are numbers and times without a value in the first 10,000 rows,
+        types that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It
+        knows nothing of what the columns mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
             target: as for `Features`; its columns become no features.
             weight: the same.
             keep: the same.
-            min_frequency: strings and ids that are rarer are all one; by default 10, and in a table of less than 10,000
-                rows every value is kept.
+            min_frequency: strings and ids that are rarer are all one; by default 10, none in less than 10,000 rows.
 
         Raises:
             BadConfig: no column is left.
@@ -850,9 +846,9 @@ class Features:
                     remedy=f"allow_leak={sources} if that is meant" if lost else "another selector, or names",
                 )
             self.groups[position] = replace(group, columns=chosen)
-            reason = f"computed from {', '.join(sources)}, as the target or weight is"
-            of_labels = [name for name in taken if name in named]
-            told = {"the target or weight": of_labels, f"{reason}; Features(allow_leak={sources}) takes them": lost}
+            reason = f"computed from {', '.join(sources)}, as the target or weight is; "
+            reason += f"Features(allow_leak={sources}) takes them"
+            told = {"the target or weight": [name for name in taken if name in named], reason: lost}
             for reason, names in told.items():
                 self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
@@ -871,9 +867,8 @@ class Features:
             if not self.target.auto:
                 lines.append(f"target_transform={steps or None!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
-        lines += [
-            f"{name}={format_names(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)
-        ]
+        lines += [f"keep={format_names(self.keep)}"] if self.keep else []
+        lines += [f"allow_leak={format_names(self.allow_leak)}"] if self.allow_leak else []
         lines = [f"    {line},\n" for line in lines]
         lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
         return f"Features(\n{''.join(lines)})"
@@ -893,6 +888,10 @@ class Features:
     def _learned(self) -> list[FeatureGroup]:
         """The groups, and that of the target where it goes through steps."""
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
+
+    @property
+    def _steps(self) -> list[LearnedStep]:
+        return [step for group in self._learned for step in group.steps]
 
     @property
     def _cross_fits(self) -> bool:

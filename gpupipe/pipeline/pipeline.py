@@ -75,9 +75,8 @@ class Pipeline:
         if isinstance(steps, Features) and features is None:
             listed, features = [], steps
         _check_steps(listed)
-        check_instance(
-            self, Features, "gp.Features(...)", None, remedy="features=gp.Features(['x'])", features=features
-        )
+        remedy = "features=gp.Features(['x'])"
+        check_instance(self, Features, "gp.Features(...)", None, remedy=remedy, features=features)
         check_choice(self, BACKENDS, backend=backend)
         names = [step.name for step in listed if isinstance(step, TableJoin)]
         twice = [name for name in names if names.count(name) > 1]
@@ -228,8 +227,8 @@ class Pipeline:
         Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
 
         Where a step learns from the target (`TargetEncoder`), the rows of the fit must not be trained on with what they
-        taught themselves. They are known by their files and query, rows in memory by their values in this order; in any
-        partitions, after `save` and `load` too.
+        taught themselves. They are known, in any partitions and after `save` and `load` too, by their files and query,
+        rows in memory by their values in this order.
 
         Args:
             data: a Dataset or a frame.
@@ -252,28 +251,22 @@ class Pipeline:
             windows of `block_rows * window` rows instead.
         """
         check_bool("loader", None, out_of_fold=out_of_fold)
-        dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        self._check_fitted_rows(dataset, out_of_fold)
-        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
-        run.plan_casts(dataset)
+        backend = get_executor().resolve(self.backend)
+        run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend)
+        more: dict[str, Any] = {**options, "target_units": self._target_units}
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.pipeline.loading").make_loader(
-            run,
-            run.attach_window_columns(dataset, backend),
-            backend,
-            device=device,
-            residency=residency,
-            dtype=dtype,
-            target_units=self._target_units,
-            **options,
+            run, dataset, backend, device=device, residency=residency, dtype=dtype, **more
         )
         return loader
 
-    def _check_fitted_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on would leak their own target to a model; see `Features._check_rows`."""
+    def _bind_to_train(self, dataset: Dataset, out_of_fold: bool | None, backend: str) -> tuple[BoundPipeline, Dataset]:
+        """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
         if self.features is not None and self.features._cross_fits and self._source is not None:
             lineage = compute_lineage(dataset, self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold)
+        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).plan_casts(dataset)
+        return run, run.attach_window_columns(dataset, backend)
 
     def _bind_to(self, data: Any, **options: bool) -> BoundPipeline:
         """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
@@ -348,9 +341,8 @@ class Pipeline:
         check_instance("Pipeline.drift", Drift, "gp.Drift(...)", remedy="gp.Drift(psi=0.3)", thresholds=thresholds)
         source, features = self._fitted_source(), self.features
         if features is None:
-            raise BadConfig(
-                "Pipeline.drift", "nothing was learned", expected="a pipeline with features", remedy="gp.Features(...)"
-            )
+            expected, remedy = "a pipeline with features", "gp.Features(...)"
+            raise BadConfig("Pipeline.drift", "nothing was learned", expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         labels = [] if features.target is None else features.target.reads(self._after)
         there = {*dataset.columns}
