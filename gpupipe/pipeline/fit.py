@@ -289,33 +289,32 @@ def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
     return found
 
 
-@dataclass(frozen=True)
-class DtypeProbe:
-    """Dtype probe: a user's function run on the rows of one partition, to infer its output dtypes."""
+def probe_dtypes(
+    step: Map,
+    prefix: TransformPlan,
+    wanted: frozenset[str],
+    reads: Sequence[str],
+    backend_name: str,
+    first: dict[int, Frame],
+    part: Dataset,
+) -> dict[str, str] | None:
+    """Run a user's function, after the transforms before it, on one partition's rows, to infer its output dtypes.
 
-    step: Map
-    prefix: TransformPlan  # the transforms before it
-    before: Schema  # that it is given
-    wanted: frozenset[str]  # of it
-    reads: Sequence[str]  # the source columns to read, some for the first pass
-    backend: str
-    first: dict[int, Frame]  # gets the frame read, by partition
+    Of `reads` some are for the first pass: `first` gets the frame, by partition.
+    """
+    backend, (whole,) = select(backend_name), part.partitions
 
-    def __call__(self, part: Dataset) -> dict[str, str] | None:
-        (whole,) = part.partitions
-        types = in_halves(partial(self._infer, whole), part)
-        return next((found for found in types if found is not None), None)
-
-    def _infer(self, whole: Partition, part: Dataset) -> dict[str, str] | None:
-        (partition,) = part.partitions
-        backend, prefix = select(self.backend), self.prefix.copy()
-        frame = _read(part, self.reads, backend, self.first.pop(partition.index, None))
-        seen = prefix.run(backend.select(frame, prefix.reads), backend, _row_ids(prefix, partition, backend))
-        with in_step(self.step):
-            self.step.apply(seen, self.before, self.wanted, backend)
+    def infer(some: Dataset) -> dict[str, str] | None:
+        (partition,) = some.partitions
+        frame, plan = _read(some, reads, backend, first.pop(partition.index, None)), prefix.copy()
+        seen = plan.run(backend.select(frame, plan.reads), backend, _row_ids(plan, partition, backend))
+        with in_step(step):
+            step.apply(seen, plan.output_schema, wanted, backend)
         if partition == whole:
-            self.first[partition.index] = frame
-        return self.step.dtypes_
+            first[partition.index] = frame
+        return step.dtypes_
+
+    return next((found for found in in_halves(infer, part) if found is not None), None)
 
 
 def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
@@ -537,7 +536,7 @@ class PipelineFit:
             names = set(prefix.reads)
             names |= set() if self.features is None else likely_reads(self.steps, self.features, source)
             reads = [name for name in source.names if name in names]
-            trial = DtypeProbe(step, prefix, before, wanted, reads, self.backend, self._first)
+            trial = partial(probe_dtypes, step, prefix, wanted, reads, self.backend, self._first)
             for part in self.dataset.parts():
                 (step.dtypes_,) = get_executor().map(trial, [part], at_once=1)
                 if step.dtypes_ is not None:
@@ -587,12 +586,8 @@ class PipelineFit:
         )
         found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
         if not found:
-            raise BadData(
-                "fit",
-                "the dataset has no partitions",
-                expected="rows to learn from",
-                remedy="a look at the files or the split",
-            )
+            expected, remedy = "rows to learn from", "a look at the files or the split"
+            raise BadData("fit", "the dataset has no partitions", expected=expected, remedy=remedy)
         self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
         if is_first:
             self._found = found

@@ -47,23 +47,20 @@ _DRIFT = Drift()
 class Pipeline:
     """Pipeline of transforms from frame to frame, then one step from frame to tensors.
 
+    It learns in copies of the steps it is given, `pipeline.steps` and `pipeline.features`.
+
     Args:
         steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
-
-    A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
-    `pipeline.steps` and `pipeline.features`.
 
     Raises:
         BadConfig: a step is no transform, two joins have one name, or something else makes no sense.
 
     Example:
         >>> import pandas as pd
-        >>> from gpupipe import preprocessing as pre, transforms as T
         >>> flights = pd.DataFrame({"dep_delay": [2.0, None, 8.0, 2.0], "arr_delay": [20.0, 3.0, 30.0, None]})
-        >>> pipeline = Pipeline([], Features(
-        ...     (["dep_delay"], [pre.SimpleImputer(), pre.StandardScaler()]), target="arr_delay > 15"))
+        >>> pipeline = Pipeline([], Features(["dep_delay"], target="arr_delay > 15"))
         >>> pipeline.fit(flights).transform(flights)["target"].tolist()
         [1.0, 0.0, 1.0, nan]
     """
@@ -98,9 +95,7 @@ class Pipeline:
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
-        """Learn every step's state from a Dataset or a frame; returns self.
-
-        Rows whose target is missing are left out and counted in `fit_report`.
+        """Learn every step's state from a Dataset or a frame, of the rows with a target; returns self.
 
         Args:
             data: what to learn from, the target's column with it.
@@ -172,9 +167,9 @@ class Pipeline:
         columns. Rows with a missing target stay.
 
         Args:
-            data: whatever `fit` takes. A pandas or cuDF frame gives a frame of its library with its index; another
-                table in memory (Polars, Arrow) gives a frame of this pipeline's backend, whose index counts the rows
-                (not yet run on a GPU); a Dataset or a stream gives a lazy Dataset.
+            data: whatever `fit` takes. A pandas or cuDF frame gives one of its library with its index; another table
+                in memory (Polars, Arrow) a frame of this pipeline's backend, whose index counts the rows (not yet run
+                on a GPU); a Dataset or a stream a lazy Dataset.
 
         Raises:
             NotFitted: before `fit`.
@@ -196,11 +191,10 @@ class Pipeline:
         Errors and memory as for `fit` and `transform`. Memory: no more than theirs.
 
         Example:
-            >>> from gpupipe import preprocessing as pre
             >>> import pandas as pd
+            >>> from gpupipe import preprocessing as pre
             >>> flights = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"], "delay": [1.0, 3.0, 2.0, 4.0]})
-            >>> encoder = pre.TargetEncoder(smooth=0.0, cv=2)
-            >>> pipeline = Pipeline([], Features((["origin"], encoder), target="delay"))
+            >>> pipeline = Pipeline([], Features((["origin"], pre.TargetEncoder(smooth=0.0, cv=2)), target="delay"))
             >>> pipeline.fit_transform(flights)["origin"].tolist(), pipeline.transform(flights)["origin"].tolist()
             ([2.0, 4.0, 1.0, 3.0], [1.5, 3.5, 1.5, 3.5])
         """
@@ -332,11 +326,8 @@ class Pipeline:
             >>> from gpupipe import preprocessing as pre
             >>> flights = pd.DataFrame({"distance": [float(number) for number in range(2000)]})
             >>> pipeline = Pipeline([], Features((["distance"], pre.StandardScaler()))).fit(flights)
-            >>> pipeline.drift(flights + 500.0)
-            2,000 rows compared: 1 of 1 column moved
-            column     mean (stds)  PSI     unknown  missing  moved
-            threshold  0.25         0.2     0.05     0.05
-            distance   +0.866       +1.728           +0.000   mean, psi
+            >>> pipeline.drift(flights + 500.0).summary
+            'distance (mean +0.866, psi +1.73)'
         """
         check_instance("Pipeline.drift", Drift, "gp.Drift(...)", remedy="gp.Drift(psi=0.3)", thresholds=thresholds)
         source, features = self._fitted_source(), self.features

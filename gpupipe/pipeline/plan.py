@@ -68,8 +68,11 @@ class TransformPlan:
         for number, step, before in zip(reversed(numbers), reversed(self.steps), reversed(schemas[:-1]), strict=True):
             used_as = step
             if isinstance(step, Expect):
+                lacking = set() if there is None else {*schema.names} - there
                 checks = counting or step.on_violation == "raise"
-                used_as = step.of(_list_checkable(step, before, schema, there) if checks else ())
+                used_as = step.of(
+                    [name for name in step.columns if checks and lacking.isdisjoint(before[name].lineage)]
+                )
             self._stages.insert(0, _Stage(used_as, before, frozenset(needed), number))
             needed = used_as.needs(needed, before)
         self.reads = [name for name in schema.names if name in needed]
@@ -157,15 +160,6 @@ class TransformPlan:
             if isinstance(step, TableJoin) and found is not None:
                 found["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
         return backend.select(frame, self.wanted)
-
-
-def _list_checkable(step: Expect, before: Schema, source: Schema, there: AbstractSet[str] | None) -> list[str]:
-    """List the columns that a step can check where the data has only some of the source's."""
-    return [
-        name
-        for name in step.columns
-        if there is None or all(column in there for column in before[name].lineage if column in source)
-    ]
 
 
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
