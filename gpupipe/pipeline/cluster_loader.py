@@ -108,12 +108,9 @@ class ClusterLoader:
         return self._pipeline.schema
 
     def __iter__(self) -> Iterator[Any]:
-        raise BadConfig(
-            "ClusterLoader",
-            "its rows lie on the workers, and are gone through there",
-            expected="a fit: trainer.fit(loader)",
-            remedy="pipeline.loader(data) for batches in this process",
-        )
+        problem = "its rows lie on the workers, and are gone through there"
+        remedy = "pipeline.loader(data) for batches in this process"
+        raise BadConfig("ClusterLoader", problem, expected="a fit: trainer.fit(loader)", remedy=remedy)
 
     def fit_on_workers(self, trainer: Any, valid: ClusterLoader | None, resume: Any) -> Any:
         """Fit on the workers there are now, one rank on each; the trainer's model gets the weights.

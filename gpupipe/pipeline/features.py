@@ -157,13 +157,9 @@ def to_feature_group(given: Any) -> FeatureGroup:
     selector = columns if isinstance(columns, Selector) else None
     columns = list(columns) if isinstance(columns, tuple) else columns
     if not (selector or isinstance(columns, str) or _are_names(columns)) or not isinstance(name, str | None):
-        raise BadConfig(
-            "Features",
-            "a group is malformed",
-            got=given,
-            expected="columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector",
-            remedy=_format_spelling(given),
-        )
+        problem = "a group is malformed"
+        expected = "columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector"
+        raise BadConfig("Features", problem, got=given, expected=expected, remedy=_format_spelling(given))
     chain = [to_learned_step(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
     return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
 
@@ -436,12 +432,8 @@ class Weight(_Label):
             text = f"fillna({self.text}, 1.0)"
             if len(there) == len(data):
                 text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
-            raise BadData(
-                f"weight {self.text!r}",
-                f"{int(bad.sum())} weights are negative, infinite or missing",
-                expected="numbers from 0 up",
-                remedy=f"weight={text!r} or a Filter",
-            )
+            where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
+            raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
         return {self.fields(schema)[0].name: Column("float32", data)}
 
 
@@ -752,12 +744,8 @@ class Features:
         needing += [] if task == "auto" else ["task"]
         needing += [] if chain in ("auto", []) else ["target_transform"]
         if self.target is None and needing:
-            raise BadConfig(
-                f"Features, {needing[-1]}",
-                "there is no target",
-                expected="the column or expression it learns from",
-                remedy="Features(..., target='arr_delay')",
-            )
+            expected, remedy = "the column or expression it learns from", "Features(..., target='arr_delay')"
+            raise BadConfig(f"Features, {needing[-1]}", "there is no target", expected=expected, remedy=remedy)
 
     @classmethod
     def auto(

@@ -78,13 +78,9 @@ class Pipeline:
         names = [step.name for step in listed if isinstance(step, TableJoin)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise BadConfig(
-                "Pipeline",
-                "joins share a name",
-                got=twice,
-                expected="a name of its own for each join: reports and saved tables go by it",
-                remedy=f"Join(..., name={twice[0] + '_2'!r})",
-            )
+            expected = "a name of its own for each join: reports and saved tables go by it"
+            remedy = f"Join(..., name={twice[0] + '_2'!r})"
+            raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features = copy(features)
         self.backend = backend
@@ -395,10 +391,5 @@ def _check_steps(steps: Any) -> None:
             remedy = "the step alone: steps have no names here"
         elif callable(step) and not hasattr(step, "fit"):
             remedy = "T.Map(function, reads=[...], adds=[...])"
-        raise BadConfig(
-            "Pipeline",
-            "a step is no transform",
-            got=step,
-            expected="steps from gpupipe.transforms; learned steps belong in Features",
-            remedy=remedy,
-        )
+        expected = "steps from gpupipe.transforms; learned steps belong in Features"
+        raise BadConfig("Pipeline", "a step is no transform", got=step, expected=expected, remedy=remedy)

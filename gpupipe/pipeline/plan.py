@@ -300,13 +300,9 @@ def materialize_window_columns(
     for position, (step, schema, wanted) in windows.items():
         before = prefix.before(position).with_side_columns(found)
         for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
-            raise BadConfig(
-                "Pipeline",
-                "a window step follows a join that repeats rows",
-                got=repeating,
-                expected="rows that can be told apart",
-                remedy="the join after it, or Dataset.join(..., many=True) before the pipeline",
-            )
+            problem = "a window step follows a join that repeats rows"
+            remedy = "the join after it, or Dataset.join(..., many=True) before the pipeline"
+            raise BadConfig("Pipeline", problem, got=repeating, expected="rows that can be told apart", remedy=remedy)
         inputs = list(schema.select(step.reads))
         made = [item for item in step.made_fields(schema) if item.name in wanted]
         plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
