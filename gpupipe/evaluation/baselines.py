@@ -22,8 +22,7 @@ from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
 
 EXACT_IN_FLOAT32 = 1 << 24
-MAX_ELEMENTS = 100
-"""Of a feature of lists so many ids have a column of their counts; the vocabulary has the most frequent ones first."""
+MAX_ELEMENTS = 100  # ids of a feature of lists that have a column of their counts, the most frequent ones
 
 _log = logging.getLogger("gpupipe")
 

@@ -39,8 +39,7 @@ from gpupipe.step import in_step
 from gpupipe.support.text import as_list, derive, format_columns, shorten_list
 from gpupipe.support.validation import check_choice, check_name, check_names, is_sequence, refuse_choice
 
-_MANY = 60
-"""From so many columns on their names are not written out."""
+_MANY = 60  # from so many columns on their names are not written out
 
 
 @dataclass(frozen=True)
@@ -185,28 +184,23 @@ def _format_spelling(given: Any) -> str:
     return f"({spelled})"
 
 
-FEW = 20
-"""Up to so many distinct whole numbers are taken for classes, where each is in two rows or more on average."""
-
-MAX_CLASSES = 10_000
-"""Up to so many distinct whole numbers are classes where somebody says that they are."""
-
+FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
+MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
 TASKS = ("auto", "classification", "regression")
 _NO_NUMBERS = ("bool", "string", "timestamp")
 
 
-def coarse_spacing(dtype: str, ends: tuple[float, float]) -> float | None:
-    """Return float32's spacing at the larger bound where it exceeds 1/1000 of the range; else None.
+def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
+    """Describe float32's spacing at the larger bound where it exceeds 1/1000 of the range; else return nothing.
 
-    None too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
+    So too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
     """
-    low, high = ends
     largest = max(abs(low), abs(high))
     if dtype not in WIDE or not low < high or (dtype != "float64" and largest <= 2**24):
-        return None
+        return ""
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = float(np.spacing(np.float32(largest)))
-    return spacing if spacing > (high - low) / 1000 else None
+    return f"{spacing:g} in a range of {high - low:g} ({name})" if spacing > (high - low) / 1000 else ""
 
 
 class _Label:
@@ -557,9 +551,8 @@ class TargetSet:
         if classes or self.group.steps:
             return
         for plain, found in zip(raw, every, strict=True):
-            spacing = coarse_spacing(plain.dtype, (found.low, found.high))
-            if spacing is not None:
-                self.coarse.append(f"{spacing:g} in a range of {found.high - found.low:g} ({plain.name})")
+            told = describe_coarse(plain.name, plain.dtype, found.low, found.high)
+            self.coarse += [told] if told else []
 
     def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
         """Return whether the targets are classes, and why."""

@@ -28,7 +28,7 @@ from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.monitoring.drift import Profile, Sample, draw_rows
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, coarse_spacing
+from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
 from gpupipe.pipeline.plan import (
     FitTask,
     TransformPlan,
@@ -494,9 +494,9 @@ class PipelineFit:
                 name = group.rename(item.name)
                 plain = seen[item.name].range if not group.steps and item.name in seen else None
                 ends = plain or self.ranges.get(name)
-                spacing = None if ends is None or item.kind != Kind.CONTINUOUS else coarse_spacing(item.dtype, ends)
-                if ends is not None and spacing is not None:
-                    coarse[name] = f"{spacing:g} in a range of {ends[1] - ends[0]:g} ({name})"
+                is_number = item.kind == Kind.CONTINUOUS
+                if is_number and ends is not None and (told := describe_coarse(name, item.dtype, *ends)):
+                    coarse[name] = told
         if coarse:
             remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
             self._note(

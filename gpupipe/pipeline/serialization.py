@@ -26,8 +26,7 @@ from gpupipe.step import Step
 from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
 
-MAX_TABLE_BYTES = 64 << 20
-"""A table to join with travels with the pipeline up to this size."""
+MAX_TABLE_BYTES = 64 << 20  # a table to join with travels with the pipeline up to this size
 
 
 class Encoder:
