@@ -22,8 +22,7 @@ from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
 
 EXACT_IN_FLOAT32 = 1 << 24
-MAX_ELEMENTS = 100
-"""Of a feature of lists so many ids have a column of their counts; the vocabulary has the most frequent ones first."""
+MAX_ELEMENTS = 100  # ids of a feature of lists that have a column of their counts, the most frequent ones
 
 _log = logging.getLogger("gpupipe")
 
@@ -135,13 +134,8 @@ def baselines(
         for s in (learned.schema, judged.schema)
     ]
     if names[0] != names[1]:
-        raise SchemaMismatch(
-            "baselines",
-            "the loaders have other columns",
-            got=names[1],
-            expected=", ".join(names[0]),
-            remedy="loaders of one pipeline",
-        )
+        problem, expected = "the loaders have other columns", ", ".join(names[0])
+        raise SchemaMismatch("baselines", problem, got=names[1], expected=expected, remedy="loaders of one pipeline")
     columns, notes = _columns(learned.schema, seed), [_note(item) for item in learned.schema.lists]
     for note in notes:
         _log.info("baselines: %s", note)
@@ -181,13 +175,8 @@ def _features(block: FeatureTable, columns: MatrixLayout) -> Any:
 
 def _columns(schema: Schema, seed: int) -> MatrixLayout:
     if schema.target is None or schema.task is None:
-        raise BadConfig(
-            "baselines",
-            "nothing to learn",
-            got=schema.names,
-            expected="a column with the role target",
-            remedy="gp.Features(..., target='column')",
-        )
+        problem, remedy = "nothing to learn", "gp.Features(..., target='column')"
+        raise BadConfig("baselines", problem, got=schema.names, expected="a column with the role target", remedy=remedy)
     classes = schema.target.classes
     outputs = len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets)
     numbers = len(schema.numeric) + sum(map(_width, schema.lists))

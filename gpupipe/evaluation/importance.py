@@ -63,22 +63,17 @@ def importance(
     Raises:
         BadConfig: a loader without a resident block, fewer than one repeat, no such metric or one that is not defined.
 
-    Memory: on the block's device 8 bytes per row for the permutation and 4 for the permuted column (of numbers stored
-        as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile), and as
-        `Trainer.evaluate`.
+    Memory: as `Trainer.evaluate`, and on the block's device 8 bytes per row for the permutation and 4 for the permuted
+        column (of numbers as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile).
 
     Example:
-        >>> from gpupipe.models import Linear
-        >>> from gpupipe.schema import Field, Role, Schema
-        >>> from gpupipe.tensors import FeatureTable
-        >>> fields = [Field(name, "float32", role=Role.FEATURE) for name in "ab"]
-        >>> schema = Schema([*fields, Field("y", "float32", role=Role.TARGET)])
-        >>> block = FeatureTable.allocate(schema, 100, "cpu")
-        >>> _ = block.numeric.normal_(), block.target.copy_(block.numeric[:, 0])
-        >>> model = Linear.from_schema(schema)
-        >>> _ = model.weight.data[0].fill_(1.0)
-        >>> importance(model, Loader(block), metric="loss").rows[-1]
-        {'feature': 'b', 'mean': 0.0, 'std': 0.0}
+        >>> import pandas as pd
+        >>> import gpupipe as gp
+        >>> frame = pd.DataFrame({"a": [0.0, 1.0] * 50, "b": 0.5, "y": [True, False] * 50})
+        >>> pipeline = gp.Pipeline([], gp.Features(["a", "b"], target="y")).fit(frame)
+        >>> model = gp.models.Linear.from_schema(pipeline.schema)
+        >>> importance(model, pipeline.loader(frame), metric="loss")["b"]["mean"]
+        0.0
     """
     remedy = "gp.importance(trainer, pipeline.loader(valid))"
     kinds = (Trainer, Scorer, nn.Module)

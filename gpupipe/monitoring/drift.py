@@ -39,22 +39,14 @@ def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) ->
 
 @dataclass(frozen=True)
 class Profile:
-    """Profile of one column's distribution.
+    """Profile of one column's distribution."""
 
-    Args:
-        missing: the share of rows without a value.
-        mean, std: of the finite values.
-        edges: the deciles that differ, of numbers.
-        shares: of values up to each edge, above the one before, and of those above the last.
-        unknown: the share of rows whose value became no id of its own; None where none becomes one.
-    """
-
-    missing: float
-    mean: float = 0.0
+    missing: float  # the share of rows without a value
+    mean: float = 0.0  # of the finite values
     std: float = 0.0
-    edges: tuple[float, ...] = ()
-    shares: tuple[float, ...] = ()
-    unknown: float | None = None
+    edges: tuple[float, ...] = ()  # the deciles that differ, of numbers
+    shares: tuple[float, ...] = ()  # of values up to each edge, above the one before, and of those above the last
+    unknown: float | None = None  # the share of rows whose value became no id of its own; None where none becomes one
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Self:
@@ -199,16 +191,10 @@ class ColumnDrift:
 
 @dataclass(frozen=True)
 class DriftReport:
-    """Drift report: how rows differ from those a pipeline was fitted on; displays itself.
+    """Drift report: how rows differ from those a pipeline was fitted on; displays itself."""
 
-    Args:
-        num_rows: rows that were compared: about 32,768 of a larger table (of a wide one fewer), drawn by identity.
-        columns: each column's, those that moved first.
-        thresholds: in force.
-    """
-
-    num_rows: int
-    columns: tuple[ColumnDrift, ...]
+    num_rows: int  # that were compared: about 32,768 of a larger table (of a wide one fewer), drawn by identity
+    columns: tuple[ColumnDrift, ...]  # those that moved first
     thresholds: Drift
 
     @classmethod

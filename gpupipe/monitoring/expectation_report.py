@@ -20,25 +20,15 @@ _WIDTH = 60  # letters of an example that a table shows
 
 @dataclass(frozen=True)
 class Violation:
-    """Rows that break a rule of a `T.Expect`.
-
-    Args:
-        column: whose values.
-        rule: the argument of `Expect`.
-        expected: the same in words.
-        num_rows: how many.
-        share: of the rows that were checked.
-        example: one of the values; None where it is missing, or nobody knows.
-        places: the partitions they are in, by files and row groups, and how many in each.
-    """
+    """Rows that break a rule of a `T.Expect`."""
 
     column: str
-    rule: str
-    expected: str
+    rule: str  # the argument of `Expect`
+    expected: str  # the same in words
     num_rows: int
-    share: float
-    example: Any
-    places: tuple[tuple[str, int], ...]
+    share: float  # of the rows that were checked
+    example: Any  # one of the values; None where it is missing, or nobody knows
+    places: tuple[tuple[str, int], ...]  # the partitions they are in, by files and row groups, and how many in each
 
     @property
     def _cells(self) -> list[str]:
@@ -52,15 +42,10 @@ class Violation:
 
 @dataclass(frozen=True)
 class ExpectationReport:
-    """Report of the `T.Expect` among the steps; displays itself.
+    """Report of the `T.Expect` among the steps; displays itself."""
 
-    Args:
-        num_rows: rows that were checked.
-        violations: by column and rule.
-    """
-
-    num_rows: int = 0
-    violations: tuple[Violation, ...] = ()
+    num_rows: int = 0  # that were checked
+    violations: tuple[Violation, ...] = ()  # by column and rule
 
     @classmethod
     def of(

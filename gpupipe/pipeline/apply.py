@@ -70,7 +70,7 @@ def _state(steps: Sequence[Transform], features: Features | None, source: Schema
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
     if features is not None:
-        holders += [step for group in features._learned for step in group.steps]
+        holders += features._steps
         holders += [] if features.target is None else features.target.each
         found += [*features.groups, features.target, features.weight, features.keep, features.allow_leak]
     for holder in holders:
@@ -201,13 +201,6 @@ class BoundPipeline:
         self.draws_rows = self.draws_rows or self.prefix.draws_rows
         return data
 
-    def load(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Mapping[str, Column]:
-        """Compute the output columns of a coded frame that holds `reads`, the target as it is stored for training.
-
-        `row_ids` as for `TransformPlan.run`, here and below.
-        """
-        return self._outputs(self._run(frame, backend, row_ids), backend, row_ids, stored=True)
-
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions."""
         outputs, seen = self.columns(frame, backend, row_ids)
@@ -218,34 +211,29 @@ class BoundPipeline:
         return made
 
     def columns(
-        self, frame: Frame, backend: Backend, row_ids: Array | None = None
+        self, frame: Frame, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> tuple[Mapping[str, Column], Frame]:
-        """Compute the columns that `apply` gives, and the frame after the transforms."""
-        seen = self._run(frame, backend, row_ids)
-        return self._outputs(seen, backend, row_ids, stored=False), seen
+        """Compute the output columns of a coded frame that holds `reads`, and the frame after the transforms.
+
+        The target is in its own units, unless it is to be as it is `stored` for training. `row_ids` as for
+        `TransformPlan.run`.
+        """
+        seen = self.prefix.run(_cast_columns(self._casts, frame, backend), backend, row_ids)
+        if self._only_with is not None and self._only_with.is_in(self.seen):
+            present = self._only_with.present(seen, self.seen, backend)
+            seen = seen if present is None else backend.filter(seen, present)
+        if self._features is None:
+            return {name: backend.column(seen, name) for name in seen.columns}, seen
+        ids = None
+        if self._out_of_fold:
+            positions = backend.positions(seen)
+            ids = positions.astype("uint64") if row_ids is None else row_ids[positions]
+        return self._features._columns(seen, self.seen, backend, ids, stored=stored), seen
 
     @property
     def typed(self) -> Typed | None:
         """Gives a frame the types of the fit; None where it has them."""
         return partial(_cast_columns, self._casts) if self._casts else None
-
-    def _run(self, frame: Frame, backend: Backend, row_ids: Array | None) -> Frame:
-        frame = _cast_columns(self._casts, frame, backend)
-        seen = self.prefix.run(frame, backend, row_ids)
-        if self._only_with is None or not self._only_with.is_in(self.seen):
-            return seen
-        present = self._only_with.present(seen, self.seen, backend)
-        return seen if present is None else backend.filter(seen, present)
-
-    def _outputs(self, seen: Frame, backend: Backend, row_ids: Array | None, *, stored: bool) -> Mapping[str, Column]:
-        if self._features is None:
-            return {name: backend.column(seen, name) for name in seen.columns}
-        if self._out_of_fold:
-            positions = backend.positions(seen)
-            row_ids = positions.astype("uint64") if row_ids is None else row_ids[positions]
-        else:
-            row_ids = None
-        return self._features._columns(seen, self.seen, backend, row_ids, stored=stored)
 
 
 def _add_inputs(identity: Callable[[], str | None], inputs: Sequence[tuple[str, Any]]) -> str | None:

@@ -108,12 +108,9 @@ class ClusterLoader:
         return self._pipeline.schema
 
     def __iter__(self) -> Iterator[Any]:
-        raise BadConfig(
-            "ClusterLoader",
-            "its rows lie on the workers, and are gone through there",
-            expected="a fit: trainer.fit(loader)",
-            remedy="pipeline.loader(data) for batches in this process",
-        )
+        problem = "its rows lie on the workers, and are gone through there"
+        remedy = "pipeline.loader(data) for batches in this process"
+        raise BadConfig("ClusterLoader", problem, expected="a fit: trainer.fit(loader)", remedy=remedy)
 
     def fit_on_workers(self, trainer: Any, valid: ClusterLoader | None, resume: Any) -> Any:
         """Fit on the workers there are now, one rank on each; the trainer's model gets the weights.
@@ -143,12 +140,9 @@ class ClusterLoader:
         """Plan each rank's loader over the block of its worker; build blocks that are missing."""
         backend, size = self.executor.resolve(self._pipeline.backend), len(workers)
         if self._prepared is None:
-            self._pipeline._check_fitted_rows(self._dataset, self._out_of_fold)
-            bound = self._pipeline._bind_to(self._dataset, with_target_only=True, out_of_fold=bool(self._out_of_fold))
-            run = bound.plan_casts(self._dataset)
             # The columns of steps that look at other rows are made of all rows, before anybody takes a share.
             with use_executor(self.executor):
-                self._prepared = run, run.attach_window_columns(self._dataset, backend)
+                self._prepared = self._pipeline._bind_to_train(self._dataset, self._out_of_fold, backend)
         run, dataset = self._prepared
         shares = {
             name: (rank, dataset.of_partitions(dataset.partitions[rank::size])) for rank, name in enumerate(workers)

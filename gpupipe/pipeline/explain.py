@@ -9,8 +9,7 @@ from typing import Self
 
 from gpupipe.cluster import default_threads
 from gpupipe.io import Dataset, row_bytes
-from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.plan import FitTask, TransformPlan, collect_wanted, mark_source, plan_passes, resolve_selectors
 from gpupipe.pipeline.serialization import list_unsaveable
 from gpupipe.preprocessing import GatheredStep
@@ -91,13 +90,16 @@ def explain_fit(
     steps: Sequence[Transform], features: Features | None, dataset: Dataset | None, backend: str
 ) -> Explanation:
     """Explain what a fit on this data would do; without data, only what follows from the steps."""
-    picture, lines = diagram(steps, features), ["nothing is learned"]
+    picture, lines = diagram(steps, features), ["nothing is learned"] if features is None else []
     if features is not None:
         if dataset is not None:
             features = copy(features)
             resolve_selectors(steps, features, dataset.schema, strict=False)
         passes = plan_passes(features)
-        lines = [_explain_window(step) for step in steps if isinstance(step, WholeTableTransform)]
+        for step in (step for step in steps if isinstance(step, WholeTableTransform)):
+            what = f"{step.class_name} of {format_columns(step.inputs) or 'rows'}"
+            of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
+            lines.append(f"before: {what} brings all rows {of_what} together")
         lines += [
             f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
             for number, tasks in enumerate(passes, 1)
@@ -109,21 +111,14 @@ def explain_fit(
     return Explanation("\n".join([*lines, *list_unsaveable(steps, features)]), picture)
 
 
-def _explain_window(step: WholeTableTransform) -> str:
-    of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
-    return f"before: {step.class_name} of {format_columns(step.inputs) or 'rows'} brings all rows {of_what} together"
-
-
 def _explain_samples(task: FitTask, dataset: Dataset | None) -> list[str]:
     """Describe the steps that learn from gathered rows: from all of them, or from a sample."""
-    told = []
+    told, rows = [], None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
     for step in (step for step in task.steps if isinstance(step, GatheredStep)):
-        what = f"{step.class_name} of {task.group.given}"
-        rows = None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
+        how, of_what = "gathered", "from all rows, in memory"
         if rows is None or rows > step.max_rows:
-            told.append(f"sampled: {what} learns from at most {step.max_rows:,} rows, gathered in memory")
-        else:
-            told.append(f"gathered: {what} learns from all rows, in memory")
+            how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
+        told.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
     return told
 
 

@@ -3,23 +3,661 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
-from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
-from gpupipe.backend.columns import chain_columns
-from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
+from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
+from gpupipe.backend.estimators import is_estimator
+from gpupipe.backend.expressions.evaluate import evaluate
+from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, SchemaMismatch
+from gpupipe.expressions import Expression, parse
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.pipeline.feature_group import FeatureGroup, format_names, to_feature_group, to_learned_step
-from gpupipe.pipeline.targets import TASKS, TargetSet, Weight
-from gpupipe.preprocessing import Categorify, DatetimeEncoder, LearnedStep, SimpleImputer, StandardScaler
-from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_element_dtype
-from gpupipe.support.text import as_list, derive, shorten_list
-from gpupipe.support.validation import check_choice, check_name, check_names, refuse_choice
+from gpupipe.preprocessing import (
+    Categorify,
+    CrossFittedStep,
+    DatetimeEncoder,
+    EstimatorStep,
+    Invertible,
+    LearnedStep,
+    SimpleImputer,
+    StandardScaler,
+)
+from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
+from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype
+from gpupipe.selectors import Selector
+from gpupipe.step import in_step
+from gpupipe.support.text import as_list, derive, format_columns, shorten_list
+from gpupipe.support.validation import check_choice, check_name, check_names, is_sequence, refuse_choice
+
+_MANY = 60  # from so many columns on their names are not written out
+
+
+@dataclass(frozen=True)
+class FeatureGroup:
+    """Feature group: columns and the learned steps they pass through."""
+
+    columns: list[str]
+    steps: list[LearnedStep]
+    name: str | None = None  # stands before the outputs' names
+    of_target: bool = False  # the columns are those of the target, which may be no columns of the frame
+    selector: Selector | None = None  # chooses the columns when a pipeline is fitted; before that there are none
+
+    def __copy__(self) -> FeatureGroup:
+        return replace(self, steps=[copy(step) for step in self.steps])
+
+    @property
+    def given(self) -> str:
+        """The columns, or what will choose them, for people."""
+        return repr(self.selector) if self.selector is not None and not self.columns else format_columns(self.columns)
+
+    @property
+    def looks_at(self) -> list[str]:
+        """The columns that are read once the steps are fitted."""
+        return self.steps[0].looks_at(self.columns) if self.steps else self.columns
+
+    @property
+    def cross_fits(self) -> bool:
+        """Whether a step of it learns from the target."""
+        return any(isinstance(step, CrossFittedStep) for step in self.steps)
+
+    def fields(self, schema: Schema) -> list[Field]:
+        """Return the fields after the steps, for an input of `schema`."""
+        for name in self.columns:
+            if name not in schema:
+                schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
+        fields = [schema[name] for name in self.columns]
+        refuse_passengers(fields, "Features")
+        for step in self.steps:
+            lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
+            known = {item.name for item in fields} if step.keeps_units else set()
+            fields = [
+                replace(
+                    item,
+                    lineage=item.lineage or lineage,
+                    step=step.class_name,
+                    units=item.units if item.name in known else "",
+                )
+                for item in step.output_fields(fields)
+            ]
+        return fields
+
+    def compute_columns(
+        self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None
+    ) -> Mapping[str, Column]:
+        """Compute the columns of one frame after the first `upto` steps (all by default).
+
+        With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
+        the target was learned from other rows.
+        """
+        names = self.columns if upto == 0 else self.looks_at
+        matrix = backend.matrix(frame, names)
+        if matrix is not None:
+            return self.apply_steps(matrix, backend, upto, row_ids)
+        read = {name: partial(backend.column, frame, name) for name in names}
+        if upto is None and backend.fuses() and self.steps and not find_fused_start(self.steps):
+            stored = {name: backend.stored(frame, name) for name in names}
+            late = defer_columns(stored, read, self.steps, backend)
+            if late is not None:
+                return late
+        return self.apply_steps({name: column() for name, column in read.items()}, backend, upto, row_ids)
+
+    def apply_steps(
+        self, columns: Mapping[str, Column], backend: Backend, upto: int | None = None, row_ids: Array | None = None
+    ) -> Mapping[str, Column]:
+        """Apply the first `upto` steps to columns already selected from a frame."""
+        steps = self.steps[:upto]
+        alone = find_fused_start(steps) if upto is None and backend.fuses() else len(steps)
+        for place, step in enumerate(steps):
+            if place == alone:
+                stored = {name: get_storage(column) for name, column in columns.items()}
+                read = {name: partial(columns.__getitem__, name) for name in columns}
+                late = defer_columns(stored, read, steps[place:], backend)
+                if late is not None:
+                    return late
+            with in_step(step):
+                if row_ids is not None and isinstance(step, CrossFittedStep):
+                    columns = step.cross_fitted_columns(columns, backend, row_ids)
+                else:
+                    columns = step.transform_columns(columns, backend)
+        return columns
+
+    def rename(self, name: str) -> str:
+        """Return an output's name, prefixed by the group's name where one was given."""
+        return name if self.name is None else f"{self.name}_{name}"
+
+    def renamed(self, columns: Mapping[str, Column]) -> Mapping[str, Column]:
+        """Return outputs under their prefixed names."""
+        if self.name is not None and isinstance(columns, Matrix):
+            return Matrix(list(map(self.rename, columns)), columns.data)
+        return columns if self.name is None else {self.rename(name): column for name, column in columns.items()}
+
+
+def format_names(names: Sequence[str], *, single: bool = True) -> str:
+    """Format column names as code, a `single` one without brackets; more than 60 are abbreviated."""
+    if len(names) > _MANY:
+        return f"<{format_columns(names)}>"
+    return repr(names[0] if single and len(names) == 1 else list(names))
+
+
+def to_feature_group(given: Any) -> FeatureGroup:
+    """Convert an item of `Features(groups)` to a feature group."""
+    is_chain = isinstance(given, tuple) and len(given) in (2, 3)
+    columns, steps, name = (*given, None)[:3] if is_chain else (given, [], None)
+    selector = columns if isinstance(columns, Selector) else None
+    columns = list(columns) if isinstance(columns, tuple) else columns
+    if not (selector or isinstance(columns, str) or _are_names(columns)) or not isinstance(name, str | None):
+        problem = "a group is malformed"
+        expected = "columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector"
+        raise BadConfig("Features", problem, got=given, expected=expected, remedy=_format_spelling(given))
+    chain = [to_learned_step(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
+    return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
+
+
+def to_learned_step(step: Any) -> LearnedStep:
+    """Return a learned step unchanged, and an estimator wrapped as one."""
+    return step if isinstance(step, LearnedStep) else EstimatorStep(step)
+
+
+def _are_names(value: Any) -> bool:
+    return is_sequence(value) and len(value) > 0 and all(isinstance(name, str) for name in value)
+
+
+def _format_spelling(given: Any) -> str:
+    """Format the correct spelling of a group whose parts are in another order, as scikit-learn's are."""
+    parts = list(given) if isinstance(given, tuple) else [given]
+    columns = next((part for part in parts if _are_names(part)), None)
+    step = next((part for part in parts if isinstance(part, LearnedStep) or is_estimator(part)), None)
+    name = next((part for part in parts if isinstance(part, str)), None)
+    if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
+        return "Features(*groups)"
+    spelled = ", ".join(repr(part) for part in (columns or ["distance"], step, name) if part is not None)
+    return f"({spelled})"
+
+
+FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
+MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
+TASKS = ("auto", "classification", "regression")
+_NO_NUMBERS = ("bool", "string", "timestamp")
+
+
+def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
+    """Describe float32's spacing at the larger bound where it exceeds 1/1000 of the range; else return nothing.
+
+    So too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
+    """
+    largest = max(abs(low), abs(high))
+    if dtype not in WIDE or not low < high or (dtype != "float64" and largest <= 2**24):
+        return ""
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing = float(np.spacing(np.float32(largest)))
+    return f"{spacing:g} in a range of {high - low:g} ({name})" if spacing > (high - low) / 1000 else ""
+
+
+class _Label:
+    """Base class of labels: a column, or an expression over columns."""
+
+    role: Role
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reset()
+
+    def reset(self) -> None:
+        """Clear what an earlier `fit` learned."""
+        self.is_column: bool | None = None
+
+    def bind(self, schema: Schema) -> None:
+        """Remember whether `text` names a column of the fit's schema: `1960` is a number where no column is there."""
+        self.is_column = self.text in schema
+
+    def expression(self, schema: Schema) -> Expression | None:
+        """Parse the expression; None where `text` is the name of a column."""
+        is_column = self.text in schema if self.is_column is None else self.is_column
+        return None if is_column else parse(self.text, f"{self.role}={self.text!r}")
+
+    def reads(self, schema: Schema) -> list[str]:
+        """List the columns it is computed from."""
+        expression = self.expression(schema)
+        return [self.text] if expression is None else list(expression.reads)
+
+    def is_in(self, schema: Schema) -> bool:
+        """Return whether all columns it reads are present."""
+        try:
+            return all(name in schema for name in self.reads(schema))
+        except ExpressionError:  # the name of a column, and no expression, where that column is not there
+            return False
+
+    def lineage(self, schema: Schema) -> frozenset[str]:
+        """Return the source columns it is computed from."""
+        return frozenset().union(*(schema[name].lineage for name in self.reads(schema)))
+
+    def raw_field(self, schema: Schema) -> Field:
+        """Return the field of the values before they are stored as a target or a weight."""
+        expression = self.expression(schema)
+        if expression is None:
+            refuse_passengers([schema[self.text]], self.role.value)
+            return replace(schema[self.text], role=self.role, written_as="")
+        read = map(schema.__getitem__, expression.reads)
+        return replace(Field.derived(self.role.value, expression.check(schema), read, "Features"), role=self.role)
+
+    def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
+        """Compute the values of one frame."""
+        expression = self.expression(schema)
+        if expression is None:
+            return backend.column(frame, self.text)
+        columns = {name: backend.column(frame, name) for name in expression.reads}
+        return evaluate(expression, columns, backend, len(frame))
+
+
+@dataclass(frozen=True)
+class TargetSummary:
+    """Target values of some partitions: a mergeable summary."""
+
+    num_rows: int
+    num_missing: int
+    limit: int  # of distinct numbers that are kept
+    strings: Dictionary | None = None  # the distinct ones, of a target of strings
+    numbers: frozenset[int] | None = frozenset()  # the distinct whole numbers and booleans; None for more than `limit`
+    fractions: bool = False  # whether some number is not whole
+    low: float = math.inf
+    high: float = -math.inf
+
+    def __add__(self, other: TargetSummary) -> TargetSummary:
+        found = [part for part in (self.strings, other.strings) if part is not None]
+        numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
+        return replace(
+            self,
+            num_rows=self.num_rows + other.num_rows,
+            num_missing=self.num_missing + other.num_missing,
+            strings=unite_dictionaries(found) if found else None,
+            numbers=None if numbers is None or len(numbers) > self.limit else numbers,
+            fractions=self.fractions or other.fractions,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+        )
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are booleans, or zeros and ones, and nothing else."""
+        return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
+
+    def is_repeated(self, values: Dictionary | frozenset[int]) -> bool:
+        """Return whether each of these values is in two rows or more on average."""
+        return 2 * len(values) <= self.num_rows - self.num_missing
+
+
+class Target(_Label):
+    """Target: the values a model learns to predict, classes or a regression's numbers."""
+
+    role = Role.TARGET
+
+    def reset(self) -> None:
+        super().reset()
+        self.classes_: tuple[Any, ...] | None = None
+
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int) -> TargetSummary:
+        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
+        xp = backend.xp
+        column = self.raw_column(frame, schema, backend)
+        missing = column.missing(xp)
+        present = column.data if missing is None else column.data[~missing]
+        made = TargetSummary(len(column), len(column) - len(present), limit)
+        if column.dictionary is not None:
+            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        if len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
+        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
+            return replace(made, numbers=None, fractions=True)
+        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            distinct = xp.unique(some)
+            if len(distinct) > limit:
+                return replace(made, numbers=None)
+        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
+
+    def check_values(self, summary: TargetSummary, schema: Schema) -> None:
+        """Raise where nothing can be learned."""
+        where = f"target {self.text!r}"
+        if summary.num_rows == summary.num_missing:
+            problem = f"none of {summary.num_rows} rows has a value"
+            remedy = "another split, or a look at the steps before"
+            raise BadData(where, problem, expected="rows with a target", remedy=remedy)
+        if self.raw_field(schema).dtype == "timestamp":
+            expected, remedy = "a number, a condition or strings", "the difference of two times"
+            raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
+
+    def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
+        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes."""
+        where = f"target {self.text!r}"
+        if summary.strings is not None:
+            classes: tuple[Any, ...] = tuple(sorted(summary.strings.to_pylist()))
+        elif summary.numbers is None or summary.fractions:
+            raise BadData(
+                where,
+                "numbers with fractions are no classes" if summary.fractions else "too many distinct numbers",
+                expected=f"at most {summary.limit:,} distinct whole numbers, strings or a condition",
+                remedy="task='regression', or a condition such as target='price > 100'",
+            )
+        else:
+            kind = bool if self.raw_field(schema).dtype == "bool" else int
+            classes = tuple(kind(value) for value in sorted(summary.numbers))
+        if len(classes) < 2:
+            problem, remedy = "all rows have the same value", "another split or target"
+            raise BadData(where, problem, got=classes[0], expected="at least two classes", remedy=remedy)
+        self.classes_ = classes
+
+    def field(self, schema: Schema) -> Field:
+        """Return the stored target's field: float32 0/1 or number, or int32 class index."""
+        number = len(self.classes_ or ())
+        made = replace(self.raw_field(schema), classes=self.classes_, cardinality=number if number > 2 else None)
+        if number > 2:
+            return replace(made, dtype="int32", kind=Kind.CATEGORICAL)
+        return replace(made, dtype="float32", kind=Kind.CONTINUOUS)
+
+    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str) -> Column:
+        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing."""
+        xp = backend.xp
+        column = self.raw_column(frame, schema, backend)
+        missing = column.missing(xp)
+        if self.classes_ is None:
+            data = as_floats(column.data, number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
+        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+        if column.dictionary is not None:
+            table = backend.to_device(find_positions(column.dictionary, strings(self.classes_)))
+            index = xp.append(table, -1)[column.data]
+            unknown = (index < 0) & there
+        elif column.dtype == "bool":
+            index, unknown = column.data, xp.zeros_like(there)
+        else:
+            known = xp.asarray(self.classes_, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
+            unknown = (known[index] != column.data) & there
+        if bool(unknown.any()):
+            first = backend.to_host(column.data[unknown][:1])[0].item()
+            raise BadData(
+                f"target {self.text!r}",
+                "a class that was not there in fit",
+                got=first if column.dictionary is None else column.dictionary[first].as_py(),
+                expected=f"one of {self.classes_}",
+                remedy="fit on data that holds every class",
+            )
+        if len(self.classes_) == 2:
+            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(there, index, -1).astype("int32")
+        return Column("int32", index, None if bool(there.all()) else there)
+
+
+class Weight(_Label):
+    """Weight: how much each row counts; a number that is never negative, never missing."""
+
+    role = Role.WEIGHT
+
+    def fields(self, schema: Schema) -> list[Field]:
+        """Return the stored weight's field, float32; `BadConfig` where it is no number."""
+        raw = self.raw_field(schema)
+        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
+            where, problem = f"weight {self.text!r}", "a weight has to be a number"
+            raise BadConfig(where, problem, got=raw.dtype, expected="numbers", remedy="a numeric column")
+        return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
+
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """Compute the weights of one frame; `BadData` where one is negative, infinite or missing."""
+        xp = backend.xp
+        column = self.raw_column(frame, schema, backend)
+        missing = column.missing(xp)
+        data = as_floats(column.data, "float32")
+        bad = (data < 0) | ~xp.isfinite(data)
+        bad = bad if missing is None else bad | missing
+        if bool(bad.any()):
+            there = data if missing is None else data[~missing]
+            text = f"fillna({self.text}, 1.0)"
+            if len(there) == len(data):
+                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
+            where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
+            raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
+        return {self.fields(schema)[0].name: Column("float32", data)}
+
+
+class TargetSet:
+    """Targets of a pipeline: label columns or expressions, the steps of a regression's values, and the task.
+
+    A fit leaves in `task_` what it has decided and why, in `doubt` what to say where the values could be meant
+    otherwise, and in `coarse` the targets without steps that lose digits in a batch's float32.
+    """
+
+    role = Role.TARGET
+
+    def __init__(
+        self, texts: Sequence[str], steps: Sequence[LearnedStep] | Literal["auto"] = (), task: str = "auto"
+    ) -> None:
+        if not texts or len(set(texts)) < len(texts):
+            raise BadConfig(
+                "Features(target=)",
+                "a target stands there twice" if texts else "it is empty",
+                got=list(texts),
+                expected="a column, an expression, or a list of different ones",
+                remedy="target='arr_delay', or target=None",
+            )
+        self.auto = steps == "auto"
+        given = [] if isinstance(steps, str) else list(steps)
+        for step in given:
+            if not isinstance(step, Invertible):
+                raise BadConfig(
+                    "Features(target_transform=)",
+                    "a step that cannot be undone",
+                    got=step,
+                    expected="steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ...",
+                    remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
+                )
+        if given and task == "classification":
+            raise BadConfig(
+                "Features(target_transform=)",
+                "classes go through no steps",
+                got=given,
+                expected="a regression's target, or no steps",
+                remedy="task='regression', or no target_transform",
+            )
+        self.task = "regression" if given else task
+        self.each = [Target(text) for text in texts]
+        self.group = FeatureGroup(list(texts), given, of_target=True)
+        self.task_, self.doubt = "", ""
+        self.coarse: list[str] = []
+
+    def __copy__(self) -> TargetSet:
+        made = object.__new__(TargetSet)
+        each, group = [copy(item) for item in self.each], copy(self.group)
+        vars(made).update(vars(self) | {"each": each, "group": group})
+        return made
+
+    @property
+    def text(self) -> str:
+        return ", ".join(item.text for item in self.each)
+
+    def reads(self, schema: Schema) -> list[str]:
+        return list(dict.fromkeys(name for item in self.each for name in item.reads(schema)))
+
+    def is_in(self, schema: Schema) -> bool:
+        return all(item.is_in(schema) for item in self.each)
+
+    def lineage(self, schema: Schema) -> frozenset[str]:
+        return frozenset().union(*(item.lineage(schema) for item in self.each))
+
+    def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
+        """Compute the values of one frame, by the targets' text."""
+        return {item.text: item.raw_column(frame, schema, backend) for item in self.each}
+
+    def bind(self, schema: Schema) -> None:
+        for item in self.each:
+            item.bind(schema)
+
+    # learning ---------------------------------------------------------------------------------------------------------
+    def reset(self) -> None:
+        """Clear what an earlier `fit` learned; a possible regression is standardised until its values decide."""
+        for item in self.each:
+            item.reset()
+        self.task_, self.doubt, self.coarse = "", "", []
+        if self.auto:
+            self._standardise(self.task != "classification")
+
+    def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
+        """Return n booleans, False where a target is missing; None when none is."""
+        found = [column.missing(backend.xp) for column in self.raw_columns(frame, schema, backend).values()]
+        masks = [~missing for missing in found if missing is not None]
+        return None if not masks else backend.xp.stack(masks).all(axis=0)
+
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetSummary]:
+        """Summarize one partition for `finalize`, each target under ("target", its text)."""
+        limit = MAX_CLASSES if self.task == "classification" else FEW
+        return {("target", item.text): item.summarize(frame, schema, backend, limit) for item in self.each}
+
+    def check(self, schema: Schema) -> None:
+        """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
+        raw = self._raw_schema(schema)
+        require_comparable(raw, "target")
+        for item in raw:
+            several = len(raw) > 1 and item.dtype in ("string", "timestamp")
+            if several or (self.task == "regression" and item.dtype in _NO_NUMBERS):
+                raise _no_number(item)
+        if self.auto and any(item.dtype in _NO_NUMBERS for item in raw):
+            self._standardise(False)
+        self.group.fields(raw)
+
+    def finalize(self, summaries: Mapping[str, TargetSummary], schema: Schema) -> None:
+        """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes."""
+        every, raw = [summaries[item.text] for item in self.each], self._raw_schema(schema)
+        for item, found in zip(self.each, every, strict=True):
+            item.check_values(found, schema)
+        classes, reason = self._decide(every, raw)
+        if classes:
+            for item, found in zip(self.each, every, strict=True):
+                item.fix_classes(found, schema)
+        if self.auto and (classes or any(found.is_binary for found in every)):
+            self._standardise(False)
+        inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
+        self.task_ = f"{Schema(self.fields(schema)).task} ({reason}){inside}"
+        if classes or self.group.steps:
+            return
+        for plain, found in zip(raw, every, strict=True):
+            told = describe_coarse(plain.name, plain.dtype, found.low, found.high)
+            self.coarse += [told] if told else []
+
+    def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
+        """Return whether the targets are classes, and why."""
+        given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
+        if len(found) > 1:
+            return self._decide_several(all(item.is_binary for item in found), raw, given)
+        if self.task != "auto":
+            return self.task == "classification", given
+        ((one,), (item,)) = found, raw
+        if one.strings is not None:
+            if len(one.strings) > FEW and not one.is_repeated(one.strings):
+                self.doubt = "an id is no target: choose another column, or say Features(task='classification')"
+            return True, f"{len(one.strings)} distinct strings"
+        if item.dtype == "bool":
+            return True, "true or false"
+        if one.numbers is None:
+            return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers"
+        values = ", ".join(map(str, sorted(one.numbers)))
+        if len(one.numbers) == 2:
+            return True, f"the numbers {values}"
+        if len(one.numbers) == 1:
+            return False, f"all rows have the value {values}"
+        if one.is_repeated(one.numbers):
+            self.doubt = "say Features(task='regression') or Features(task='classification')"
+            rows = one.num_rows - one.num_missing
+            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}"
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
+
+    def _decide_several(self, labels: bool, raw: Schema, given: str) -> tuple[bool, str]:
+        for item in raw:
+            if item.dtype == "bool" and not labels:
+                raise _no_number(item)
+        if self.task == "classification" and not labels:
+            raise BadConfig(
+                "Features(task='classification')",
+                "several targets that are not all conditions",
+                got=raw.names,
+                expected="one target, or several of 0 and 1 only",
+                remedy="a condition of each, such as 'stars > 3', or task='regression'",
+            )
+        if self.task == "regression":
+            return False, given
+        return labels, "0 and 1 only, each" if labels else "several numbers"
+
+    def _standardise(self, wanted: bool) -> None:
+        self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
+
+    # applying ---------------------------------------------------------------------------------------------------------
+    def fields(self, schema: Schema) -> list[Field]:
+        """List the stored targets' fields: float32 0/1 or number, or int32 class index."""
+        if len(self.each) == 1:
+            stored = self.each[0].field(schema)
+            return [replace(stored, step=self.group.steps[-1].class_name) if self.group.steps else stored]
+        plain = [replace(item.field(schema), name=item.text, dtype="float32") for item in self.each]
+        return [replace(item, kind=Kind.CONTINUOUS) for item in plain]
+
+    def in_own_units(self, schema: Schema) -> Schema:
+        """Return the output schema, with the targets in their own units, as `columns` computes them."""
+        if not self.group.steps:
+            return schema
+        return Schema(replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema)
+
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """Compute the targets of one frame under the names `fields` gives; missing stays missing.
+
+        With `stored` they went through the steps; else they are in their own units, float64 where there are steps.
+        """
+        if stored and self.group.steps:
+            made: Mapping[str, Column] = self.group.apply_steps(self.raw_columns(frame, schema, backend), backend)
+        else:
+            number = "float64" if self.group.steps else "float32"
+            made = {item.text: item.column(frame, schema, backend, number) for item in self.each}
+        return dict(zip((item.name for item in self.fields(schema)), made.values(), strict=True))
+
+    def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
+        """Convert stored values or predictions, one column per target, to the targets' own units."""
+        found = dict(zip(self.group.columns, columns, strict=True))
+        for step in reversed(self.group.steps):
+            assert isinstance(step, Invertible), "the constructor looks at that"
+            found = step.inverse_columns(found, backend)
+        return list(found.values())
+
+    def _raw_schema(self, schema: Schema) -> Schema:
+        return Schema(replace(item.raw_field(schema), name=item.text) for item in self.each)
+
+    def get_state(self) -> list[dict[str, Any]]:
+        """Return the classes of each."""
+        return [{"classes_": None if item.classes_ is None else list(item.classes_)} for item in self.each]
+
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> None:
+        """Restore what `get_state` returned, and the fitted steps."""
+        self.group = replace(self.group, steps=list(steps))
+        for item, known in zip(self.each, state, strict=True):
+            item.classes_ = None if known["classes_"] is None else tuple(known["classes_"])
+
+
+def _no_number(item: Field) -> BadConfig:
+    return BadConfig(
+        f"target {item.name!r}",
+        "it is no number, as a regression's target and each of several have to be",
+        got=item.dtype,
+        expected="a regression's target, or conditions alone",
+        remedy="one target without target_transform and task, or a Cast of this one before",
+    )
+
 
 _LOOKED_AT = 10_000  # rows
 _FEW = 32  # distinct integers
@@ -70,11 +708,8 @@ class Features:
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
-        self.groups = [
-            to_feature_group(one)
-            for given in groups
-            for one in (given.items() if isinstance(given, Mapping) else [given])
-        ]
+        listed = (given.items() if isinstance(given, Mapping) else [given] for given in groups)
+        self.groups = [to_feature_group(one) for some in listed for one in some]
         _check_labels("Features", target, weight, keep)
         check_choice("Features", TASKS, task=task)
         check_names("Features", allow_leak=allow_leak)
@@ -86,7 +721,7 @@ class Features:
         self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
-        steps = [step for group in self._learned for step in group.steps]
+        steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
             raise BadConfig(
                 "Features",
@@ -96,19 +731,14 @@ class Features:
                 remedy="a second one with the same parameters",
             )
         if not self.groups:
-            raise BadConfig(
-                "Features", "no columns are given", expected="at least one group", remedy="Features(['distance'])"
-            )
+            expected, remedy = "at least one group", "Features(['distance'])"
+            raise BadConfig("Features", "no columns are given", expected=expected, remedy=remedy)
         needing = [type(step).__name__ for step in steps if hasattr(step, "needs_target")] if self._cross_fits else []
         needing += [] if task == "auto" else ["task"]
         needing += [] if chain in ("auto", []) else ["target_transform"]
         if self.target is None and needing:
-            raise BadConfig(
-                f"Features, {needing[-1]}",
-                "there is no target",
-                expected="the column or expression it learns from",
-                remedy="Features(..., target='arr_delay')",
-            )
+            expected, remedy = "the column or expression it learns from", "Features(..., target='arr_delay')"
+            raise BadConfig(f"Features, {needing[-1]}", "there is no target", expected=expected, remedy=remedy)
 
     @classmethod
     def auto(
@@ -124,18 +754,17 @@ class Features:
 
         Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
         with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
-        times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out are
-        numbers and times without a value in the first 10,000 rows, types that no step takes, and the row names that
-        pandas writes (a column with an empty name, or `__index_level_0__`); the log, the `repr` and the fit report name
-        them. It knows nothing of what the columns mean: look for those that are only known after the target is.
+        times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out, and
+        named by the log, the `repr` and the fit report, are numbers and times without a value in the first 10,000 rows,
+        types that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It
+        knows nothing of what the columns mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
             target: as for `Features`; its columns become no features.
             weight: the same.
             keep: the same.
-            min_frequency: strings and ids that are rarer are all one; by default 10, and in a table of less than 10,000
-                rows every value is kept.
+            min_frequency: strings and ids that are rarer are all one; by default 10, none in less than 10,000 rows.
 
         Raises:
             BadConfig: no column is left.
@@ -198,9 +827,9 @@ class Features:
                     remedy=f"allow_leak={sources} if that is meant" if lost else "another selector, or names",
                 )
             self.groups[position] = replace(group, columns=chosen)
-            reason = f"computed from {', '.join(sources)}, as the target or weight is"
-            of_labels = [name for name in taken if name in named]
-            told = {"the target or weight": of_labels, f"{reason}; Features(allow_leak={sources}) takes them": lost}
+            reason = f"computed from {', '.join(sources)}, as the target or weight is; "
+            reason += f"Features(allow_leak={sources}) takes them"
+            told = {"the target or weight": [name for name in taken if name in named], reason: lost}
             for reason, names in told.items():
                 self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
@@ -219,9 +848,8 @@ class Features:
             if not self.target.auto:
                 lines.append(f"target_transform={steps or None!r}")
         lines += [] if self.weight is None else [f"weight={self.weight.text!r}"]
-        lines += [
-            f"{name}={format_names(getattr(self, name))}" for name in ("keep", "allow_leak") if getattr(self, name)
-        ]
+        lines += [f"keep={format_names(self.keep)}"] if self.keep else []
+        lines += [f"allow_leak={format_names(self.allow_leak)}"] if self.allow_leak else []
         lines = [f"    {line},\n" for line in lines]
         lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
         return f"Features(\n{''.join(lines)})"
@@ -243,6 +871,10 @@ class Features:
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
 
     @property
+    def _steps(self) -> list[LearnedStep]:
+        return [step for group in self._learned for step in group.steps]
+
+    @property
     def _cross_fits(self) -> bool:
         """Whether a step learns from the target, so that training rows need out-of-fold values."""
         return any(group.cross_fits for group in self.groups)
@@ -255,11 +887,6 @@ class Features:
     def _label_reads(self, schema: Schema) -> set[str]:
         """Return the columns that target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
-
-    def _constants(self, schema: Schema) -> list[str]:
-        """List the target or weight that reads no column, such as the name `1960` where no column has it."""
-        each = [*([] if self.target is None else self.target.each), *([] if self.weight is None else [self.weight])]
-        return [label.text for label in each if not label.reads(schema)]
 
     def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
         """Return the schema of features, then target and weight where `schema` has their columns, then kept columns.
@@ -280,17 +907,6 @@ class Features:
         except BadConfig as error:
             remedy = "a name for one of the feature groups, (columns, steps, 'name'), or a column renamed before"
             raise BadConfig("Features", error.problem, got=error.got, expected=error.expected, remedy=remedy) from None
-
-    def _reset(self) -> None:
-        """Clear what an earlier `fit` learned about the target, the weight and the rows."""
-        for label in self._labels:
-            label.reset()
-        self.lineage_ = None
-
-    def _bind(self, schema: Schema) -> None:
-        """Set `schema` as that after the transforms in the fit: a target or weight named by a column stays one."""
-        for label in self._labels:
-            label.bind(schema)
 
     @property
     def _labels(self) -> list[TargetSet | Weight]:

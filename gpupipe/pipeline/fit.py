@@ -6,40 +6,33 @@ import hashlib
 import html
 import logging
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpupipe.backend import Column, Frame, Matrix, select
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
+from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.backend.hashing import hash_column
 from gpupipe.cluster import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
-from gpupipe.io import Dataset, FileNote
+from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
 from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.io.relational.side_columns import SideColumns
-from gpupipe.monitoring.drift import Profile
+from gpupipe.monitoring.drift import Profile, Sample, draw_rows
 from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit_partition import (
-    ColumnStats,
-    DtypeProbe,
-    FrameCache,
-    PartitionPass,
-    build_profiles,
-    fold,
-    list_numbers,
-    list_unscaled,
-    select_kind,
-)
+from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
 from gpupipe.pipeline.plan import (
     FitTask,
     TransformPlan,
+    Typed,
     collect_wanted,
     likely_reads,
     mark_source,
@@ -47,12 +40,295 @@ from gpupipe.pipeline.plan import (
     plan_passes,
     resolve_selectors,
 )
-from gpupipe.pipeline.targets import TargetSet, coarse_spacing
-from gpupipe.preprocessing import Categorify, LearnedStep, SimpleImputer
-from gpupipe.schema import FLOATS, Kind, Schema
+from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
+from gpupipe.preprocessing.numeric import tabulate
+from gpupipe.preprocessing.summaries.moments import Extremes, Moments
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Schema
+from gpupipe.step import in_step
 from gpupipe.support.text import format_count, html_table, shorten_list, text_table
 from gpupipe.transforms import JoinAsOf, Map, Transform
 from gpupipe.transforms.join import TableJoin
+
+
+@dataclass(frozen=True)
+class ColumnStats:
+    """Column statistics of some partitions: rows without a value, the least number and the greatest; mergeable."""
+
+    missing: int = 0
+    low: float = np.inf
+    high: float = -np.inf
+
+    def __add__(self, other: ColumnStats) -> ColumnStats:
+        return ColumnStats(self.missing + other.missing, min(self.low, other.low), max(self.high, other.high))
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """The least and the greatest number, where both are numbers a file can hold."""
+        return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
+
+
+def ranges_from_summary(summary: object) -> dict[str, ColumnStats]:
+    """Return the statistics of the columns whose range a step's summary contains."""
+    found = summary.extremes if isinstance(summary, Moments) else summary
+    if not isinstance(found, Extremes):
+        return {}
+    numbers = zip(found.missing.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
+    return {name: ColumnStats(*seen) for name, seen in zip(found.names, numbers, strict=True)}
+
+
+def count_missing(columns: Columns, backend: Backend) -> dict[str, ColumnStats]:
+    """Count the missing values of columns that have no meaningful range."""
+    xp = backend.xp
+    masks = {name: column.missing(xp) for name, column in columns.items()}
+    counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
+    found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
+    numbers = dict(zip(counts, found, strict=True))
+    return {name: ColumnStats(int(numbers.get(name, 0))) for name in columns}
+
+
+def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
+    """Add up the summaries of all partitions, in their order."""
+    total: dict[Hashable, Any] = {}
+    with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
+        for found in partitions:
+            total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
+    return total
+
+
+def select_kind(found: Mapping[Hashable, Any], kind: str) -> dict[Any, Any]:
+    """Return the summaries of one kind, by the second part of their key."""
+    return {key[1]: summary for key, summary in found.items() if isinstance(key, tuple) and key[0] == kind}
+
+
+def build_profiles(found: Mapping[Hashable, Any], features: Features, schema: Schema) -> dict[str, Profile]:
+    """Return the profile of each column that features read, from a pass's summaries."""
+    vocabularies = {name: step.vocabularies_[name] for name, step in map_categories(features, schema).items()}
+    num_rows = max(found["described"], 1)
+    missing = {name: seen.missing / num_rows for name, seen in select_kind(found, "column").items()}
+    profiles: dict[str, Profile] = found["sample"].profiles(vocabularies, missing)
+    return profiles
+
+
+class FrameCache:
+    """Cache of partitions' frames in this process; it holds all or, where they take more than `room` bytes, none."""
+
+    def __init__(self, room: int = 0) -> None:
+        self._room, self._frames, self._seen, self._lock = room, dict[int, Frame](), set[int](), Lock()
+
+    def __reduce__(self) -> tuple[type[FrameCache], tuple[()]]:
+        return FrameCache, ()
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def put(self, partition: int, frame: Frame) -> None:
+        """Keep a partition's frame, unless it comes in halves."""
+        with self._lock:
+            if partition in self._seen:
+                self._frames.pop(partition, None)
+                return
+            self._seen.add(partition)
+            self._room -= int(frame.memory_usage(index=False).sum())
+            if self._room < 0:
+                self._frames.clear()
+            else:
+                self._frames[partition] = frame
+
+    def take(self, partition: int) -> Frame | None:
+        """Return a partition's frame and drop it from the cache."""
+        return self._frames.pop(partition, None)
+
+
+class _Rows(NamedTuple):
+    """Rows of one partition after the transforms."""
+
+    frame: Frame  # those that have a target, where there is one
+    target: Columns  # of these, as steps see them
+    row_ids: Array | None  # where something is drawn by them, the identity of each row
+
+
+@dataclass(frozen=True)
+class PartitionPass:
+    """One pass over the data, as a function of a dataset of one partition that returns summaries.
+
+    It gives "partitions" and "rows" (after the transforms) and what the transforms count; of each step of the tasks its
+    summary under ("step", number of the task, place) and its cost under ("timing", number, place). With `of_target` it
+    summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, the
+    features' columns get missing values and ranges under ("column", name), of so many "described" rows, and a "sample"
+    of rows is drawn.
+    """
+
+    prefix: TransformPlan
+    backend: str
+    features: Features | None = None  # rows without their target are left out, where the data has it
+    tasks: Sequence[FitTask] = ()
+    of_target: bool = False
+    total: int | None = None
+    typed: Typed | None = None  # what is done to a frame before the first transform
+    first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
+    cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
+    cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
+    again: Collection[str] = ()  # the columns of that
+
+    def __call__(self, part: Dataset) -> dict[Hashable, Any]:
+        (partition,) = part.partitions
+        backend, prefix = select(self.backend), self.prefix.copy()
+        found: dict[Hashable, Any] = {"partitions": Counter([partition.index])}
+        frame = self.cached.take(partition.index)
+        if frame is None:
+            frame = _read(part, prefix.reads, backend, self.first.pop(partition.index, None))
+            place = partition.spans[0].identity if partition.spans else 0
+            frame = frame if self.typed is None else self.typed(frame, backend)
+            frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend), found, place)
+        rows = self._rows(frame, partition, backend)
+        found["rows"] = len(frame)
+        for number, task in enumerate(self.tasks):
+            found |= _learn(number, task, rows, backend)
+        if self.of_target and self.features is not None and self.features.target is not None:
+            found |= self.features.target.summarize(frame, prefix.output_schema, backend)
+            found["without target"] = len(frame) - len(rows.frame)
+        if self.total is not None:
+            found |= self._describe(rows, found, backend)
+        if self.again:
+            self.cache.put(partition.index, backend.select(rows.frame, self.again))
+        return found
+
+    def _rows(self, frame: Frame, partition: Partition, backend: Backend) -> _Rows:
+        raw, schema = dict[str, Any](), self.prefix.output_schema
+        target = None if self.features is None else self.features.target
+        if target is not None and all(name in frame.columns for name in target.reads(schema)):
+            present = target.present(frame, schema, backend)
+            if present is not None:
+                frame = backend.filter(frame, present)
+            raw = target.raw_columns(frame, schema, backend)
+        # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
+        steps = (step for task in self.tasks for step in task.group.steps)
+        draws = self.total is not None or any(isinstance(step, GatheredStep | CrossFittedStep) for step in steps)
+        return _Rows(frame, raw, partition.row_ids(backend.xp)[backend.positions(frame)] if draws else None)
+
+    @cached_property
+    def _described(self) -> tuple[list[str], dict[str, None], list[str], list[str]]:
+        """The columns that are numbers to features, those with a range, those without, and those that become ids."""
+        assert self.features is not None
+        schema = self.prefix.output_schema.select(self.prefix.wanted)
+        numbers = list_numbers(self.features, schema)
+        looked_at = {name for group in self.features.groups if group.steps for name in group.looks_at} - set(numbers)
+        others = [item.name for item in schema if item.name in looked_at and item.dtype not in LISTS]
+        ranged = dict.fromkeys([*numbers, *list_unscaled(self.features, schema)])
+        return numbers, ranged, others, list(map_categories(self.features, schema))
+
+    def _describe(self, rows: _Rows, found: Mapping[Hashable, Any], backend: Backend) -> dict[Hashable, Any]:
+        """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
+        assert rows.row_ids is not None
+        assert self.total is not None
+        numbers, ranged, others, categories = self._described
+        seen: dict[str, ColumnStats] = {}
+        for number, task in enumerate(self.tasks):
+            if task.position == 0 and not task.group.of_target:
+                told = ranges_from_summary(found["step", number, 0])
+                seen |= {name: item for name, item in told.items() if name in ranged}
+        columns = {name: backend.column(rows.frame, name) for name in ranged if name not in seen}
+        if columns:
+            seen |= ranges_from_summary(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
+        seen |= count_missing({name: backend.column(rows.frame, name) for name in others}, backend)
+        drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
+        sample = Sample.of(rows.frame, drawn, numbers, categories, backend)
+        counts: dict[Hashable, Any] = {"described": len(rows.frame), "sample": sample}
+        return counts | {("column", name): item for name, item in seen.items()}
+
+
+def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> dict[Hashable, Any]:
+    if task.group.of_target:
+        columns = task.group.apply_steps(rows.target, backend, task.position)
+    else:
+        columns = task.group.compute_columns(rows.frame, backend, task.position, rows.row_ids)
+    before, summary, made = task.steps[task.free].summary_key, None, dict[Hashable, Any]()
+    for place, step in enumerate(task.steps):
+        started = time.perf_counter()
+        if not (place > task.free and step.summary_key is not None and step.summary_key == before):
+            summary = _summarize(step, columns, backend, rows)
+        seconds: Any = time.perf_counter() - started
+        arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
+        made["step", number, place] = summary
+        made["timing", number, place] = Counter(seconds=seconds, num_bytes=sum(array.nbytes for array in arrays))
+        columns = step.transform_columns(columns, backend) if place < task.free else columns
+    return made
+
+
+def _summarize(step: LearnedStep, columns: Columns, backend: Backend, rows: _Rows) -> Any:
+    with in_step(step):
+        if isinstance(step, CrossFittedStep):
+            return step.summarize(columns, backend, target=rows.target, row_numbers=rows.row_ids)
+        if isinstance(step, GatheredStep):
+            return step.summarize(columns, backend, rows.row_ids)
+        return step.summarize(columns, backend)
+
+
+def list_numbers(features: Features, schema: Schema) -> list[str]:
+    """List the columns that features use as numbers, among those after the transforms."""
+    dtypes = (*FLOATS, *INTEGERS, "bool")
+    groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
+    names = {name for group in groups for name in group.looks_at}
+    return [item.name for item in schema if item.name in names and item.dtype in dtypes]
+
+
+def list_unscaled(features: Features, schema: Schema) -> list[str]:
+    """List the columns of wide numbers that are features without a step."""
+    names = {name for group in features.groups if not group.steps for name in group.columns}
+    return [item.name for item in schema if item.name in names and item.dtype in WIDE]
+
+
+def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
+    """Map the columns that become ids unchanged, except for missing values, to their `Categorify` step."""
+    found: dict[str, Categorify] = {}
+    for group in (group for group in features.groups if group.steps):
+        *before, last = group.steps
+        if isinstance(last, Categorify) and all(isinstance(step, SimpleImputer) for step in before):
+            names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
+            found = dict.fromkeys(names, last) | found
+    return found
+
+
+def probe_dtypes(
+    step: Map,
+    prefix: TransformPlan,
+    wanted: frozenset[str],
+    reads: Sequence[str],
+    backend_name: str,
+    first: dict[int, Frame],
+    part: Dataset,
+) -> dict[str, str] | None:
+    """Run a user's function, after the transforms before it, on one partition's rows, to infer its output dtypes.
+
+    Of `reads` some are for the first pass: `first` gets the frame, by partition.
+    """
+    backend, (whole,) = select(backend_name), part.partitions
+
+    def infer(some: Dataset) -> dict[str, str] | None:
+        (partition,) = some.partitions
+        frame, plan = _read(some, reads, backend, first.pop(partition.index, None)), prefix.copy()
+        seen = plan.run(backend.select(frame, plan.reads), backend, _row_ids(plan, partition, backend))
+        with in_step(step):
+            step.apply(seen, plan.output_schema, wanted, backend)
+        if partition == whole:
+            first[partition.index] = frame
+        return step.dtypes_
+
+    return next((found for found in in_halves(infer, part) if found is not None), None)
+
+
+def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
+    """Read at least these source columns of the partition; those in `known` are not read again."""
+    missing = [name for name in names if known is None or name not in known.columns]
+    if known is not None and not missing:
+        return known
+    more = part.read(part.partitions[0], missing, backend)
+    return more if known is None else backend.assign(known, {name: backend.column(more, name) for name in missing})
+
+
+def _row_ids(prefix: TransformPlan, partition: Partition, backend: Backend) -> Array | None:
+    return partition.row_ids(backend.xp) if prefix.draws_rows else None
+
 
 _log = logging.getLogger("gpupipe")
 
@@ -63,25 +339,15 @@ KEEP_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class StepReport:
-    """Report of one step's part in a fit.
+    """Report of one step's part in a fit."""
 
-    Args:
-        number: the pass it learned in, from 1.
-        step: its class.
-        columns: those it learned from, or how many.
-        missing: their missing values.
-        rare: the share of their rows whose value has no id of its own, in a sample; None where ids are not made.
-        seconds: of all threads and workers together; on a GPU until its work was handed over.
-        num_bytes: the size of the columns it read.
-    """
-
-    number: int
-    step: str
-    columns: str
-    missing: int
-    rare: float | None
-    seconds: float
-    num_bytes: int
+    number: int  # of the pass it learned in, from 1
+    step: str  # its class
+    columns: str  # those it learned from, or how many
+    missing: int  # their missing values
+    rare: float | None  # the share of their rows whose value has no id of its own, in a sample; None without ids
+    seconds: float  # of all threads and workers together; on a GPU until its work was handed over
+    num_bytes: int  # the size of the columns it read
 
     @property
     def _cells(self) -> list[str]:
@@ -92,43 +358,31 @@ class StepReport:
 
 @dataclass
 class FitReport:
-    """Report of a fit: rows, steps and timings; displays as text and in a notebook.
+    """Report of a fit: rows, steps and timings; displays as text and in a notebook."""
 
-    Args:
-        num_rows: rows after the transforms; 0 where nothing is learned, since then nothing is read.
-        num_without_target: rows of those left out because their target is missing.
-        num_reads: how often the data was read, counted in whole passes.
-        num_halved: partitions that were too large for memory, and were worked on in halves.
-        unmatched: the share of rows without a match, by the join's name.
-        rejected: the files whose rows it did not see, and why.
-        seconds: wall time.
-        steps: each step's part.
-        notes: what was decided on the target, and which columns selectors left out.
-        checks: what was not as `expect=` says.
-    """
-
-    num_rows: int = 0
-    num_without_target: int = 0
-    num_reads: int = 0
-    num_halved: int = 0
-    unmatched: dict[str, float] = field(default_factory=dict)
-    rejected: tuple[FileNote, ...] = ()
-    seconds: float = 0.0
+    num_rows: int = 0  # after the transforms; 0 where nothing is learned, since then nothing is read
+    num_without_target: int = 0  # of those left out because their target is missing
+    num_reads: int = 0  # of the data, counted in whole passes
+    num_halved: int = 0  # partitions that were too large for memory, and were worked on in halves
+    unmatched: dict[str, float] = field(default_factory=dict)  # the share of rows without a match, by the join's name
+    rejected: tuple[FileNote, ...] = ()  # the files whose rows it did not see, and why
+    seconds: float = 0.0  # wall time
     steps: Sequence[StepReport] = ()
-    notes: list[str] = field(default_factory=list)
-    checks: ExpectationReport = field(default_factory=ExpectationReport)
+    notes: list[str] = field(default_factory=list)  # on the target's task, and on columns that selectors left out
+    checks: ExpectationReport = field(default_factory=ExpectationReport)  # of each `T.Expect`
 
     def __str__(self) -> str:
         if not self.num_reads:
             return f"nothing to learn; {self.seconds:.1f} s"
-        joins = "".join(f", {share:.1%} without a match in {name}" for name, share in self.unmatched.items())
-        left_out = f", {self.num_without_target:,} without a target left out" if self.num_without_target else ""
-        files = f", {format_count(len(self.rejected), 'file')} rejected" if self.rejected else ""
-        halved = (
-            f", {format_count(self.num_halved, 'partition')} in halves for want of memory" if self.num_halved else ""
+        told = [f"fitted on {format_count(self.num_rows, 'row')}"]
+        told += [f"{self.num_without_target:,} without a target left out"] if self.num_without_target else []
+        told += [f"{share:.1%} without a match in {name}" for name, share in self.unmatched.items()]
+        told += [f"{format_count(len(self.rejected), 'file')} rejected"] if self.rejected else []
+        reads = [format_count(self.num_reads, "read")]
+        reads += (
+            [f"{format_count(self.num_halved, 'partition')} in halves for want of memory"] if self.num_halved else []
         )
-        rows, reads = format_count(self.num_rows, "row"), format_count(self.num_reads, "read")
-        return f"fitted on {rows}{left_out}{joins}{files}; {reads}{halved}, {self.seconds:.1f} s"
+        return f"{', '.join(told)}; {', '.join(reads)}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:
         head = ["pass", "step", "columns", "missing", "rare", "seconds", "MB"]
@@ -169,7 +423,9 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features._reset()
+            features.lineage_ = None
+            for label in features._labels:
+                label.reset()
             resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         if features is not None:
@@ -185,9 +441,15 @@ class PipelineFit:
             self._check(self.features)
             given = self.dataset
             later, number = plan_passes(self.features) or [[]], 0
-            self._attach_window_columns(
-                {*collect_wanted(later, self.features, self.schema), *list_unscaled(self.features, self.schema)}
+            unscaled = list_unscaled(self.features, self.schema)
+            prefix = TransformPlan(
+                self.steps, self.source, collect_wanted(later, self.features, self.schema).union(unscaled)
             )
+            prefix, dataset = materialize_window_columns(prefix, given, self.backend)
+            self._side_columns = prefix.side_columns
+            self.report.num_reads += len(self._side_columns)
+            if dataset is not given:  # what was read of it may be in other partitions now
+                self.dataset, self._first = dataset, {}
             while later:
                 tasks, *later = later
                 repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
@@ -232,9 +494,9 @@ class PipelineFit:
                 name = group.rename(item.name)
                 plain = seen[item.name].range if not group.steps and item.name in seen else None
                 ends = plain or self.ranges.get(name)
-                spacing = None if ends is None or item.kind != Kind.CONTINUOUS else coarse_spacing(item.dtype, ends)
-                if ends is not None and spacing is not None:
-                    coarse[name] = f"{spacing:g} in a range of {ends[1] - ends[0]:g} ({name})"
+                is_number = item.kind == Kind.CONTINUOUS
+                if is_number and ends is not None and (told := describe_coarse(name, item.dtype, *ends)):
+                    coarse[name] = told
         if coarse:
             remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
             self._note(
@@ -274,7 +536,7 @@ class PipelineFit:
             names = set(prefix.reads)
             names |= set() if self.features is None else likely_reads(self.steps, self.features, source)
             reads = [name for name in source.names if name in names]
-            trial = DtypeProbe(step, prefix, before, wanted, reads, self.backend, self._first)
+            trial = partial(probe_dtypes, step, prefix, wanted, reads, self.backend, self._first)
             for part in self.dataset.parts():
                 (step.dtypes_,) = get_executor().map(trial, [part], at_once=1)
                 if step.dtypes_ is not None:
@@ -282,7 +544,10 @@ class PipelineFit:
 
     def _check(self, features: Features) -> None:
         """Check names and dtypes before any pass."""
-        self.schema.require(features._constants(self.schema), "Features")
+        each = [*([] if features.target is None else features.target.each), features.weight]
+        # A label that reads no column, such as the name `1960` where no column has it.
+        constants = [label.text for label in each if label is not None and not label.reads(self.schema)]
+        self.schema.require(constants, "Features")
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
@@ -294,15 +559,6 @@ class PipelineFit:
                 step.finds_own_rows = True
         features._check_leaks(TransformPlan(steps, self.source, None).output_schema)
         features._output_schema(self.schema)
-
-    def _attach_window_columns(self, wanted: set[str]) -> None:
-        """Compute the columns of window steps."""
-        prefix = TransformPlan(self.steps, self.source, wanted)
-        prefix, dataset = materialize_window_columns(prefix, self.dataset, self.backend)
-        self._side_columns = prefix.side_columns
-        self.report.num_reads += len(self._side_columns)
-        if dataset is not self.dataset:  # what was read of it may be in other partitions now
-            self.dataset, self._first = dataset, {}
 
     def _run_pass(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
@@ -330,12 +586,8 @@ class PipelineFit:
         )
         found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
         if not found:
-            raise BadData(
-                "fit",
-                "the dataset has no partitions",
-                expected="rows to learn from",
-                remedy="a look at the files or the split",
-            )
+            expected, remedy = "rows to learn from", "a look at the files or the split"
+            raise BadData("fit", "the dataset has no partitions", expected=expected, remedy=remedy)
         self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
         if is_first:
             self._found = found
@@ -364,20 +616,15 @@ class PipelineFit:
         without = self.report.num_without_target
         if not without:
             return error
-        there = format_count(self.report.num_rows - without, "row")
-        problem = (
-            f"{error.problem} in the {there} with a target; {format_count(without, 'row')} without one teach nothing"
-        )
+        there, lost = format_count(self.report.num_rows - without, "row"), format_count(without, "row")
+        problem = f"{error.problem} in the {there} with a target; {lost} without one teach nothing"
         facts = {} if error.got is None else {"got": error.got}
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
     def _report_task(self, target: TargetSet) -> None:
         """Report the inferred task; warn where another task may be meant."""
-        note = f"target {target.text!r}: {target.task_}"
-        if target.doubt:
-            self._note(f"{note}; {target.doubt}", logging.WARNING)
-        else:
-            self._note(note)
+        doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
+        self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
         if target.coarse:
             self._note(
                 f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
@@ -410,9 +657,8 @@ def _list_uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> 
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
         one += [name for name in alike if abs(numbers[name].low) < _EXACT]
         if empty:
-            found.append(
-                f"Categorify of {shorten_list(empty)}: no value occurs often enough, so its vocabulary is empty"
-            )
+            reason = "no value occurs often enough, so its vocabulary is empty"
+            found.append(f"Categorify of {shorten_list(empty)}: {reason}")
         if one:
             found.append(f"{shorten_list(one)}: the same value in every row of the fit")
     return found

@@ -18,7 +18,7 @@ from gpupipe.cluster import LocalThreads, get_executor
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import Dataset, in_halves, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline
-from gpupipe.pipeline.targets import TargetSet
+from gpupipe.pipeline.features import TargetSet
 from gpupipe.schema import Role
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.tensors.feature_table import get_stored_fields
@@ -97,7 +97,7 @@ def load_columns(run: BoundPipeline, backend_name: str, part: Dataset) -> Mappin
     """Compute the output columns of one partition, on a worker."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
-    return run.load(part.read(partition, run.reads, backend), backend, row_ids)
+    return run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
 
 
 def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:

@@ -18,8 +18,15 @@ from gpupipe.monitoring.expectation_report import ExpectationReport
 from gpupipe.pipeline.apply import Bindings, BoundPipeline
 from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PipelineFit, compute_lineage
-from gpupipe.pipeline.fit_partition import PartitionPass, build_profiles, fold, select_kind
+from gpupipe.pipeline.fit import (
+    FitReport,
+    PartitionPass,
+    PipelineFit,
+    build_profiles,
+    compute_lineage,
+    fold,
+    select_kind,
+)
 from gpupipe.pipeline.plan import TransformPlan
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Encoder, list_unsaveable
 from gpupipe.schema import Schema
@@ -40,23 +47,20 @@ _DRIFT = Drift()
 class Pipeline:
     """Pipeline of transforms from frame to frame, then one step from frame to tensors.
 
+    It learns in copies of the steps it is given, `pipeline.steps` and `pipeline.features`.
+
     Args:
         steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
-
-    A pipeline learns in copies of the steps it is given, so that two pipelines never share what they learned: look at
-    `pipeline.steps` and `pipeline.features`.
 
     Raises:
         BadConfig: a step is no transform, two joins have one name, or something else makes no sense.
 
     Example:
         >>> import pandas as pd
-        >>> from gpupipe import preprocessing as pre, transforms as T
         >>> flights = pd.DataFrame({"dep_delay": [2.0, None, 8.0, 2.0], "arr_delay": [20.0, 3.0, 30.0, None]})
-        >>> pipeline = Pipeline([], Features(
-        ...     (["dep_delay"], [pre.SimpleImputer(), pre.StandardScaler()]), target="arr_delay > 15"))
+        >>> pipeline = Pipeline([], Features(["dep_delay"], target="arr_delay > 15"))
         >>> pipeline.fit(flights).transform(flights)["target"].tolist()
         [1.0, 0.0, 1.0, nan]
     """
@@ -68,20 +72,15 @@ class Pipeline:
         if isinstance(steps, Features) and features is None:
             listed, features = [], steps
         _check_steps(listed)
-        check_instance(
-            self, Features, "gp.Features(...)", None, remedy="features=gp.Features(['x'])", features=features
-        )
+        remedy = "features=gp.Features(['x'])"
+        check_instance(self, Features, "gp.Features(...)", None, remedy=remedy, features=features)
         check_choice(self, BACKENDS, backend=backend)
         names = [step.name for step in listed if isinstance(step, TableJoin)]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
-            raise BadConfig(
-                "Pipeline",
-                "joins share a name",
-                got=twice,
-                expected="a name of its own for each join: reports and saved tables go by it",
-                remedy=f"Join(..., name={twice[0] + '_2'!r})",
-            )
+            expected = "a name of its own for each join: reports and saved tables go by it"
+            remedy = f"Join(..., name={twice[0] + '_2'!r})"
+            raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features = copy(features)
         self.backend = backend
@@ -92,9 +91,7 @@ class Pipeline:
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
-        """Learn every step's state from a Dataset or a frame; returns self.
-
-        Rows whose target is missing are left out and counted in `fit_report`.
+        """Learn every step's state from a Dataset or a frame, of the rows with a target; returns self.
 
         Args:
             data: what to learn from, the target's column with it.
@@ -127,7 +124,8 @@ class Pipeline:
         self._source = source
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
-            self.features._bind(self._after)
+            for label in self.features._labels:  # one named by a column of the fit stays one
+                label.bind(self._after)
             schema = self.features._output_schema(self._after)
         self._schema = Schema(schema, ranges)
 
@@ -165,9 +163,9 @@ class Pipeline:
         columns. Rows with a missing target stay.
 
         Args:
-            data: whatever `fit` takes. A pandas or cuDF frame gives a frame of its library with its index; another
-                table in memory (Polars, Arrow) gives a frame of this pipeline's backend, whose index counts the rows
-                (not yet run on a GPU); a Dataset or a stream gives a lazy Dataset.
+            data: whatever `fit` takes. A pandas or cuDF frame gives one of its library with its index; another table
+                in memory (Polars, Arrow) a frame of this pipeline's backend, whose index counts the rows (not yet run
+                on a GPU); a Dataset or a stream a lazy Dataset.
 
         Raises:
             NotFitted: before `fit`.
@@ -189,11 +187,10 @@ class Pipeline:
         Errors and memory as for `fit` and `transform`. Memory: no more than theirs.
 
         Example:
-            >>> from gpupipe import preprocessing as pre
             >>> import pandas as pd
+            >>> from gpupipe import preprocessing as pre
             >>> flights = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"], "delay": [1.0, 3.0, 2.0, 4.0]})
-            >>> encoder = pre.TargetEncoder(smooth=0.0, cv=2)
-            >>> pipeline = Pipeline([], Features((["origin"], encoder), target="delay"))
+            >>> pipeline = Pipeline([], Features((["origin"], pre.TargetEncoder(smooth=0.0, cv=2)), target="delay"))
             >>> pipeline.fit_transform(flights)["origin"].tolist(), pipeline.transform(flights)["origin"].tolist()
             ([2.0, 4.0, 1.0, 3.0], [1.5, 3.5, 1.5, 3.5])
         """
@@ -220,8 +217,8 @@ class Pipeline:
         Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
 
         Where a step learns from the target (`TargetEncoder`), the rows of the fit must not be trained on with what they
-        taught themselves. They are known by their files and query, rows in memory by their values in this order; in any
-        partitions, after `save` and `load` too.
+        taught themselves. They are known, in any partitions and after `save` and `load` too, by their files and query,
+        rows in memory by their values in this order.
 
         Args:
             data: a Dataset or a frame.
@@ -244,28 +241,22 @@ class Pipeline:
             windows of `block_rows * window` rows instead.
         """
         check_bool("loader", None, out_of_fold=out_of_fold)
-        dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        self._check_fitted_rows(dataset, out_of_fold)
-        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
-        run.plan_casts(dataset)
+        backend = get_executor().resolve(self.backend)
+        run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend)
+        more: dict[str, Any] = {**options, "target_units": self._target_units}
         # PyTorch takes longer to import than a small fit.
         loader: Loader = import_module("gpupipe.pipeline.loading").make_loader(
-            run,
-            run.attach_window_columns(dataset, backend),
-            backend,
-            device=device,
-            residency=residency,
-            dtype=dtype,
-            target_units=self._target_units,
-            **options,
+            run, dataset, backend, device=device, residency=residency, dtype=dtype, **more
         )
         return loader
 
-    def _check_fitted_rows(self, dataset: Dataset, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on would leak their own target to a model; see `Features._check_rows`."""
+    def _bind_to_train(self, dataset: Dataset, out_of_fold: bool | None, backend: str) -> tuple[BoundPipeline, Dataset]:
+        """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
         if self.features is not None and self.features._cross_fits and self._source is not None:
             lineage = compute_lineage(dataset, self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold)
+        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).plan_casts(dataset)
+        return run, run.attach_window_columns(dataset, backend)
 
     def _bind_to(self, data: Any, **options: bool) -> BoundPipeline:
         """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
@@ -331,18 +322,14 @@ class Pipeline:
             >>> from gpupipe import preprocessing as pre
             >>> flights = pd.DataFrame({"distance": [float(number) for number in range(2000)]})
             >>> pipeline = Pipeline([], Features((["distance"], pre.StandardScaler()))).fit(flights)
-            >>> pipeline.drift(flights + 500.0)
-            2,000 rows compared: 1 of 1 column moved
-            column     mean (stds)  PSI     unknown  missing  moved
-            threshold  0.25         0.2     0.05     0.05
-            distance   +0.866       +1.728           +0.000   mean, psi
+            >>> pipeline.drift(flights + 500.0).summary
+            'distance (mean +0.866, psi +1.73)'
         """
         check_instance("Pipeline.drift", Drift, "gp.Drift(...)", remedy="gp.Drift(psi=0.3)", thresholds=thresholds)
         source, features = self._fitted_source(), self.features
         if features is None:
-            raise BadConfig(
-                "Pipeline.drift", "nothing was learned", expected="a pipeline with features", remedy="gp.Features(...)"
-            )
+            expected, remedy = "a pipeline with features", "gp.Features(...)"
+            raise BadConfig("Pipeline.drift", "nothing was learned", expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         labels = [] if features.target is None else features.target.reads(self._after)
         there = {*dataset.columns}
@@ -404,10 +391,5 @@ def _check_steps(steps: Any) -> None:
             remedy = "the step alone: steps have no names here"
         elif callable(step) and not hasattr(step, "fit"):
             remedy = "T.Map(function, reads=[...], adds=[...])"
-        raise BadConfig(
-            "Pipeline",
-            "a step is no transform",
-            got=step,
-            expected="steps from gpupipe.transforms; learned steps belong in Features",
-            remedy=remedy,
-        )
+        expected = "steps from gpupipe.transforms; learned steps belong in Features"
+        raise BadConfig("Pipeline", "a step is no transform", got=step, expected=expected, remedy=remedy)

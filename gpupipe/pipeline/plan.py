@@ -17,8 +17,7 @@ from gpupipe.io import Dataset
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
-from gpupipe.pipeline.feature_group import FeatureGroup
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.preprocessing import LearnedStep, SimpleImputer, StatelessStep
 from gpupipe.schema import ROW, Role, Schema
 from gpupipe.step import in_step
@@ -69,8 +68,11 @@ class TransformPlan:
         for number, step, before in zip(reversed(numbers), reversed(self.steps), reversed(schemas[:-1]), strict=True):
             used_as = step
             if isinstance(step, Expect):
+                lacking = set() if there is None else {*schema.names} - there
                 checks = counting or step.on_violation == "raise"
-                used_as = step.of(_list_checkable(step, before, schema, there) if checks else ())
+                used_as = step.of(
+                    [name for name in step.columns if checks and lacking.isdisjoint(before[name].lineage)]
+                )
             self._stages.insert(0, _Stage(used_as, before, frozenset(needed), number))
             needed = used_as.needs(needed, before)
         self.reads = [name for name in schema.names if name in needed]
@@ -158,15 +160,6 @@ class TransformPlan:
             if isinstance(step, TableJoin) and found is not None:
                 found["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
         return backend.select(frame, self.wanted)
-
-
-def _list_checkable(step: Expect, before: Schema, source: Schema, there: AbstractSet[str] | None) -> list[str]:
-    """List the columns that a step can check where the data has only some of the source's."""
-    return [
-        name
-        for name in step.columns
-        if there is None or all(column in there for column in before[name].lineage if column in source)
-    ]
 
 
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
@@ -307,13 +300,9 @@ def materialize_window_columns(
     for position, (step, schema, wanted) in windows.items():
         before = prefix.before(position).with_side_columns(found)
         for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
-            raise BadConfig(
-                "Pipeline",
-                "a window step follows a join that repeats rows",
-                got=repeating,
-                expected="rows that can be told apart",
-                remedy="the join after it, or Dataset.join(..., many=True) before the pipeline",
-            )
+            problem = "a window step follows a join that repeats rows"
+            remedy = "the join after it, or Dataset.join(..., many=True) before the pipeline"
+            raise BadConfig("Pipeline", problem, got=repeating, expected="rows that can be told apart", remedy=remedy)
         inputs = list(schema.select(step.reads))
         made = [item for item in step.made_fields(schema) if item.name in wanted]
         plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)

@@ -26,8 +26,7 @@ from gpupipe.step import Step
 from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
 
-MAX_TABLE_BYTES = 64 << 20
-"""A table to join with travels with the pipeline up to this size."""
+MAX_TABLE_BYTES = 64 << 20  # a table to join with travels with the pipeline up to this size
 
 
 class Encoder:
@@ -175,15 +174,9 @@ class Decoder:
 
     def check_all_used(self) -> None:
         """Raise for a table given under a name no join has."""
-        for name in self.tables:
-            if name not in self._seen:
-                raise ArtifactError(
-                    "load(tables=...)",
-                    "no join has this name",
-                    got=name,
-                    expected=f"one of {sorted(self._seen)}",
-                    remedy="tables={}",
-                )
+        for name in self.tables.keys() - self._seen:
+            where, expected = "load(tables=...)", f"one of {sorted(self._seen)}"
+            raise ArtifactError(where, "no join has this name", got=name, expected=expected, remedy="tables={}")
 
     def value(self, value: Any) -> Any:
         """Decode a parameter or a piece of state, including separately stored values."""
@@ -240,9 +233,8 @@ class Decoder:
                 return found
         cls = self._import_allowed(path)
         if not (isinstance(cls, type) and issubclass(cls, Step)):
-            raise ArtifactError(
-                "pipeline.json", "it is no step", got=path, expected="a class of steps", remedy="saving again"
-            )
+            expected = "a class of steps"
+            raise ArtifactError("pipeline.json", "it is no step", got=path, expected=expected, remedy="saving again")
         return cls
 
     def _import_allowed(self, path: str) -> Any:
@@ -259,19 +251,18 @@ class Decoder:
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as cause:
-            raise ArtifactError(
-                "pipeline.json",
+            problem, expected, remedy = (
                 f"it cannot be imported ({cause})",
-                got=path,
-                expected="a module on sys.path",
-                remedy=f"the module {module!r}",
-            ) from cause
+                "a module on sys.path",
+                f"the module {module!r}",
+            )
+            raise ArtifactError("pipeline.json", problem, got=path, expected=expected, remedy=remedy) from cause
 
 
 def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> list[str]:
     """List a line for each step that `save` would refuse, judged by the steps' parameters."""
     found, encoder = list[str](), Encoder(select("cpu"), 0)
-    for step in (*steps, *([] if features is None else (step for group in features._learned for step in group.steps))):
+    for step in (*steps, *([] if features is None else features._steps)):
         try:
             encoder.unfitted(step, {name: value for name, value in step.get_params().items() if name != "right"})
         except ArtifactError as error:
@@ -303,6 +294,5 @@ def _function_path(function: Any, where: str) -> str:
 
 
 def _no_form(where: str, value: Any, expected: str) -> ArtifactError:
-    return ArtifactError(
-        where, "this value has no form in an artifact", got=value, expected=expected, remedy="a plain value"
-    )
+    problem = "this value has no form in an artifact"
+    return ArtifactError(where, problem, got=value, expected=expected, remedy="a plain value")

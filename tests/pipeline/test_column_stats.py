@@ -8,7 +8,7 @@ import pandas as pd
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
-from gpupipe.pipeline.fit_partition import ColumnStats, ranges_from_summary
+from gpupipe.pipeline.fit import ColumnStats, ranges_from_summary
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 
 CPU = select("cpu")

@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit_partition import FrameCache, PartitionPass, fold
+from gpupipe.pipeline.fit import FrameCache, PartitionPass, fold
 from gpupipe.pipeline.plan import TransformPlan, mark_source, plan_passes
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
