@@ -17,6 +17,7 @@ from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction
+from gpupipe.io.planning.table import map_frames
 from gpupipe.pipeline.column_stats import ColumnStats
 from gpupipe.pipeline.feature_group import FeatureGroup
 from gpupipe.pipeline.features import Features
@@ -184,7 +185,8 @@ class BoundPipeline:
             data = self.attach_window_columns(data, get_executor().resolve(backend))
             if self._features is None and not self._casts:
                 function = self.prefix.attach or function
-            return data.map_frames(
+            return map_frames(
+                data,
                 function,
                 schema,
                 self.reads,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig
 from gpupipe.io import inspect
-from gpupipe.io.formats.parquet_layout import ParquetFacts
+from gpupipe.io.inspect import ParquetFacts
 from tests.io.tables import plain, tables
 
 several = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -32,11 +32,10 @@ from gpupipe.io.jobs.parquet_writer import (
     write_hive,
 )
 from gpupipe.io.planning.partitions import Partition
-from gpupipe.io.planning.table import EVERYTHING, Mapped, Table
+from gpupipe.io.planning.table import EVERYTHING, Mapped, Table, identify_job, in_halves, run_partitions
 from gpupipe.io.relational.planned import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
-from gpupipe.io.run import in_halves, run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
 
 _log = logging.getLogger("gpupipe")
@@ -89,7 +88,7 @@ def _write_folder(
     The same call again after a crash goes on with the parts that have no record; on a folder that it has finished it
     writes parts for those input files only that are new. With `overwrite`, the files that the old manifest lists go.
     """
-    job, inputs = dataset.job_id(options, files), dataset.source.inputs()
+    job, inputs = identify_job(dataset, options, files), dataset.source.inputs()
     found = folder.find(overwrite=overwrite)
     before = found if not overwrite else None
     old = before.parts if before else ()
@@ -99,7 +98,7 @@ def _write_folder(
         if not new:
             folder.clean(before)
             return replace(before, notes=tuple(dataset.source.notes), num_done=len(old))
-        dataset = dataset.of_files(new)
+        dataset = replace(dataset, source=dataset.source.of_files(new))
     writer = _PartWriter(
         folder, options, backend, count_largest_partition(dataset), 1 + max(map(_number, old), default=-1)
     )
