@@ -192,7 +192,7 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         formats = column.formats if careful or column.format is None else (column.format,)
         text = invalidate(text, _has_leap(text, formats))
         if on_gpu:
-            own = [_parse_time(text, one, kind) for one in formats if one not in _ISO_FORMATS]
+            own = [_parse_time(text, one, kind, on_gpu=True) for one in formats if one not in _ISO_FORMATS]
             rest = pl.when(pl.all_horizontal(one.is_null() for one in own)).then(text) if own else text
             return pl.coalesce(*own, _parse_iso(rest, kind, strict=strict))
         if kind.unit == "us" and any("%.f" in one for one in formats):
@@ -231,10 +231,10 @@ def _parse_times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, st
     return pl.coalesce(*found, _parse_time(rest, formats[-1], kind, strict=strict))
 
 
-def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False) -> pl.Expr:
+def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False, on_gpu: bool = False) -> pl.Expr:
     # The formats that are written with a Z say no zone to Polars, whose %z takes neither a Z nor hours alone.
     zone = kind.tz if "z" in form else None
-    form = re.sub("%:{0,3}z", "%#z", form)
+    form = form if on_gpu else re.sub("%:{0,3}z", "%#z", form)  # cuDF knows no %#z
     for part, needed, rest, first in _PARTS:
         if any(one in form for one in part) and not any(one in form for one in needed):
             text, form = text + pl.lit(f" {first}"), f"{form} {rest}"
