@@ -188,7 +188,9 @@ def from_frame(
 
 
 def as_dataset(data: Any) -> Dataset:
-    """Return a Dataset unchanged, and convert any other table as `from_frame` does; see there.
+    """Return a Dataset unchanged, and convert any other table as `from_frame` does.
+
+    Memory: as `from_frame`.
 
     Example:
         >>> import pyarrow as pa
