@@ -13,27 +13,19 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
+from gpupipe.expressions import parse
 from gpupipe.io.jobs.destination import Manifest
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.partitions import FileNote, ReadCounter
-from gpupipe.io.planning.row_filters import RandomSplit, Selection, Where
-from gpupipe.io.planning.splits import (
-    check_call,
-    check_complete,
-    draw_parts,
-    folds,
-    get_fractions,
-    ranges,
-    stratify_parts,
-)
-from gpupipe.io.planning.table import EVERYTHING, Table
+from gpupipe.io.planning.row_filters import Selection, Where
+from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
+from gpupipe.io.planning.table import Table, run_partitions
 from gpupipe.io.relational.asof import AsOfSpec, join_asof
 from gpupipe.io.relational.deduplicate import deduplicate
 from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import JoinSpec, join
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import draw, shuffle, sort
-from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, format_count
@@ -60,13 +52,13 @@ class Dataset(Table):
     """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
-    identity is its file and its number in that file.
+    identity is its file and its number in that file; what comes out, row by row, never depends on partitions, workers
+    or backend.
 
-    Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for. Rows that are read stay
-    as long as the new dataset is there: a small result in memory, another one in temporary files. On the CPU rows that
-    are only written are not kept: the plan runs while they are written. `deduplicate` and `sample(n=)` choose rows,
-    and `join_asof` finds what it adds, when they are called. What comes out, row by row, never depends on partitions,
-    workers or backend.
+    Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for; the rows stay as long
+    as the new dataset is there, a small result in memory, another one in temporary files. On the CPU rows that are only
+    written are not kept. `deduplicate` and `sample(n=)` choose rows, and `join_asof` finds what it adds, when they are
+    called. Every method raises BadFile where a file cannot be read, and PlanFailed where memory or disk do not suffice.
 
     Memory: one partition at a time, except for `compute`, `to_pandas` and what looks at more than a partition.
 
@@ -116,11 +108,7 @@ class Dataset(Table):
         return int(vars(self)["_num_rows"])
 
     def __getitem__(self, key: object) -> NoReturn:
-        """Raise with the method that selects columns or rows: a lazy table has no indexing.
-
-        Raises:
-            BadConfig: always.
-        """
+        """Raise BadConfig with the method that selects columns or rows: a lazy table has no indexing."""
         if isinstance(key, str) or (isinstance(key, list) and all(isinstance(name, str) for name in key)):
             remedy = f"data.select({key!r}), or data.compute()[{key!r}] for the values"
         elif is_sequence(key) or hasattr(key, "dtype"):
@@ -221,9 +209,8 @@ class Dataset(Table):
                  x
             0  1.0
         """
-        where = Where(expr)
-        where.check(self.schema)
-        return replace(self, query=self.query.then(where))
+        parse(expr, "filter").check_condition(self.schema)
+        return replace(self, query=self.query.then(Where(expr)))
 
     def write_parquet(
         self,
@@ -254,8 +241,7 @@ class Dataset(Table):
                 `"partition"` those of each part that is read, for less.
             seed: an integer of at most 64 bits: the same one, the same order.
             layout: `"gpu"` for files that a GPU decodes fast: row groups of 10 million rows, or of 128 MB of the widest
-                column; a hundred pages in a column chunk; a dictionary where it halves the column. See
-                docs/guide-files.md.
+                column; a hundred pages in a column chunk; a dictionary where it halves the column.
             overwrite: replace the file, or what a job wrote to the folder; other files in it stay.
             storage_options: for the file system of a URL; see `read_parquet`.
 
@@ -265,8 +251,7 @@ class Dataset(Table):
         Raises:
             BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
                 since a part was written; another process is writing there; or the parent folder is missing.
-            BadConfig: no path, `overwrite` is neither True nor False, no such codec, shuffle or layout, options that a
-                single file cannot have, or `partition_by` leaves no column for the files.
+            BadConfig: an argument makes no sense, a single file cannot have it, or `partition_by` leaves no column.
             BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
 
         Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
@@ -326,32 +311,18 @@ class Dataset(Table):
         Example:
             >>> import pandas as pd, gpupipe as gp
             >>> flights = gp.from_frame(pd.DataFrame({"month": [1, 9, 10, 12], "late": [True, False, True, False]}))
-            >>> early, late = flights.split(by="month", at=10)
-            >>> len(early), late.compute()["month"].tolist()
-            (2, [10, 12])
             >>> [part.compute()["month"].tolist() for part in flights.split(by="month", at=12, gap=3)]
             [[1], [12]]
             >>> [part.compute()["late"].tolist() for part in flights.split(fraction=0.5, stratify="late")]
             [[False, True], [True, False]]
         """
-        check_call(by, at, fraction, stratify, gap)
+        check_call(self, "split", by, at, fraction, stratify, gap)
         check_seed("split", seed=seed)
-        for name in (by, stratify):
-            if name is not None:
-                self.require([name], "split")
-                require_comparable(self.schema.select(name), "split")
         parts: Sequence[Selection]
-        if at is not None:
-            item = self.schema[by or ""]
-            parts = ranges(item, at, gap)
-            check_complete(item, _count_missing(self, by or ""))
+        if fraction is None:
+            parts = cut_ranges(self, by or "", at, gap)
         else:
-            assert fraction is not None, "check_call looks at that"
-            shares = get_fractions(fraction)
-            if stratify is not None:
-                parts = stratify_parts(self, stratify, shares, seed)
-            else:
-                parts = draw_parts(shares, seed, self.query.num_draws, by)
+            parts = draw_parts(self, get_fractions(fraction), seed, by, stratify)
         return tuple(replace(self, query=self.query.then(part)) for part in parts)
 
     def kfold(
@@ -359,12 +330,7 @@ class Dataset(Table):
     ) -> list[tuple[Dataset, Dataset]]:
         """Return `n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
 
-        Args:
-            n_splits: at least 2.
-            by: a column whose equal values stay together.
-            seed: an integer of at most 64 bits; rows (or the values of `by`) are drawn as by `split`, so that sizes are
-                nearly equal.
-            stratify: a column of each of whose values each fold has its share, to a row.
+        Rows are drawn as by `split`, so that sizes are nearly equal; see there for the arguments.
 
         Raises:
             BadConfig: fewer than two folds, or both `by` and `stratify`.
@@ -378,20 +344,17 @@ class Dataset(Table):
             >>> [sorted(set(valid.compute()["tail"])) for train, valid in flights.kfold(2, by="tail", seed=1)]
             [[2, 3], [1]]
         """
-        shares = folds(n_splits)
-        check_call(by, None, shares, stratify, None)
+        check_integer("kfold", "[2, 1000]", n_splits=n_splits)
+        shares = [1 / n_splits] * int(n_splits)
+        check_call(self, "kfold", by, None, shares, stratify, None)
         check_seed("kfold", seed=seed)
-        for name in (by, stratify):
-            if name is not None:
-                self.require([name], "kfold")
-                require_comparable(self.schema.select(name), "kfold")
-        drawn: Sequence[RandomSplit] = (
-            draw_parts(shares, seed, self.query.num_draws, by)
-            if stratify is None
-            else stratify_parts(self, stratify, shares, seed)
-        )
-        sides = [(replace(part, outside=True), part) for part in drawn]
-        return [(replace(self, query=self.query.then(a)), replace(self, query=self.query.then(b))) for a, b in sides]
+        return [
+            (
+                replace(self, query=self.query.then(replace(part, outside=True))),
+                replace(self, query=self.query.then(part)),
+            )
+            for part in draw_parts(self, shares, seed, by, stratify)
+        ]
 
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
@@ -404,8 +367,6 @@ class Dataset(Table):
         Raises:
             ColumnNotFound: no such column.
             BadConfig: no column, or not as many directions.
-            BadFile: a file cannot be read.
-            PlanFailed: memory or disk do not suffice.
 
         Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that the table on disk
             while the plan runs, and the result as long as the new dataset is there, unless it is only written.
@@ -422,30 +383,20 @@ class Dataset(Table):
         given: Any = ascending
         upward: list[Any] = [given] * len(names) if is_bool(given) else list(given) if is_sequence(given) else [None]
         if not all(map(is_bool, upward)):
-            expected = "True or False, or a list of them"
-            raise refuse_argument("sort", "ascending", given, expected, "ascending=False")
+            raise refuse_argument("sort", "ascending", given, "True or False, or a list of them", "ascending=False")
         if len(upward) != len(names):
-            raise BadConfig(
-                "sort",
-                "not a direction for each column",
-                got=upward,
-                expected=format_count(len(names), "direction"),
-                remedy="ascending=True, which is for all",
-            )
+            problem, remedy = "not a direction for each column", "ascending=True, which is for all"
+            raise BadConfig("sort", problem, got=upward, expected=format_count(len(names), "direction"), remedy=remedy)
         return sort(self, names, upward)
 
     def shuffle(self, seed: int = 0) -> Dataset:
-        """Shuffle all rows into a random order, across partitions.
-
-        The order follows from the seed and the rows' identities alone.
+        """Shuffle all rows into a random order, across partitions, by the seed and the rows' identities alone.
 
         Args:
             seed: an integer of at most 64 bits: the same one, the same order.
 
         Raises:
             BadConfig: no seed.
-            BadFile: a file cannot be read.
-            PlanFailed: memory or disk do not suffice.
 
         Memory: as `sort`.
 
@@ -471,8 +422,6 @@ class Dataset(Table):
         Raises:
             ColumnNotFound: no such column.
             BadConfig: another `keep`.
-            BadFile: a file cannot be read.
-            PlanFailed: memory or disk do not suffice.
 
         Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
 
@@ -528,8 +477,8 @@ class Dataset(Table):
         Args:
             right: the other table.
             on: the key columns, named alike on both sides.
-            left_on: those of the left, where they are named otherwise.
-            right_on: those of the right, in the same order. The result has the left's names.
+            left_on: those of the left, where they are named otherwise; the result has these names.
+            right_on: those of the right, in the same order.
             how: `"left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither
                 those that match nothing. A missing key matches nothing; numbers match by value, whatever their types.
             columns: the right columns to add; all but the keys by default.
@@ -541,10 +490,7 @@ class Dataset(Table):
             ColumnNotFound: no such column.
             SchemaMismatch: keys of types that cannot be compared (times with a zone and without too); or, where right
                 rows are kept, of other types.
-            BadConfig: `right` is no dataset; no keys, or not as many on both sides; another `how`; or a column would
-                have another's name.
-            BadFile: a file cannot be read.
-            PlanFailed: memory or disk do not suffice.
+            BadConfig: an argument makes no sense, or a column would have another's name.
 
         Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
             result on disk, of that half as long as it is there. All rows of one key have to fit. A left join of unique
@@ -590,14 +536,13 @@ class Dataset(Table):
 
         As pandas' `merge_asof`, of tables in any order: every row of the left comes out once, in the order of the left.
         Of several right rows alike in `by` and `on` the last one matches backwards, the first one forwards. Of two that
-        are equally near, the earlier one is the nearest. Missing values of `on` and `by` match nothing.
-
-        For features, the step `JoinAsOf` does it in the same pass as everything else, and is saved with the pipeline.
+        are equally near, the earlier one is the nearest. Missing values of `on` and `by` match nothing. For features,
+        the step `JoinAsOf` does it in the same pass as everything else, and is saved with the pipeline.
 
         Args:
             right: the other table.
-            on: the column of times or numbers, named alike on both sides.
-            left_on: that of the left, where it is named otherwise.
+            on: the column of times or numbers, named alike on both sides; else `left_on` and `right_on`.
+            left_on: that of the left.
             right_on: that of the right.
             by: key columns that have to be equal, named alike on both sides; numbers match by value.
             left_by: those of the left, where they are named otherwise.
@@ -613,11 +558,8 @@ class Dataset(Table):
             ColumnNotFound: no such column.
             SchemaMismatch: `on` holds text and the like, or types that no one type holds; keys of types that cannot be
                 compared.
-            BadConfig: `right` is no dataset; not one way to say `on` or `by`; a tolerance below 0 or of another kind
-                than `on`; another `direction`; or a column would have another's name.
+            BadConfig: an argument makes no sense, or a column would have another's name.
             BadData: the right table has no rows.
-            BadFile: a file cannot be read.
-            PlanFailed: memory or disk do not suffice.
 
         Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of
             `memory_limit`; beyond that they go to disk by their keys, and all rows of one key have to fit, without `by`
@@ -635,10 +577,9 @@ class Dataset(Table):
         """
         other = _dataset(right, "join_asof")
         ours, theirs = _sides(on, left_on, right_on, "join_asof", "on")
-        if by is None and left_by is None and right_by is None:
-            by = []
         check_names("join_asof", None, columns=columns, by=by, left_by=left_by, right_by=right_by)
-        left_keys, right_keys = _sides(by, left_by, right_by, "join_asof", "by")
+        none = by is None and left_by is None and right_by is None
+        left_keys, right_keys = ([], []) if none else _sides(by, left_by, right_by, "join_asof", "by")
         keys = as_list(left_keys), as_list(right_keys)
         order = _columns(self, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")
         if len(order[0]) != 1 or len(order[1]) != 1:
@@ -648,10 +589,8 @@ class Dataset(Table):
             require_comparable(side.schema.select(names), where)
         added = None if columns is None else as_list(columns)
         other.require(added or (), "join_asof, right table")
-        pair = order[0][0], order[1][0]
-        asof = AsOfSpec.of(
-            self.schema, other.schema, pair, keys, added, direction, tolerance, allow_exact_matches, suffix
-        )
+        pair, exact = (order[0][0], order[1][0]), allow_exact_matches
+        asof = AsOfSpec.of(self.schema, other.schema, pair, keys, added, direction, tolerance, exact, suffix)
         return join_asof(self, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
@@ -674,13 +613,8 @@ class Dataset(Table):
             (10, 509)
         """
         if (fraction is None) == (n is None):
-            raise BadConfig(
-                "sample",
-                "not one way to say how many",
-                got={"fraction": fraction, "n": n},
-                expected="fraction= or n=",
-                remedy="n=1000",
-            )
+            given, expected = {"fraction": fraction, "n": n}, "fraction= or n="
+            raise BadConfig("sample", "not one way to say how many", got=given, expected=expected, remedy="n=1000")
         check_seed("sample", seed=seed)
         if n is not None:
             check_integer("sample", "[0, inf)", n=n)
@@ -733,31 +667,12 @@ def _plain(frame: Frame, backend: Backend, schema: Schema, own: Container[str] =
     return backend.decode(frame, own, schema).reset_index(drop=True)
 
 
-def _count_missing(dataset: Dataset, name: str) -> int:
-    """Count a column's missing values: from the files' footers, or else by one pass over it."""
-    if not dataset.schema[name].nullable:
-        return 0
-    known = dataset.source.null_count(name) if dataset.query == EVERYTHING else None
-    if known is not None:
-        return known
-    backend, total = select(dataset.backend), 0
-    for partition in dataset.partitions:
-        missing = backend.column(dataset.read(partition, [name], backend), name).missing(backend.xp)
-        total += 0 if missing is None else int(missing.sum())
-    return total
-
-
 def _dataset(right: Dataset, where: str) -> Dataset:
     """Check the other table of a join, which has to be one."""
     given: object = right
     if not isinstance(given, Dataset):
-        raise BadConfig(
-            where,
-            "the right table is no Dataset",
-            got=type(right).__name__,
-            remedy="gp.from_frame(right)",
-            expected="a Dataset",
-        )
+        got, problem = type(right).__name__, "the right table is no Dataset"
+        raise BadConfig(where, problem, got=got, expected="a Dataset", remedy="gp.from_frame(right)")
     return right
 
 
@@ -766,20 +681,17 @@ def _sides(both: Names | None, left: Names | None, right: Names | None, where: s
     if both is not None and left is None and right is None:
         return both, both
     if both is not None or left is None or right is None:
-        raise BadConfig(
-            where,
-            "not one way to say the keys",
-            got={name: both, f"left_{name}": left, f"right_{name}": right},
-            expected=f"{name}=, or left_{name}= and right_{name}=",
-            remedy=f"{name}='key'",
-        )
+        got = {name: both, f"left_{name}": left, f"right_{name}": right}
+        expected = f"{name}=, or left_{name}= and right_{name}="
+        raise BadConfig(where, "not one way to say the keys", got=got, expected=expected, remedy=f"{name}='key'")
     return left, right
 
 
 def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:
     """List names of existing columns, one at least."""
-    table.require(() if names is None else names, where)
-    found = list(dict.fromkeys(as_list(() if names is None else names)))
+    names = () if names is None else names
+    table.require(names, where)
+    found = list(dict.fromkeys(as_list(names)))
     require_comparable(table.schema.select(found), where)
     if not found:
         raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")

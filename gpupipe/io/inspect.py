@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 from dataclasses import dataclass, replace
-from typing import Any
+from statistics import median
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -12,24 +13,28 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import unite_dictionaries
-from gpupipe.io.formats.parquet_layout import ParquetFacts, describe_layout
+from gpupipe.io.formats.file_source import FileSource
+from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.partitions import FileNote, Partition
 from gpupipe.io.readers import as_dataset
+from gpupipe.io.stores.remote_file import is_remote, open_stored
 from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype
 from gpupipe.support.text import format_count, html_table, text_table
 
 MAX_DISTINCT = 1_000_000
+_FEW_ROWS, _FEW_PAGES = 1_000_000, 100
+_SLOW = {"GZIP", "BROTLI"}
+_DATA_PAGES = {0, 3}
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """Report of one column's content.
+    """Report of one column's content; of lists that of their elements.
 
     Args:
         field: its name and type.
         num_missing: rows without a value.
-        num_distinct: different present values, exactly unless `is_capped`: then there are at least as many; None of a
-            column that is only carried. Of lists, here and below, their elements.
+        num_distinct: different present values, at least so many where `is_capped`; None of a column only carried.
         low, high: the least and the greatest present value; None when there is none.
         lengths: the least and the greatest number of elements of lists; None of other columns, and without any list.
         num_missing_elements: elements of lists without a value.
@@ -43,6 +48,44 @@ class ColumnReport:
     high: Any
     lengths: tuple[int, int] | None = None
     num_missing_elements: int = 0
+
+
+@dataclass(frozen=True)
+class ParquetFacts:
+    """Layout of the row groups of Parquet files.
+
+    Args:
+        groups: rows of each row group of all files.
+        pages_per_chunk: the median number of data pages in a column chunk of the first row group; None in a store.
+        encodings: those of that row group.
+        compression: its codecs.
+    """
+
+    groups: tuple[int, ...]
+    pages_per_chunk: float | None
+    encodings: tuple[str, ...]
+    compression: tuple[str, ...]
+
+    @property
+    def costs(self) -> list[str]:
+        """What makes a GPU decode them slower than it could, in words; arXiv 2602.17335 has measured it."""
+        found = []
+        if len(self.groups) > 1 and median(self.groups) < _FEW_ROWS:
+            found.append("small row groups, each too little work for the device")
+        if self.pages_per_chunk is not None and self.pages_per_chunk < _FEW_PAGES and self.groups[0] >= _FEW_ROWS // 2:
+            found.append("few pages to decode side by side")
+        if slow := sorted(_SLOW.intersection(self.compression)):
+            found.append(f"{' and '.join(slow)}, which decompresses slowly")
+        return found
+
+    def __str__(self) -> str:
+        low, high = min(self.groups), max(self.groups)
+        rows = f"{low:,} rows" if low == high else f"{low:,} to {high:,} rows"
+        pages = "" if self.pages_per_chunk is None else f", {self.pages_per_chunk:g} pages a column chunk"
+        written = ", ".join((*self.encodings, *self.compression))
+        facts = f"{format_count(len(self.groups), 'row group')} of {rows}{pages}, {written}"
+        remedy = f"{'; '.join(self.costs)}: write_parquet(..., layout='gpu')" if self.costs else "laid out well"
+        return f"layout: {facts}\non a GPU: {remedy}"
 
 
 @dataclass(frozen=True)
@@ -72,16 +115,19 @@ class Report:
         for found in self.columns:
             share = found.num_missing / self.num_rows if self.num_rows else 0.0
             exactly = "" if found.num_distinct is None else f"{found.num_distinct:,}"
-            distinct = f"{'>= ' if found.is_capped else ''}{exactly}"
-            shown = [_format_value(found.low), _format_value(found.high)]
-            rows.append([found.field.name, found.field.dtype, f"{share:.2%}", distinct, *shown, _lengths(found)])
+            lengths = ""
+            if found.lengths is not None:
+                missing = f", {found.num_missing_elements:,} missing" if found.num_missing_elements else ""
+                lengths = f"{found.lengths[0]:,} to {found.lengths[1]:,}{missing}"
+            shown = [f"{share:.2%}", f"{'>= ' if found.is_capped else ''}{exactly}"]
+            shown += [_format_value(found.low), _format_value(found.high), lengths]
+            rows.append([found.field.name, found.field.dtype, *shown])
         has_lists = any(row[-1] for row in rows[1:])
         return rows if has_lists else [row[:-1] for row in rows]
 
     def __repr__(self) -> str:
-        partitions = "\n".join(
-            f"{part.index}: {format_count(part.num_rows, 'row')}, {part.description}" for part in self.partitions
-        )
+        lines = (f"{one.index}: {format_count(one.num_rows, 'row')}, {one.description}" for one in self.partitions)
+        partitions = "\n".join(lines)
         notes = "\n".join(["", "", *map(str, self.notes)]) if self.notes else ""
         layout = f"\n\n{self.layout}" if self.layout else ""
         return f"{self._title()}\n\n{text_table(self._table())}\n\n{partitions}{layout}{notes}"
@@ -97,11 +143,8 @@ def inspect(data: Any) -> Report:
 
     Of lists these are the elements' values; of columns that are only carried, those that are missing.
 
-    Args:
-        data: a Dataset, or any table that `from_frame` takes.
-
     Raises:
-        SchemaMismatch: no table.
+        SchemaMismatch: `data` is neither a Dataset nor any table that `from_frame` takes.
 
     Memory: one partition, and up to a million different values per column on the host.
 
@@ -125,7 +168,7 @@ def inspect(data: Any) -> Report:
         for tally in tallies:
             tally.add(backend.column(frame, tally.field.name), backend)
     columns = tuple(tally.report() for tally in tallies)
-    layout = describe_layout(dataset.source)
+    layout = _describe_layout(dataset.source)
     return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes), layout)
 
 
@@ -172,25 +215,13 @@ class _Tally:
         if self._elements is not None:
             lengths = (min(self._lengths), max(self._lengths)) if self._lengths else None
             found = self._elements.report()
-            return replace(
-                found,
-                field=self.field,
-                num_missing=self._missing,
-                lengths=lengths,
-                num_missing_elements=found.num_missing,
-            )
+            found = replace(found, field=self.field, lengths=lengths, num_missing_elements=found.num_missing)
+            return replace(found, num_missing=self._missing)
         low, high = (min(self._extremes), max(self._extremes)) if self._extremes else (None, None)
         if self.field.dtype == "timestamp" and low is not None:
             low, high = np.datetime64(low, "us"), np.datetime64(high, "us")
         distinct = None if self.field.kind == Kind.PASSENGER else min(len(self._distinct), MAX_DISTINCT)
         return ColumnReport(self.field, self._missing, distinct, self._is_capped, low, high)
-
-
-def _lengths(found: ColumnReport) -> str:
-    if found.lengths is None:
-        return ""
-    missing = f", {found.num_missing_elements:,} missing" if found.num_missing_elements else ""
-    return f"{found.lengths[0]:,} to {found.lengths[1]:,}{missing}"
 
 
 def _format_value(value: Any) -> str:
@@ -199,3 +230,51 @@ def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value).replace("T", " ").removesuffix(".000000") if isinstance(value, np.datetime64) else str(value)
+
+
+def _describe_layout(source: Any) -> ParquetFacts | None:
+    """Describe the layout of a source's Parquet files; None where it has no such files, or temporary ones."""
+    files = list(source.files.values()) if isinstance(source, FileSource) else []
+    groups = tuple(rows for file in files for rows in file.group_rows if rows)
+    first = next((file for file in files if any(file.group_rows)), None)
+    if not isinstance(first, ParquetFile) or first.copy:
+        return None
+    group = first.metadata.row_group(next(place for place, rows in enumerate(first.group_rows) if rows))
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    pages = None
+    if not is_remote(first.origin.path):
+        with open_stored(first.origin.path) as file:
+            pages = median(_count_pages(file, chunk) for chunk in chunks)
+    encodings = sorted({name for chunk in chunks for name in chunk.encodings})
+    return ParquetFacts(groups, pages, tuple(encodings), tuple(sorted({chunk.compression for chunk in chunks})))
+
+
+def _count_pages(file: BinaryIO, chunk: Any) -> int:
+    """Count the data pages of a column chunk by their headers, which no library shows."""
+    file.seek(min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset))
+    data, place, found = file.read(chunk.total_compressed_size), 0, 0
+    while place < len(data):
+        header, place = _parse_struct(data, place)
+        found += header[1] in _DATA_PAGES
+        place += header[3]
+    return found
+
+
+def _parse_struct(data: bytes, place: int) -> tuple[dict[int, int], int]:
+    """Parse a struct in Thrift's compact protocol, as in page headers: its integers by field, and where it ends."""
+    values, number = {}, 0
+    while head := data[place]:
+        number, kind, place = number + (head >> 4), head & 15, place + 1
+        if kind in (4, 5, 6, 8):  # an integer, or the length of a text
+            value = shift = 0
+            while data[place] & 128:
+                value |= (data[place] & 127) << shift
+                shift, place = shift + 7, place + 1
+            value, place = value | data[place] << shift, place + 1
+            values[number] = value >> 1 ^ -(value & 1)
+            place += value if kind == 8 else 0
+        elif kind == 12:
+            place = _parse_struct(data, place)[1]
+        else:  # a float or a byte; true and false have no bytes
+            place += {7: 8, 3: 1}.get(kind, 0)
+    return values, place + 1

@@ -19,8 +19,8 @@ from gpupipe.backend.arrow_types import Reading, map_schema
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.arrow_dataset import list_fragments
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
+from gpupipe.io.formats.host_formats import list_fragments
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import TempParquet
@@ -57,7 +57,7 @@ def read_parquet(
     """Open Parquet files as one lazy table; only the footers are read, several at a time.
 
     Small files share a partition. A row group that is larger than `partition_bytes` is a partition of its own, whose
-    description says so; where it does not fit into memory, it is worked on in halves.
+    description says so; where it does not fit into memory, it is worked on in halves. docs/guide-files.md has all.
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.parquet` below it), or a URL that fsspec knows. A
@@ -74,7 +74,7 @@ def read_parquet(
             too, and `write_parquet` writes a JSON line about it next to its output. What is skipped is listed in
             `Dataset.rejected` and counted in `Pipeline.fit_report`; what is skipped or cast is logged, shown by
             `gpupipe.io.inspect` and told by the manifest of what is written. A file that turns out damaged later, when
-            its rows are read, is always an error. All of it is in docs/guide-files.md.
+            its rows are read, is always an error.
         storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
             docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
         partition_bytes: decoded bytes of a partition, which is one row group at least; 128 MiB on the CPU and 1 GiB
@@ -143,11 +143,7 @@ def from_frame(
     """
     if isinstance(obj, Dataset):
         raise SchemaMismatch(
-            "from_frame",
-            "a Dataset already",
-            got=Dataset,
-            expected="a table in memory",
-            remedy="the dataset itself",
+            "from_frame", "a Dataset already", got=Dataset, expected="a table in memory", remedy="the dataset itself"
         )
     limit = partition_limit(partition_bytes, backend)
     check_integer(from_frame, "[1, inf)", None, num_partitions=num_partitions)
@@ -193,9 +189,6 @@ def from_frame(
 
 def as_dataset(data: Any) -> Dataset:
     """Return a Dataset unchanged, and convert any other table as `from_frame` does.
-
-    Raises:
-        SchemaMismatch: no table.
 
     Memory: as `from_frame`.
 
@@ -306,12 +299,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:
-    """List the first row and number of rows of as many parts of nearly equal size, one at least.
-
-    Example:
-        >>> _cuts(7, 2)
-        [(0, 3), (3, 4)]
-    """
+    """List the first row and number of rows of as many parts of nearly equal size, one at least."""
     parts = max(1, num_partitions)
     edges = [num_rows * part // parts for part in range(parts + 1)]
     return [(start, stop - start) for start, stop in pairwise(edges)]

@@ -15,6 +15,7 @@ from gpupipe.backend.columns import missing_column
 from gpupipe.cluster import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction
+from gpupipe.io.planning.table import map_frames
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import TransformPlan, Typed, materialize_window_columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, get_element_dtype, is_passenger
@@ -175,7 +176,8 @@ class BoundPipeline:
             data = self.attach_window_columns(data, get_executor().resolve(backend))
             if self._features is None and not self._casts:
                 function = self.prefix.attach or function
-            return data.map_frames(
+            return map_frames(
+                data,
                 function,
                 schema,
                 self.reads,

@@ -537,7 +537,8 @@ class PipelineFit:
             names |= set() if self.features is None else likely_reads(self.steps, self.features, source)
             reads = [name for name in source.names if name in names]
             trial = partial(probe_dtypes, step, prefix, wanted, reads, self.backend, self._first)
-            for part in self.dataset.parts():
+            for partition in self.dataset.partitions:
+                part = self.dataset.of_partitions([partition])
                 (step.dtypes_,) = get_executor().map(trial, [part], at_once=1)
                 if step.dtypes_ is not None:
                     break

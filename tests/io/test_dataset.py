@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import ColumnNotFound, ExpressionError
+from gpupipe.io.planning.table import map_frames
 from gpupipe.schema import Field, Schema
 from tests.io.tables import DATA, arrow, flights, plain, tables, values
 
@@ -136,7 +137,7 @@ def test_map_frames_reads_what_the_function_needs() -> None:
         return frame.assign(speed=frame["distance"] / frame["air_time"])[["speed"]]
 
     schema = Schema([Field("speed", "float64")])
-    fast = dataset.map_frames(speed, schema, ["distance", "air_time"], keeps_rows=True)
+    fast = map_frames(dataset, speed, schema, ["distance", "air_time"], keeps_rows=True)
     assert (fast.columns, len(fast), dataset.reads.passes) == (["speed"], 336_776, 0)
     expected = flights().to_pandas()
     expected = (expected["distance"] / expected["air_time"]).dropna()
@@ -150,8 +151,8 @@ def test_map_frames_reads_what_the_function_needs() -> None:
 
 def test_a_map_that_drops_rows_is_counted() -> None:
     dataset = gp.from_frame(pd.DataFrame({"n": np.arange(10)}), num_partitions=3)
-    odd = dataset.map_frames(
-        lambda f, backend: backend.filter(f, backend.column(f, "n").data % 2 == 1), dataset.schema, ["n"]
+    odd = map_frames(
+        dataset, lambda f, backend: backend.filter(f, backend.column(f, "n").data % 2 == 1), dataset.schema, ["n"]
     )
     assert len(odd) == 5
     assert values(odd, "n") == [1, 3, 5, 7, 9]

@@ -6,50 +6,156 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import plain_table
+from gpupipe.backend import Backend, Frame, select
+from gpupipe.backend.arrow import conform, plain_table
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
+from gpupipe.backend.cast import cast_column
+from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
-from gpupipe.io.formats.arrow_file import host_table
-from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, conversions, row_bytes
-from gpupipe.io.planning.statistics import Bounds, exactly
+from gpupipe.io.planning.partitions import (
+    Bounds,
+    FileNote,
+    Partition,
+    ReadCounter,
+    RowRange,
+    Source,
+    conversions,
+    exactly,
+    row_bytes,
+)
 from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, Keys
+from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_choice
 
+
+@dataclass(frozen=True)
+class TableFile:
+    """Base class of files whose rows are read in groups: row groups, stripes, record batches.
+
+    Args:
+        origin: the file that was named.
+        schema: its columns.
+        group_rows: rows of each group.
+        num_bytes: the file's size.
+    """
+
+    origin: Input
+    schema: pa.Schema = field(repr=False)
+    group_rows: tuple[int, ...]
+    num_bytes: int = 0
+    unit: ClassVar[str] = "group"
+    """What its groups are called."""
+
+    @property
+    def stored(self) -> Input:
+        """The file that is read: the original, or its copy."""
+        return self.origin
+
+    def is_read_with(self, other: TableFile, fields: Sequence[Field]) -> bool:
+        """Return whether cuDF can read this file and another in one call."""
+        return False
+
+    def holds(self, name: str) -> bool:
+        """Return whether a column is in the file itself."""
+        return bool(self.schema.get_field_index(name) >= 0)
+
+    def dtype(self, name: str) -> str | None:
+        """Return the dtype that a column of the file is read as; None where nothing here carries its type."""
+        return dtype_from_arrow(self.schema.field(name).type)
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        """Read all rows of these groups, these columns at least, in the file's types."""
+        raise NotImplementedError
+
+    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
+        """Read all rows of these groups as a coded frame of these columns, which are among its own."""
+        table = self.table(groups, [item.name for item in fields])
+        return backend.from_arrow(host_table(table, fields), fields)
+
+    def bounds(self, group: int, name: str) -> Bounds | None:
+        """See `Source.bounds`."""
+        return None
+
+    def null_count(self, name: str) -> int | None:
+        """Return the nulls of a column in all rows; None where the number is unavailable."""
+        return None
+
+    def text_bytes(self, group: int, names: Sequence[str]) -> int:
+        """Return an upper bound, or an estimate, of the bytes of these columns' dictionaries."""
+        return self.stored_bytes(group, names)
+
+    def stored_bytes(self, group: int, names: Sequence[str]) -> int:
+        """Return the bytes of these columns in the file; here an equal part of the file's size for each group."""
+        cells = max(1, sum(self.group_rows) * len(self.schema))
+        return self.num_bytes * self.group_rows[group] * len(names) // cells
+
+    def change(self) -> str | None:
+        """Describe how the file has changed since it was opened; None where it has not, or cannot."""
+        return self.origin.change()
+
+
+def narrowest(schema: pa.Schema) -> str:
+    """Return the column that is fetched where only rows are counted.
+
+    Example:
+        >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
+        'flag'
+    """
+
+    def width(item: pa.Field) -> int:
+        try:
+            return int(item.type.bit_width)
+        except ValueError:  # of varying width
+            return 1 << 20
+
+    return str(min(schema, key=width).name)
+
+
+def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
+    """Cast a table's columns to the dtypes of the fields; a NaN that becomes another dtype is missing.
+
+    A column without a value fits any type. A float64 is rounded to float32 only where the cast need not be `exact`.
+    A value that does not fit is BadData with its `row`; SchemaMismatch where nothing connects the two types.
+    """
+    return pa.table({item.name: _cast(table.column(item.name), item, exact=exact) for item in fields})
+
+
+def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
+    own = dtype_from_arrow(column.type)
+    if column.null_count == len(column):
+        return conform(pa.nulls(len(column)), item)
+    if own is None or own == item.dtype:
+        return conform(column, item)
+    cpu = select("cpu")
+    frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=own)])
+    made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
+    return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)
+
+
 _CHECKED_AT_ONCE = 16
-_AHEAD = 256
-"""Files whose fetched bytes may wait to be worked on."""
+_FRAMES = 64  # that are put together at a time
+_UTC = "timestamp[us, tz=UTC]"
+_PADDED = Reading("int64", change="leading zeros in the folder's name are no part of the number")
 _log = logging.getLogger("gpupipe")
+Files = TypeVar("Files", bound=TableFile)
 
 
 class BadFilePolicy:
-    """Bad file policy: the caller's choice for files that differ or cannot be read, and its outcome.
-
-    Args:
-        on_mismatch: `"raise"`, `"cast"`, `"skip"` or `"quarantine"`, for files with other columns or types than the
-            first.
-        on_bad: `"raise"`, `"skip"` or `"quarantine"`, for files that cannot be read.
-
-    Raises:
-        BadConfig: no such choice.
-    """
+    """Bad file policy: the caller's choice for files that differ (`on_mismatch`) or cannot be read, and its outcome."""
 
     def __init__(self, on_mismatch: str = "raise", on_bad: str = "raise") -> None:
         check_choice("read", ("raise", "cast", "skip", "quarantine"), on_mismatch=on_mismatch)
@@ -83,11 +189,7 @@ class BadFilePolicy:
                 self.left_out[column] = str(kind)
 
     def close(self, num_files: int) -> tuple[FileNote, ...]:
-        """Return the notes, logged; no more may follow.
-
-        Raises:
-            BadFile: no file is left.
-        """
+        """Return the notes, logged; no more may follow. Raise BadFile where no file is left."""
         if self.notes and not num_files:
             raise BadFile(
                 self.notes[0].file,
@@ -113,13 +215,9 @@ def open_all(
 ) -> dict[int, Any]:
     """Open every file, by its position; `policy` says what is done about those that cannot be used.
 
-    Args:
-        inputs: the files.
-        opener: raises BadFile or SchemaMismatch for a file that cannot be used; called in threads.
-        policy: gets every such error.
-        finish: makes the result of what `opener` gave, in the calling thread: what a library allocates in many short
-            threads stays with the process long after it is freed.
-        at_once: how many threads open files; with one, they are opened in order.
+    `opener` raises BadFile or SchemaMismatch for a file that cannot be used, and is called in threads, with one in
+    order. `finish` makes the result of what it gave, in the calling thread: what a library allocates in many short
+    threads stays with the process long after it is freed.
     """
 
     def attempt(one: Input) -> Any:
@@ -128,76 +226,17 @@ def open_all(
         except (BadFile, SchemaMismatch) as error:
             return error
 
-    opened = {}
-    with _threads(min(at_once, len(inputs))) as pool:
-        for first in range(0, len(inputs), _AHEAD):
-            some = inputs[first : first + _AHEAD]
-            for number, found in enumerate(map(attempt, some) if pool is None else pool.map(attempt, some), first):
-                try:
-                    if isinstance(found, BadFile | SchemaMismatch):
-                        raise found
-                    opened[number] = finish(found)
-                except (BadFile, SchemaMismatch) as error:
-                    policy.refuse(inputs[number].path, error)
+    opened: dict[int, Any] = {}
+    results: Any = LocalThreads(min(at_once, len(inputs))).map(attempt, inputs)
+    with closing(results):
+        for number, found in enumerate(results):
+            try:
+                if isinstance(found, BadFile | SchemaMismatch):
+                    raise found
+                opened[number] = finish(found)
+            except (BadFile, SchemaMismatch) as error:
+                policy.refuse(inputs[number].path, error)
     return opened
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[ThreadPoolExecutor | None]:
-    """Give that many threads, none for one, which begin nothing more when the block fails."""
-    if number < 2:
-        yield None
-        return
-    pool = ThreadPoolExecutor(number, thread_name_prefix="gpupipe-open")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-class TableFile(Protocol):
-    """File whose rows are read in groups: row groups, stripes, record batches."""
-
-    unit: ClassVar[str]
-    """What its groups are called."""
-
-    @property
-    def origin(self) -> Input:
-        """The file that was named."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns it holds."""
-
-    @property
-    def group_rows(self) -> Sequence[int]:
-        """Rows of each group."""
-
-    def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read all rows of these groups as a coded frame of these columns, which are among its own."""
-
-    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """Read all rows of these groups, these columns at least, in the file's types."""
-
-    def bounds(self, group: int, name: str) -> Bounds | None:
-        """See `Source.bounds`."""
-
-    def null_count(self, name: str) -> int | None:
-        """Return the nulls of a column in all rows; None where the number is unavailable."""
-
-    def text_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return an upper bound, or an estimate, of the bytes of these columns' dictionaries."""
-
-    def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return the bytes of these columns in the file."""
-
-    def change(self) -> str | None:
-        """Describe how the file has changed since it was opened; None where it has not, or cannot."""
-
-
-_UTC = "timestamp[us, tz=UTC]"
-_PADDED = Reading("int64", change="leading zeros in the folder's name are no part of the number")
-Files = TypeVar("Files", bound="TableFile")
 
 
 def agree_on_schema(
@@ -205,17 +244,9 @@ def agree_on_schema(
 ) -> tuple[dict[str, Reading], dict[int, Files]]:
     """Return the dtypes the columns are read as, and the usable files; report differences to `policy`.
 
-    A column of Arrow's type null has no value at all, and is one of any type: that of the first file with a value.
-    Where files are cast, integers and floats are of the widest type of their kind in any file: none is rounded.
-
-    Args:
-        files: in order.
-        columns: the columns the files have to share; all of the first file's by default.
-        policy: handles every file that differs.
-
-    Raises:
-        SchemaMismatch: a file differs, unless `policy` lets that pass.
-        ColumnNotFound: one of `columns` is not in the first file.
+    `columns` are those that the files have to share, all of the first file's by default. A column of Arrow's type null
+    has no value at all, and is one of any type: that of the first file with a value. Where files are cast, integers and
+    floats are of the widest type of their kind in any file: none is rounded.
     """
     kept: dict[int, Files] = {}
     agreement = None
@@ -300,19 +331,30 @@ class _Agreement:
             differing += [
                 name for name, kind in types.items() if name not in wanted and dtype_from_arrow(kind) is not None
             ]
-        unworkable = [name for name in differing if name in types and not _can_be(types[name], wanted.get(name))]
+        unworkable = []
+        for name in (name for name in differing if name in types):
+            dtype, other = dtype_from_arrow(types[name]), wanted.get(name)
+            if dtype is None or other is None:
+                can_be = other is None
+            else:  # lists can only be lists
+                can_be = (dtype in LISTS) == (other in LISTS) and is_passenger(dtype) == is_passenger(other)
+            unworkable += [] if can_be else [name]
+        shown = {name: dtype_from_arrow(kind) or str(kind) for name, kind in types.items()}
         if differing and (unworkable or not policy.casts):
             name = (unworkable or differing)[0]
             known_from = self._known_from.get(name, self._first)
             raise SchemaMismatch(
                 file.origin.path,
-                f"column {name!r} is {_format_type(types[name]) if name in types else 'not there'}",
+                f"column {name!r} is {shown.get(name, 'not there')}",
                 expected=f"{wanted.get(name, 'no such column')}, as in {known_from}",
                 remedy="columns=[...] with what all files share, on_mismatch="
                 + ("'skip', or it written anew" if policy.casts else "'cast' or 'skip', or it written anew"),
             )
         if differing:
-            told = (f"column {name!r} is {_format_difference(name, types, wanted)}" for name in differing)
+            told = []
+            for name in differing:
+                what = f"{shown.get(name)}, read as {wanted[name]}" if name in wanted else "new and left out"
+                told.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
             policy.adapt(file.origin.path, "; ".join(told))
         self.dtypes |= new
         self._known_from |= dict.fromkeys(new, file.origin.path)
@@ -349,37 +391,15 @@ def _types(file: TableFile) -> dict[str, pa.DataType]:
     return held | {name: value.type for name, value in file.origin.keys.items() if name not in held}
 
 
-def _can_be(kind: pa.DataType, wanted: str | None) -> bool:
-    """Return whether values of a type can be cast to the one wanted, if any: lists only to lists."""
-    dtype = dtype_from_arrow(kind)
-    if dtype is None or wanted is None:
-        return wanted is None
-    return (dtype in LISTS) == (wanted in LISTS) and is_passenger(dtype) == is_passenger(wanted)
-
-
-def _format_type(kind: pa.DataType) -> str:
-    return dtype_from_arrow(kind) or str(kind)
-
-
-def _format_difference(name: str, types: Mapping[str, pa.DataType], wanted: Mapping[str, str]) -> str:
-    if name not in wanted:
-        return "new and left out"
-    return (
-        f"{_format_type(types[name])}, read as {wanted[name]}" if name in types else "not there and missing throughout"
-    )
-
-
 def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
-    """Read the spans' rows with these columns as a frame, decoded as the file and the backend do best.
-
-    Raises:
-        BadFile: the file cannot be read, or is not what it was.
-        SchemaMismatch: a value does not fit the type it is cast to.
-    """
+    """Read the spans' rows with these columns as a frame, decoded as the file and the backend do best."""
     held, groups, num_rows = _select_fields(file, spans, fields)
-    with _name_file_in_errors(file, groups):
-        frame = file.read(groups, held, backend) if held else backend.frame({}, num_rows)
-    _check(file, groups, len(frame), num_rows if held else None)
+    if held:
+        with _name_file_in_errors(file, groups):
+            frame = file.read(groups, held, backend)
+        _check_rows(file, groups, len(frame), num_rows)
+    else:
+        frame = backend.frame({}, num_rows)
     pieces = _pieces(file, spans)
     if pieces != [(0, num_rows)]:
         rows = backend.xp.concatenate([backend.xp.arange(start, start + length) for start, length in pieces])
@@ -387,9 +407,7 @@ def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fiel
     if len(held) == len(fields):
         return frame
     added = [item for item in fields if item not in held]
-    arrays = {item.name: _repeat_key(file.origin.keys, item, len(frame)) for item in added}
-    with _name_file_in_errors(file, groups):
-        constants = backend.from_arrow(host_table(pa.table(arrays), added), added)
+    constants = backend.from_arrow(_repeat_keys(file, groups, added, len(frame)), added)
     frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
     return backend.select(frame, [item.name for item in fields])
 
@@ -397,18 +415,12 @@ def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fiel
 def read_frame_from_files(
     files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields: Sequence[Field], backend: Backend
 ) -> Frame | None:
-    """Read whole row groups of Parquet files of one schema in one call; None where the files are not such, or damaged.
-
-    Raises:
-        BadFile: a file is not what it was.
-    """
+    """Read whole row groups of Parquet files of one schema in one call; None where there are others, or damage."""
     (first, _), paths, row_groups = files[0], list[str](), list[list[int]]()
     for file, spans in files:
         held, groups, num_rows = _select_fields(file, spans, fields)
         is_whole = len(held) == len(fields) and _pieces(file, spans) == [(0, num_rows)]
-        if not (is_whole and isinstance(file, ParquetFile) and isinstance(first, ParquetFile)):
-            return None
-        if not file.is_read_with(first, fields):
+        if not (is_whole and file.is_read_with(first, fields)):
             return None
         paths.append(file.stored.path)
         row_groups.append(groups)
@@ -423,28 +435,19 @@ def read_frame_from_files(
 
 
 def read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]) -> pa.Table:
-    """Read the same to the host, as Arrow columns in the types that `backend.arrow.conform` gives; raise the same."""
+    """Read the same to the host, as Arrow columns in the types that `backend.arrow.conform` gives."""
     held, groups, num_rows = _select_fields(file, spans, fields)
-    names = [item.name for item in held]
     columns: dict[str, pa.ChunkedArray] = {}
     if held:
         with _name_file_in_errors(file, groups):
-            table = host_table(file.table(groups, names), held)
-        _check(file, groups, table.num_rows, num_rows)
+            table = host_table(file.table(groups, [item.name for item in held]), held)
+        _check_rows(file, groups, table.num_rows, num_rows)
         table = pa.concat_tables(table.slice(start, length) for start, length in _pieces(file, spans))
-        columns = {name: table.column(name) for name in names}
-    kept = sum(span.num_rows for span in spans)
-    for item in fields:
-        if item not in held:
-            constant = pa.table({item.name: _repeat_key(file.origin.keys, item, kept)})
-            with _name_file_in_errors(file, groups):
-                columns[item.name] = host_table(constant, [item]).column(item.name)
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+    added = [item for item in fields if item not in held]
+    constants = _repeat_keys(file, groups, added, sum(span.num_rows for span in spans))
+    columns |= dict(zip(constants.column_names, constants.columns, strict=True))
     return pa.table({item.name: columns[item.name] for item in fields})
-
-
-def holds(file: TableFile, name: str) -> bool:
-    """Return whether a column is in the file itself."""
-    return bool(file.schema.get_field_index(name) >= 0)
 
 
 def describe_groups(unit: str, groups: Sequence[int]) -> str:
@@ -468,7 +471,7 @@ def _select_fields(
 ) -> tuple[list[Field], list[int], int]:
     """Return the columns the file holds, the groups, and the rows these have."""
     groups = [span.group for span in spans]
-    return [item for item in fields if holds(file, item.name)], groups, sum(file.group_rows[group] for group in groups)
+    return [item for item in fields if file.holds(item.name)], groups, sum(file.group_rows[group] for group in groups)
 
 
 def _pieces(file: TableFile, spans: Sequence[RowRange]) -> list[tuple[int, int]]:
@@ -485,16 +488,22 @@ def _pieces(file: TableFile, spans: Sequence[RowRange]) -> list[tuple[int, int]]
     return pieces
 
 
-def _repeat_key(keys: Keys, item: Field, num_rows: int) -> pa.Array:
-    """Build a column of one value: a key's, or missing throughout."""
-    if item.name not in keys:
-        return pa.nulls(num_rows)
-    return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), num_rows), pa.array([keys[item.name]]))
+def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field], num_rows: int) -> pa.Table:
+    """Build columns of one value each: a folder's key, or missing throughout."""
+    if not fields:
+        return pa.table({})
+    zeros, keys = pa.repeat(pa.scalar(0, pa.int32()), num_rows), file.origin.keys
+    columns = {
+        item.name: pa.DictionaryArray.from_arrays(zeros, pa.array([keys[item.name]]))
+        if item.name in keys
+        else pa.nulls(num_rows)
+        for item in fields
+    }
+    with _name_file_in_errors(file, groups):
+        return host_table(pa.table(columns), fields)
 
 
-def _check(file: TableFile, groups: Sequence[int], found: int, expected: int | None) -> None:
-    if expected is None:
-        return
+def _check_rows(file: TableFile, groups: Sequence[int], found: int, expected: int) -> None:
     if found != expected:
         raise BadFile(
             file.origin.path,
@@ -547,11 +556,7 @@ def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[Non
         ) from cause
 
 
-_AT_ONCE = 64
-"""Frames that are put together at a time."""
-
-
-class FileSource:
+class FileSource(Source):
     """Source of the rows of files that have the same columns.
 
     Args:
@@ -560,14 +565,10 @@ class FileSource:
         limit: decoded bytes of a partition; one group of a file is the least.
         policy: handles files that differ, and holds notes on those that could not be opened.
         spool: kept alive as long as the source: the temporary folder of the files.
-
-    Raises:
-        SchemaMismatch: a file has other columns or types than the first; names both.
-        ColumnNotFound: one of `columns` is not in the first file.
-        BadFile: no file is left.
     """
 
     made_by: str | None = ""
+    partitions: Sequence[Partition] = ()
 
     def __init__(
         self,
@@ -576,7 +577,7 @@ class FileSource:
         columns: Sequence[str] | None = None,
         limit: int,
         policy: BadFilePolicy | None = None,
-        spool: TempParquet | None = None,
+        spool: Any = None,
     ) -> None:
         policy = policy or BadFilePolicy()
         readings, self.files = agree_on_schema(files, columns, policy)
@@ -585,24 +586,22 @@ class FileSource:
         self.notes: Sequence[FileNote] = policy.close(len(self.files))
         self.reads = ReadCounter()
         self._spool = spool
-        nullable, units = self._nullable(dtypes), _units(self.files.values())
+        units = _units(self.files.values())
         self.schema = Schema(
             Field(
-                name, dtype, nullable=name in nullable, units=units.get(name, ""), written_as=readings[name].written_as
+                name,
+                dtype,
+                nullable=dtype in FLOATS or any(_null_count(file, name) != 0 for file in self.files.values()),
+                units=units.get(name, ""),
+                written_as=readings[name].written_as,
             ).as_source()
             for name, dtype in dtypes.items()
         )
         self._limit = limit
-        self.partitions: Sequence[Partition] = ()
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read exactly these columns; see `Source.read`.
-
-        Raises:
-            BadFile: a file cannot be read, or is not what it was when the dataset was made.
-            SchemaMismatch: a value of a file that is cast does not fit the column's type.
-        """
+        """Read exactly these columns; an unreadable file, or a value that cannot be cast, is named."""
         files = self._count(partition, fields)
         if not fields:
             return backend.frame({}, partition.num_rows)
@@ -614,10 +613,10 @@ class FileSource:
         if whole is not None:
             return whole
         frames = (read_frame(*file, fields, backend) for file in files)
-        return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _AT_ONCE)), [])])
+        return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _FRAMES)), [])])
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Read exactly these columns; see `Source.table`, and `read` for what it raises."""
+        """Read exactly these columns; see `Source.table`."""
         files = self._count(partition, fields)
         # Row groups have dictionaries of their own, which nobody needs as one here.
         return plain_table(_concat_tables([(file, [span]) for file, spans in files for span in spans], fields))
@@ -660,32 +659,16 @@ class FileSource:
     def bounds(self, span: RowRange, name: str) -> Bounds | None:
         """Return the bounds from the folder's name or the file's statistics; see `Source.bounds`."""
         file = self.files[span.file]
-        if holds(file, name):
-            return file.bounds(span.group, name) if self._is_as_agreed(file, name) else None
+        if file.holds(name):
+            return file.bounds(span.group, name) if file.dtype(name) == self.schema[name].dtype else None
         return exactly(file.origin.keys[name].as_py()) if name in file.origin.keys else None
 
     def null_count(self, name: str) -> int | None:
         """Sum the files' null counts; None for floats, whose NaN counts as missing too."""
         if self.schema[name].dtype in FLOATS:
             return None
-        total = 0
-        for file in self.files.values():
-            found = _null_count(file, name)
-            if found is None:
-                return None
-            total += found
-        return total
-
-    def _is_as_agreed(self, file: TableFile, name: str) -> bool:
-        return dtype_from_arrow(file.schema.field(name).type) == self.schema[name].dtype
-
-    def _spans(self) -> Iterator[RowRange]:
-        for number, file in self.files.items():
-            first = 0
-            for group, rows in enumerate(file.group_rows):
-                if rows:
-                    yield RowRange(number, group, first, rows)
-                first += rows
+        counts = [_null_count(file, name) for file in self.files.values()]
+        return None if None in counts else sum(count or 0 for count in counts)
 
     def cut(self) -> None:
         """Pack groups up to the limit; a file begins a partition unless all of it fits into the open one."""
@@ -693,51 +676,41 @@ class FileSource:
         strings = [item.name for item in self.schema if item.dtype in ("string", *LISTS) or item.kind == Kind.PASSENGER]
         packs: list[list[RowRange]] = [[]]
         taken = [0]
-        for number, spans in _by_file(self._spans()):
-            file = self.files[number]
-            texts = [name for name in strings if holds(file, name)]
+        for number, file in self.files.items():
+            rows = zip(accumulate(file.group_rows, initial=0), file.group_rows, strict=False)
+            spans = [RowRange(number, group, first, count) for group, (first, count) in enumerate(rows) if count]
+            texts = [name for name in strings if file.holds(name)]
             sizes = [span.num_rows * width + file.text_bytes(span.group, texts) for span in spans]
-            if taken[-1] + sum(sizes) > limit and packs[-1]:
-                packs.append([])
-                taken.append(0)
-            for span, size in zip(spans, sizes, strict=True):
-                if taken[-1] + size > limit and packs[-1]:
+            for place, (span, size) in enumerate(zip(spans, sizes, strict=True)):
+                if packs[-1] and taken[-1] + (size if place else sum(sizes)) > limit:
                     packs.append([])
                     taken.append(0)
                 packs[-1].append(span)
                 taken[-1] += size
-        described = map(self._described, packs, taken)
         self.partitions = [
-            Partition(index, tuple(spans), text)
-            for index, (spans, text) in enumerate(zip(packs, described, strict=True))
+            Partition(index, tuple(spans), self._describe(spans, num_bytes))
+            for index, (spans, num_bytes) in enumerate(zip(packs, taken, strict=True))
         ]
 
-    def _described(self, spans: Sequence[RowRange], num_bytes: int) -> str:
+    def _describe(self, spans: Sequence[RowRange], num_bytes: int) -> str:
         files = _by_file(spans)
         shown = files if len(files) < 4 else [files[0], files[-1]]
-        parts = [
-            f"{self.files[n].origin.path} {describe_groups(self.files[n].unit, [s.group for s in own])}"
-            for n, own in shown
-        ]
+        parts = []
+        for number, own in shown:
+            file = self.files[number]
+            parts.append(f"{file.origin.path} {describe_groups(file.unit, [span.group for span in own])}")
         text = ", ".join(parts) if len(files) < 4 else f"{parts[0]} ... {parts[1]} ({len(files)} files)"
         if num_bytes <= self._limit:
             return text
         unit = self.files[spans[0].file].unit
         return f"{text} ({num_bytes:,} bytes, over the limit of {self._limit:,}: one {unit} is the least)"
 
-    def _nullable(self, dtypes: Mapping[str, str]) -> set[str]:
-        found = {name for name, dtype in dtypes.items() if dtype in FLOATS}
-        for file in self.files.values():
-            found |= {name for name in dtypes if name not in found and _null_count(file, name) != 0}
-        return found
-
     def stored_bytes(self, partition: Partition, names: Sequence[str]) -> int:
         """Sum the bytes of these columns of a partition in the files."""
         total = 0
         for number, spans in _by_file(partition.spans):
-            file = self.files[number]
-            held = [name for name in names if holds(file, name)]
-            total += sum(file.stored_bytes(span.group, held) for span in spans)
+            held = [name for name in names if self.files[number].holds(name)]
+            total += sum(self.files[number].stored_bytes(span.group, held) for span in spans)
         return total
 
 
@@ -750,8 +723,8 @@ def _concat_tables(files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields
 def _null_count(file: TableFile, name: str) -> int | None:
     if not any(file.group_rows):
         return 0
-    if holds(file, name):
-        return None if dtype_from_arrow(file.schema.field(name).type) in FLOATS else file.null_count(name)
+    if file.holds(name):
+        return None if file.dtype(name) in FLOATS else file.null_count(name)
     return 0 if name in file.origin.keys and file.origin.keys[name].is_valid else sum(file.group_rows)
 
 

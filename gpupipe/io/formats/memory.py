@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from copy import copy
 from typing import Self
 
@@ -11,15 +10,15 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, Source, conversions, row_bytes
+from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange, Source, conversions, row_bytes
 from gpupipe.schema import Field, Schema
 
 
 class FrameSource(Source):
-    """The rows of one coded frame.
+    """The rows of one coded frame, shared, not copied.
 
     Args:
-        frame: coded; shared, not copied.
+        frame: coded.
         schema: of the frame.
         cuts: first row and number of rows of each partition.
         readings: of each column of the table its type and what it is read as.
@@ -35,12 +34,9 @@ class FrameSource(Source):
         cuts: Sequence[tuple[int, int]],
         readings: Mapping[str, tuple[object, Reading]],
     ) -> None:
-        self.schema = schema
-        self.left_out: Mapping[str, str] = {
-            name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
-        }
-        self.notes: Sequence[FileNote] = conversions("frame", readings)
-        self.reads = ReadCounter()
+        self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
+        self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
+        self.notes = conversions("frame", readings)
         self.partitions = [
             Partition(
                 index,
@@ -49,23 +45,16 @@ class FrameSource(Source):
             )
             for index, (first, num_rows) in enumerate(cuts)
         ]
-        self._frame, self._first_row = frame, 0
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Slice these columns; see `Source.read`.
-
-        Memory: shares on the backend that owns the frame, else copies from one to the other.
-        """
-        names = [item.name for item in fields]
-        num_rows = partition.num_rows
+        """Slice these columns: shared on the backend that owns the frame, else copied from one to the other."""
+        names, num_rows = [item.name for item in fields], partition.num_rows
         self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
         if not names:
             return backend.frame({}, num_rows)
         owner = infer_backend(self._frame)
         part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
-        if backend.name == owner.name:
-            return part
-        return backend.from_arrow(owner.to_arrow(part), fields)
+        return part if backend.name == owner.name else backend.from_arrow(owner.to_arrow(part), fields)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         """See `Source.table`."""
@@ -78,17 +67,8 @@ class FrameSource(Source):
         first = min((span.first_row for span in rows), default=self._first_row)
         last = max((span.first_row + span.num_rows for span in rows), default=first)
         part = copy(self)
-        frame = self._rows(first, last - first)
-        vars(part).update(_frame=frame, _first_row=first, partitions=list(partitions))
+        vars(part).update(_frame=self._rows(first, last - first), _first_row=first, partitions=list(partitions))
         return part
-
-    def inputs(self) -> dict[str, str] | None:
-        """Return None: rows in memory have no stamp."""
-        return None
-
-    def of_files(self, names: AbstractSet[str]) -> Self:
-        """Raise: there are no files to select."""
-        return self
 
     def _rows(self, first: int, num_rows: int) -> Frame:
         first -= self._first_row

@@ -16,9 +16,8 @@ from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow_types import dtype_from_arrow
-from gpupipe.io.formats.arrow_file import host_table
-from gpupipe.io.planning.partitions import row_bytes
-from gpupipe.io.planning.statistics import Bounds, microseconds
+from gpupipe.io.formats.file_source import TableFile
+from gpupipe.io.planning.partitions import Bounds, microseconds, row_bytes
 from gpupipe.io.stores.file_errors import unreadable
 from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
@@ -32,27 +31,20 @@ MAX_GAP = 16 << 10
 
 
 @dataclass(frozen=True)
-class ParquetFile:
+class ParquetFile(TableFile):
     """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
 
     Args:
-        origin: the file that was named.
         copy: the path or URL of a temporary copy, where that is what is read.
         footer: as `FileMetaData.write_metadata_file` writes it.
-        schema: its columns; files with equal ones share it.
-        group_rows: rows of each row group.
     """
 
-    origin: Input
-    copy: str | None
-    footer: bytes = field(repr=False)
-    schema: pa.Schema = field(repr=False)
-    group_rows: tuple[int, ...]
+    copy: str | None = None
+    footer: bytes = field(default=b"", repr=False)
     unit: ClassVar[str] = "row group"
 
     @property
     def stored(self) -> Input:
-        """The file that is read: the original, or its copy."""
         return Input(self.copy) if self.copy else self.origin
 
     @property
@@ -67,21 +59,22 @@ class ParquetFile:
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
         """Read row groups with the backend; on the host where a column's type differs from its field's."""
-        names = [item.name for item in fields]
-        if any(dtype_from_arrow(self.schema.field(item.name).type) != item.dtype for item in fields):
-            return backend.from_arrow(host_table(self.table(groups, names), fields), fields)
-        with self._open(groups, names, with_footer=backend.name == "gpu") as source:
+        if not self._is_own(fields):
+            return super().read(groups, fields, backend)
+        with self._open(groups, [item.name for item in fields], with_footer=backend.name == "gpu") as source:
             return backend.read_parquet(source, groups, fields, self.metadata)
 
-    def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
+    def _is_own(self, fields: Sequence[Field]) -> bool:
+        return all(self.dtype(item.name) == item.dtype for item in fields)
+
+    def is_read_with(self, other: TableFile, fields: Sequence[Field]) -> bool:
         """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
-        is_local = not is_remote(self.stored.path)
-        own = all(dtype_from_arrow(self.schema.field(item.name).type) == item.dtype for item in fields)
-        return is_local and own and (self.schema is other.schema or self.schema.equals(other.schema))
+        is_same = isinstance(other, ParquetFile) and (self.schema is other.schema or self.schema.equals(other.schema))
+        return is_same and not is_remote(self.stored.path) and self._is_own(fields)
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         """Read row groups on the host, strings as dictionary codes."""
-        strings = [name for name in names if dtype_from_arrow(self.schema.field(name).type) == "string"]
+        strings = [name for name in names if self.dtype(name) == "string"]
         with (
             self._open(groups, names, with_footer=False) as source,
             pq.ParquetFile(source, metadata=self.metadata, read_dictionary=strings) as file,
@@ -91,7 +84,7 @@ class ParquetFile:
     def bounds(self, group: int, name: str) -> Bounds | None:
         """Return the minimum and maximum from the row group's statistics, or None."""
         kind = self.schema.field(name).type
-        statistics = None if pa.types.is_nested(kind) else self._chunk(group, name).statistics
+        statistics = None if pa.types.is_nested(kind) else self._chunks(group, name)[0].statistics
         if statistics is None:
             return None
         try:
@@ -107,7 +100,7 @@ class ParquetFile:
             return 0
         total = 0
         for group, rows in enumerate(self.group_rows):
-            statistics = self._chunk(group, name).statistics
+            statistics = self._chunks(group, name)[0].statistics
             if rows and (statistics is None or not statistics.has_null_count):
                 return None
             total += statistics.null_count if rows else 0
@@ -115,20 +108,20 @@ class ParquetFile:
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
         """Estimate an upper bound of the memory that reading the text takes."""
-        return sum(self._text_bytes(group, name) for name in names)
-
-    def _text_bytes(self, group: int, name: str) -> int:
-        dtype = dtype_from_arrow(self.schema.field(name).type) or ""
-        if is_passenger(dtype):
-            return sum(int(chunk.total_uncompressed_size) for chunk in self._chunks(group, name))
-        chunk, element = self._chunk(group, name), get_element_dtype(dtype)
-        held = 0 if element is None else chunk.num_values * row_bytes([Field(name, element)])
-        if element not in (None, "string"):
-            return int(held)
-        size = chunk.total_uncompressed_size
-        # Beyond four bytes a value, which codes take at most, there is text that repeats little. To find where it does
-        # repeats takes two tables of hashes, and was measured at 300 bytes for a string of 13.
-        return int(held + size + 8 * max(0, size - 4 * chunk.num_values))
+        total = 0
+        for name in names:
+            chunk, dtype = self._chunks(group, name)[0], self.dtype(name) or ""
+            element, size = get_element_dtype(dtype), chunk.total_uncompressed_size
+            if is_passenger(dtype):
+                total += sum(chunk.total_uncompressed_size for chunk in self._chunks(group, name))
+                continue
+            if element is not None:
+                total += chunk.num_values * row_bytes([Field(name, element)])
+            if element in (None, "string"):
+                # Beyond four bytes a value, which codes take at most, there is text that repeats little. To find where
+                # it does repeat takes two tables of hashes, and was measured at 300 bytes for a string of 13.
+                total += size + 8 * max(0, size - 4 * chunk.num_values)
+        return int(total)
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
         """Return the exact compressed size of columns in a row group."""
@@ -137,9 +130,6 @@ class ParquetFile:
     def change(self) -> str | None:
         """Return how the file has changed, see `Input.change`; a copy does not change."""
         return None if self.copy else self.origin.change()
-
-    def _chunk(self, group: int, name: str) -> Any:
-        return self._chunks(group, name)[0]
 
     def _chunks(self, group: int, name: str) -> list[Any]:
         row_group = self.metadata.row_group(group)
@@ -153,29 +143,20 @@ class ParquetFile:
 
 
 def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
-    """Read the footer of a file, or of its copy.
-
-    Raises:
-        BadFile: it cannot be read, or is no whole Parquet file; says what was seen.
-    """
-    is_here = copy is not None and not is_remote(copy)
-    return _build_file(one, copy, copy if is_here else pa.BufferReader(read_tail(Input(copy) if copy else one)))
+    """Read the footer of a file, or of its copy; BadFile says what was seen where it is no whole Parquet file."""
+    return parse_end(fetch_end(one, copy))
 
 
-def fetch_end(one: Input) -> tuple[Input, bytes]:
+def fetch_end(one: Input, copy: str | None = None) -> tuple[Input, str | None, bytes]:
     """Fetch the input of `parse_end`; this part of opening waits for a disk or a store."""
-    return one, read_tail(one)
+    return one, copy, read_tail(Input(copy) if copy else one)
 
 
-def parse_end(fetched: tuple[Input, bytes]) -> ParquetFile:
-    """Parse the fetched end of a file; see `open_footer`."""
-    one, end = fetched
-    return _build_file(one, None, pa.BufferReader(end))
-
-
-def _build_file(one: Input, copy: str | None, source: Any) -> ParquetFile:
+def parse_end(fetched: tuple[Input, str | None, bytes]) -> ParquetFile:
+    """Parse the fetched end of a file."""
+    one, copy, end = fetched
     try:
-        metadata = pq.read_metadata(source)
+        metadata = pq.read_metadata(pa.BufferReader(end))
         schema = metadata.schema.to_arrow_schema().remove_metadata()
         schema = _intern_schema(schema, tuple((item.metadata or {}).get(b"units") for item in schema))
     except (OSError, pa.ArrowException) as cause:
@@ -183,14 +164,13 @@ def _build_file(one: Input, copy: str | None, source: Any) -> ParquetFile:
     footer = pa.BufferOutputStream()
     metadata.write_metadata_file(footer)
     rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    return ParquetFile(one, copy, footer.getvalue().to_pybytes(), schema, rows)
+    return ParquetFile(one, schema, rows, copy=copy, footer=footer.getvalue().to_pybytes())
 
 
 def convert_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
     """Convert statistics to values that rows are compared with; None for types with weaker statistics.
 
-    Raises:
-        ValueError, OverflowError: a time Python's datetime cannot say.
+    A time that Python's datetime cannot say is a ValueError or an OverflowError.
     """
     dtype = dtype_from_arrow(kind)
     if low is None or high is None:
@@ -230,10 +210,7 @@ def _intern_schema(schema: pa.Schema, _: tuple[bytes | None, ...]) -> pa.Schema:
 
 
 def read_tail(one: Input) -> bytes:
-    """Read the end of a Parquet file, footer included.
-
-    Memory: the footer.
-    """
+    """Read the end of a Parquet file, footer included."""
     size = get_stat(one.path, one.storage_options).size if one.size is None else one.size
     (end,) = fetch(one.path, [(max(0, size - END_BYTES), size)], one.storage_options)
     length = int.from_bytes(end[-8:-4], "little") + 8
@@ -249,12 +226,6 @@ def local_part(
     """Yield a temporary local file that reads like `file` for these row groups and columns; only those are fetched.
 
     It has the bytes of `file` where the columns' chunks and the footer are; the holes between them take no disk space.
-    It is removed when the block ends.
-
-    Raises:
-        BadFile: the bytes cannot be fetched, or are fewer than the footer says.
-
-    Memory: the compressed bytes of those chunks, on the host and on the local disk.
     """
     one, chunks = file.stored, file.chunks
     ranges = [_get_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]

@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
@@ -25,10 +25,9 @@ from gpupipe.backend import Backend, Frame, arrow, select
 from gpupipe.backend.arrow_types import arrow_type, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
-from gpupipe.io.formats.arrow_file import host_table
+from gpupipe.io.formats.file_source import host_table
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, row_bytes
-from gpupipe.io.planning.statistics import Bounds
+from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores.file_errors import make_lost_file_error
 from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import call_with_retries, is_remote, locate
@@ -40,11 +39,7 @@ GROUP_BYTES = 32 << 20
 
 
 class TempParquet:
-    """Folder of temporary Parquet files, removed with the object.
-
-    Args:
-        limit: decoded bytes of a row group; `GROUP_BYTES` at most.
-    """
+    """Folder of temporary Parquet files, removed with the object; `limit` is for the decoded bytes of a row group."""
 
     def __init__(self, limit: int) -> None:
         self._scratch, self._limit = ScratchFolder(), min(limit, GROUP_BYTES)
@@ -61,11 +56,7 @@ class TempParquet:
         return self._scratch.path
 
     def keep(self, file: Path) -> str:
-        """Return the name by which all workers read a written file: its path, or the URL it is moved to.
-
-        Raises:
-            BadFile: the store does not take it.
-        """
+        """Return the name by which all workers read a written file: its path, or the URL it is moved to."""
         if self._url is None:
             return str(file)
         url = f"{self._url}/{file.name}"
@@ -88,11 +79,7 @@ class TempParquet:
             _remove(self._url, os.getpid())
 
     def check(self) -> None:
-        """Check that this process can access the folder, before it works on its files.
-
-        Raises:
-            BadFile: it does not; a worker elsewhere, or the folder was removed.
-        """
+        """Raise BadFile unless this process can access the folder: it is on another machine, or was removed."""
         if self._url is None and not self.folder.is_dir():
             raise BadFile(
                 str(self.folder),
@@ -106,21 +93,10 @@ class TempParquet:
         """Compute how many rows a row group has."""
         return max(1, self._limit // max(1, row_bytes(fields)))
 
-    def write(
-        self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int = 1
-    ) -> ParquetFile:
-        """Write these columns of `batches` to a file of their own, parsed from the input `origin`.
+    def write(self, batches: Iterable[pa.RecordBatch], fields: Sequence[Field], origin: Input) -> ParquetFile:
+        """Write these columns of `batches`, cast to their types, to a file of their own, parsed from `origin`.
 
-        Args:
-            batches: the rows, in types that are those of the fields or can be cast to them.
-            fields: the columns.
-            origin: the file that was named.
-            first_row: the number of its first row there, for messages.
-
-        Raises:
-            SchemaMismatch: a value does not fit the type of its field.
-
-        Memory: one row group on the host.
+        At most one row group is in memory.
         """
         path = self.folder / f"{uuid.uuid4().hex}.parquet"
         group_rows = self.group_rows(fields)
@@ -129,21 +105,15 @@ class TempParquet:
         try:
             options: dict[str, Any] = {"use_dictionary": strings, "dictionary_pagesize_limit": GROUP_BYTES}
             with writing_scratch(path.parent), pq.ParquetWriter(path, schema, **options) as writer:
-                gathered: list[pa.RecordBatch] = []
-                rows = 0
-                for batch in batches:
-                    gathered.append(batch)
-                    rows += batch.num_rows
-                    if rows >= group_rows:
-                        writer.write_table(
-                            _cast_rows(gathered, fields, origin, first_row, schema), row_group_size=group_rows
-                        )
-                        first_row += rows
-                        gathered, rows = [], 0
-                if rows:
-                    writer.write_table(
-                        _cast_rows(gathered, fields, origin, first_row, schema), row_group_size=group_rows
-                    )
+                gathered, rows, first_row = list[pa.RecordBatch](), 0, 1
+                for batch in chain(batches, [None]):
+                    if batch is not None:
+                        gathered.append(batch)
+                        rows += batch.num_rows
+                    if rows >= group_rows or (batch is None and rows):
+                        table = _cast_rows(gathered, fields, origin, first_row, schema)
+                        writer.write_table(table, row_group_size=group_rows)
+                        gathered, rows, first_row = [], 0, first_row + rows
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -220,14 +190,8 @@ def make_subset_error() -> BadConfig:
     )
 
 
-class DerivedSource:
-    """Base class of sources whose rows are computed from all input files together.
-
-    Args:
-        schema: the columns.
-        made_by: see `Source`.
-        inputs: what the rows are made of; see `Source.inputs`.
-    """
+class DerivedSource(Source):
+    """Base class of sources whose rows are computed from all input files together; see `Source` for the arguments."""
 
     def __init__(self, schema: Schema, made_by: str | None, inputs: dict[str, str] | None) -> None:
         self.schema, self.made_by, self._inputs = schema, made_by, inputs
@@ -236,37 +200,18 @@ class DerivedSource:
         self.reads = ReadCounter()
 
     def inputs(self) -> dict[str, str] | None:
-        """Return the input files of the rows; see `Source.inputs`."""
+        """Return the input files of the rows."""
         return self._inputs
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         """Raise: the rows are computed from all input files together."""
         raise make_subset_error()
 
-    def files_of(self, partition: Partition) -> list[str]:
-        """Return no files: a partition has none in particular."""
-        return []
-
-    def bounds(self, span: RowRange, name: str) -> Bounds | None:
-        """Return None: bounds are unknown before reading."""
-        return None
-
-    def null_count(self, name: str) -> int | None:
-        """Return 0 if the field has no missing values; else None, unknown before reading."""
-        return None if self.schema[name].nullable else 0
-
 
 class SpillSource(DerivedSource):
-    """Source of rows in temporary files.
+    """Source of rows in temporary files of the same columns, by number, whose folder `spool` it keeps alive."""
 
-    Args:
-        files: the files, all of the same columns, by number.
-        partitions: of their row groups.
-        schema: the columns.
-        made_by: see `Source`.
-        inputs: what the rows were made of; see `Source.inputs`.
-        spool: the folder of the files, kept alive as long as the source.
-    """
+    partitions: Sequence[Partition] = ()
 
     def __init__(
         self,
@@ -281,11 +226,7 @@ class SpillSource(DerivedSource):
         self.partitions, self._files, self._spool = partitions, files, spool
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read columns of a partition; see `Source.read`.
-
-        Raises:
-            BadFile: a temporary file is gone or damaged, or this process does not see its folder.
-        """
+        """Read columns of a partition; see `Source.read`."""
         self._spool.check()
         names = [item.name for item in fields]
         by_file = [(self._files[number], list(own)) for number, own in groupby(partition.spans, attrgetter("file"))]
@@ -312,10 +253,8 @@ class SpillSource(DerivedSource):
 
     def _stored_bytes(self, partition: Partition, num_columns: int) -> int:
         """Estimate the bytes read: each file's size in proportion to the rows and columns."""
-        total = 0.0
-        for span in partition.spans:
-            file = self._files[span.file]
-            total += file.num_bytes * span.num_rows / file.num_rows
+        files = [(self._files[span.file], span.num_rows) for span in partition.spans]
+        total = sum(file.num_bytes * num_rows / file.num_rows for file, num_rows in files)
         return int(total) * num_columns // max(1, len(self.schema))
 
 

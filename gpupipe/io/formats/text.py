@@ -7,7 +7,7 @@ import logging
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,19 +24,12 @@ from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
-from gpupipe.io.relational.text_file import TextFile, open_text
-from gpupipe.io.relational.text_values import BLOCK_BYTES, DIRECTIVE, Column
+from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, TextFile, open_text
 from gpupipe.io.stores.find_files import Input, PathLike, find_files
 from gpupipe.io.stores.remote_file import StorageOptions
-from gpupipe.schema import DTYPES, LISTS, Schema
+from gpupipe.schema import DTYPES, LISTS
 from gpupipe.support.text import as_list
-from gpupipe.support.validation import (
-    check_dtypes,
-    check_instance,
-    check_integer,
-    check_name,
-    check_names,
-)
+from gpupipe.support.validation import check_dtypes, check_instance, check_integer, check_name, check_names
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _log = logging.getLogger("gpupipe")
@@ -72,10 +65,11 @@ def read_csv(
     are inferred on the host, from the first 8 MiB of the first file, of a column that is empty there from where its
     values begin, and hold for all: a later value that does not fit is an error, never a changed type. Rows and quotes
     are as pandas reads them: blank lines are no rows, and quotes protect delimiters, line breaks and, doubled, quotes.
+    For what is not said here see `read_parquet`.
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.csv` below it), or a URL that fsspec knows; packed
-            ones too (`.gz`, `.zst`). Folders named `key=value` become columns.
+            ones too (`.gz`, `.zst`).
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
@@ -84,15 +78,15 @@ def read_csv(
         skip_rows: lines to leave out at the beginning of each file.
         comment: what a line that is left out begins with.
         decimal: the decimal point of numbers.
-        thousands: the separator between the digits of numbers, which is removed.
+        thousands: the separator that is removed behind digits of numbers, before the decimal point.
         null_values: texts that mean a missing value, in columns of any type, quoted or not.
         timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC,
             which `Dataset.conversions` notes.
         on_mismatch: what is done about a file with other columns than the first, or with a value that does not fit its
-            column; see `read_parquet`. With `"cast"` values still have to fit.
-        on_bad: what is done about a file that cannot be read, in any row; see `read_parquet`.
-        storage_options: for the file system of a URL; see `read_parquet`.
-        partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
+            column; with `"cast"` values still have to fit.
+        on_bad: what is done about a file that cannot be read, in any row.
+        storage_options: for the file system of a URL.
+        partition_bytes: decoded bytes of a partition.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset returns.
 
     Raises:
@@ -122,16 +116,21 @@ def read_csv(
     check_instance("read_csv", Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
     check_dtypes("read_csv", DTYPES, asked)
+    try:
+        codec = codecs.lookup(encoding).name
+    except LookupError as cause:
+        expected, remedy = "one that Python knows", "encoding='latin-1'"
+        raise BadConfig("read_csv", "no such encoding", got=encoding, expected=expected, remedy=remedy) from cause
     form = CsvForm(
-        delimiter,
-        None if names is None else as_list(names),
-        as_list(null_values),
-        as_list(timestamp_formats),
-        _find_codec(encoding),
-        comment,
-        skip_rows,
-        decimal,
-        thousands,
+        delimiter=delimiter,
+        names=None if names is None else as_list(names),
+        null_values=as_list(null_values),
+        timestamp_formats=as_list(timestamp_formats),
+        encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
+        comment=comment,
+        skip_rows=skip_rows,
+        decimal=decimal,
+        thousands=thousands,
     )
     parser = _CsvParser(form, asked, columns, on_mismatch, on_bad, partition_bytes, backend)
     _check_form(form, get_executor().resolve(backend))
@@ -151,25 +150,23 @@ def read_json(
 ) -> Dataset:
     r"""Open JSON Lines files, an object per line, as one table.
 
-    The files are parsed here, once, by Polars (on a GPU by cuDF, through Polars' plan; not yet run on one), into
-    temporary Parquet files that are removed with the dataset; every later pass reads those. Columns and types that are
-    not given are those of the first 8 MiB of the first file, and of a key that is null there those of its first values:
-    a key that is not there in some line is a missing value, a later value that does not fit or a later key that is new
-    is an error. Objects in objects, and lists of any kind, are
-    columns that are carried.
+    Files are parsed as by `read_csv`. Columns and types that are not given are those of the first 8 MiB of the first
+    file, and of a key that is null there those of its first values: a key that is not there in some line is a missing
+    value, a later value that does not fit or a later key that is new is an error. Objects in objects, and lists of any
+    kind, are columns that are carried. For what is not said here see `read_parquet`.
 
     Args:
         path: a file, a list of files, a pattern, a folder (all `*.jsonl`, `*.ndjson` and `*.json` below it), or a URL
-            that fsspec knows; compressed ones too (`.gz`, `.zst`). Folders named `key=value` become columns.
+            that fsspec knows; compressed ones too (`.gz`, `.zst`).
         columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in
             the first lines.
-        on_mismatch: what is done about a file with other columns or types than the first; see `read_parquet`. With
-            `"cast"` new keys are left out; values still have to fit.
-        on_bad: what is done about a file that cannot be read, in any line; see `read_parquet`.
-        storage_options: for the file system of a URL; see `read_parquet`.
-        partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
+        on_mismatch: what is done about a file with other columns or types than the first; with `"cast"` new keys are
+            left out, and values still have to fit.
+        on_bad: what is done about a file that cannot be read, in any line.
+        storage_options: for the file system of a URL.
+        partition_bytes: decoded bytes of a partition.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset returns.
 
     Raises:
@@ -178,8 +175,7 @@ def read_json(
         SchemaMismatch: a value does not fit its column's type, or a key is new; names file, row and column.
         ColumnNotFound, BadConfig: an argument names no column or no type.
 
-    Memory: what Polars' streaming engine takes, some hundred MiB; the whole table on disk, in Parquet. Text that is
-        packed or in a store is on disk too while it is parsed.
+    Memory: as `read_csv`.
 
     Example:
         >>> import tempfile, pathlib, gpupipe as gp
@@ -198,56 +194,31 @@ def read_json(
     return parser.read(path, _JSON_SUFFIXES, storage_options)
 
 
-def _find_codec(encoding: str) -> str:
-    try:
-        name = codecs.lookup(encoding).name
-    except LookupError as cause:
-        raise BadConfig(
-            "read_csv", "no such encoding", got=encoding, expected="one that Python knows", remedy="encoding='latin-1'"
-        ) from cause
-    return "utf-8" if name in ("utf-8", "utf-8-sig", "ascii") else name
-
-
 def _check_form(form: CsvForm, backend: str) -> None:
+    def refuse(problem: str, got: object, expected: str, remedy: str) -> BadConfig:
+        return BadConfig("read_csv", problem, got=got, expected=expected, remedy=remedy)
+
     marks = {"delimiter": form.delimiter, "decimal": form.decimal, "thousands": form.thousands}
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or len(mark.encode()) != 1 or mark in '"\r\n'):
-            raise BadConfig(
-                "read_csv",
-                f"{name} is no single character",
-                got=mark,
-                expected="one ASCII character, no quotation mark and no line break",
-                remedy=f"{name}=','",
-            )
+            expected = "one ASCII character, no quotation mark and no line break"
+            raise refuse(f"{name} is no single character", mark, expected, f"{name}=','")
     if form.decimal == form.thousands:
-        raise BadConfig(
-            "read_csv",
-            "decimal and thousands are the same",
-            got=form.decimal,
-            expected="two characters",
-            remedy="decimal=',', thousands='.'",
-        )
-    own, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
-    unknown = [one for one in form.timestamp_formats if "%" in re.sub(own, "", one)]
-    if unknown:
-        raise BadConfig(
-            "read_csv",
-            f"timestamp_formats has a directive that {library} does not know",
-            got=unknown[0],
-            expected="%Y %m %d %H %I %M %S %f %y %j %p %z"
-            + ("" if backend == "gpu" else " %b %B %a %A %e %k %l %.f %T %R %F %D and the others of strftime, but %Z"),
-            remedy=("backend='cpu', or " if backend == "gpu" else "") + "the column as text by dtypes=",
-        )
-    if "" not in form.null_values and backend == "gpu":
-        raise BadConfig(
-            "read_csv",
-            "null_values leaves out '', which cuDF always takes for a missing value",
-            got=list(form.null_values),
-            expected="'' among them",
-            remedy="backend='cpu', or null_values=['', ...]",
-        )
+        remedy = "decimal=',', thousands='.'"
+        raise refuse("decimal and thousands are the same", form.decimal, "two characters", remedy)
     if form.comment == "":
-        raise BadConfig("read_csv", "comment is empty", got="", expected="what comments begin with", remedy="'#'")
+        raise refuse("comment is empty", "", "what comments begin with", "'#'")
+    own, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
+    if unknown := [one for one in form.timestamp_formats if "%" in re.sub(own, "", one)]:
+        expected, remedy = "%Y %m %d %H %I %M %S %f %y %j %p %z", "the column as text by dtypes="
+        if backend == "gpu":
+            remedy = f"backend='cpu', or {remedy}"
+        else:
+            expected += " %b %B %a %A %e %k %l %.f %T %R %F %D and the others of strftime, but %Z"
+        raise refuse(f"timestamp_formats has a directive that {library} does not know", unknown[0], expected, remedy)
+    if "" not in form.null_values and backend == "gpu":
+        problem, remedy = "null_values leaves out '', which cuDF always takes for a missing value", "['', ...]"
+        raise refuse(problem, list(form.null_values), "'' among them", f"backend='cpu', or null_values={remedy}")
 
 
 class _Parser(ABC):
@@ -286,9 +257,8 @@ class _Parser(ABC):
                     return written
 
                 files = open_all(inputs, parse, self._admission, at_once=1)
-            source = FileSource(
-                files, columns=self._chosen, limit=self._limit, policy=self._admission, spool=self._spool
-            )
+            limit, policy, spool = self._limit, self._admission, self._spool
+            source = FileSource(files, columns=self._chosen, limit=limit, policy=policy, spool=spool)
         except BaseException:
             self._spool.remove()
             raise
@@ -304,11 +274,12 @@ class _Parser(ABC):
         """Write columns of a file to a temporary file, and record how their values were converted."""
         target = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
         try:
-            found = file.write(columns, target, self._spool.group_rows(_read(columns)[0]))
+            fields = map_schema(pa.schema([(name, column.kind) for name, column in columns.items()]))[0]
+            found = file.write(columns, target, self._spool.group_rows(fields))
         except BaseException:
             target.unlink(missing_ok=True)
             raise
-        read = _read(found)[1]
+        read = map_schema(pa.schema([(name, column.kind) for name, column in found.items()]))[1]
         for name, column in found.items():
             kind, reading = read[name]
             change = _NO_VALUE if pa.types.is_null(column.kind) else reading.change
@@ -339,11 +310,16 @@ class _CsvParser(_Parser):
             file = CsvFile(one.path, text, form, folder, self._engine)
             first = self._first or (one.path, file.names)
             columns = columns or self._infer(file, one)
-            for difference in _find_differences(first, one.path, file.names, list(columns), whole=self._chosen is None):
+            missing = [name for name in columns if name not in file.names]
+            added = [name for name in file.names if name not in first[1]] if self._chosen is None else []
+            for name in (*missing, *added):
+                problem = f"column {name!r} is {'not there' if name in missing else 'not in ' + first[0]}"
                 if not self._admission.casts or not set(columns) & set(file.names):
-                    raise difference
-                if difference.problem.endswith(first[0]):  # what is not there shows in the file that is written
-                    self._admission.adapt(one.path, f"{difference.problem} and left out")
+                    expected = f"the columns of {first[0]}"
+                    remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
+                    raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
+                if name not in missing:  # what is not there shows in the file that is written
+                    self._admission.adapt(one.path, f"{problem} and left out")
             written, found = self._write(file, {name: columns[name] for name in columns if name in file.names}, one)
         self._first = first
         return written, columns | found
@@ -392,33 +368,10 @@ class _JsonParser(_Parser):
         found = {name: column for name, column in found.items() if name not in self._left_out}
         for name in self._chosen or ():
             if name in self._left_out:
-                raise SchemaMismatch(
-                    one.path,
-                    f"column {name!r}: {_EMPTY.change}",
-                    got=str(self._left_out[name]),
-                    expected="objects with keys in the first rows",
-                    remedy="columns= without it",
-                )
+                problem, got = f"column {name!r}: {_EMPTY.change}", str(self._left_out[name])
+                expected, remedy = "objects with keys in the first rows", "columns= without it"
+                raise SchemaMismatch(one.path, problem, got=got, expected=expected, remedy=remedy)
             if name not in found and name not in one.keys:
                 raise ColumnNotFound.among(one.path, name, [*found, *one.keys])
         names = [name for name in found if self._chosen is None or name in self._chosen] or [*found][:1]
         return {name: found[name] for name in names}
-
-
-def _read(columns: Mapping[str, Column]) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
-    return map_schema(pa.schema([(name, column.kind) for name, column in columns.items()]))
-
-
-def _find_differences(
-    first: tuple[str, list[str]], path: str, names: Sequence[str], columns: Sequence[str], *, whole: bool
-) -> Iterator[SchemaMismatch]:
-    missing = [name for name in columns if name not in names]
-    added = [name for name in names if name not in first[1]] if whole else []
-    for name in (*missing, *added):
-        yield SchemaMismatch(
-            path,
-            f"column {name!r} is {'not there' if name in missing else 'not in ' + first[0]}",
-            got=list(names),
-            expected=f"the columns of {first[0]}",
-            remedy="columns=[...] with what the files share, on_mismatch='cast' or 'skip'",
-        )

@@ -32,11 +32,10 @@ from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
 from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine
 from gpupipe.io.planning.partitions import Partition, row_bytes
-from gpupipe.io.planning.table import EVERYTHING, Mapped, Table
+from gpupipe.io.planning.table import EVERYTHING, Mapped, Table, identify_job, in_halves, run_partitions
 from gpupipe.io.relational.planned import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
-from gpupipe.io.run import in_halves, run_partitions
 from gpupipe.io.stores.find_files import check_folder_text, folder_name
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
 from gpupipe.schema import FLOATS, Schema, get_element_dtype
@@ -241,7 +240,7 @@ def _write_folder(
     The same call again after a crash goes on with the parts that have no record; on a folder that it has finished it
     writes parts for those input files only that are new. With `overwrite`, the files that the old manifest lists go.
     """
-    job, inputs, keys = dataset.job_id(options, files), dataset.source.inputs(), options.partition_by
+    job, inputs, keys = identify_job(dataset, options, files), dataset.source.inputs(), options.partition_by
     found = folder.find(overwrite=overwrite)
     before = found if not overwrite else None
     old = before.parts if before else ()
@@ -251,7 +250,7 @@ def _write_folder(
         if not new:
             folder.clean(before)
             return replace(before, notes=tuple(dataset.source.notes), num_done=len(old))
-        dataset = dataset.of_files(new)
+        dataset = replace(dataset, source=dataset.source.of_files(new))
     first = 1 + max(map(_number, old), default=-1)
     writer = _PartWriter(folder, options, backend, count_largest_partition(dataset), first)
     dataset = _cut_parts(dataset, options, files, backend)

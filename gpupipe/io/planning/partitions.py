@@ -1,16 +1,18 @@
-"""Partitions and sources of frames, and the count of what was read."""
+"""Partitions and sources of frames, statistics of their values, and the count of what was read."""
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cache
 from threading import Lock
 from types import ModuleType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,25 +22,33 @@ from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.device.probe import choose_backend, this_machine
 from gpupipe.cluster import default_threads
 from gpupipe.config import BACKENDS, settings
-from gpupipe.io.planning.statistics import Bounds
+from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
 from gpupipe.support.validation import check_choice, check_integer
 
 _HOST_BYTES, _MOST_DEVICE_BYTES = 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
-_log = logging.getLogger("gpupipe")
 _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
+_WIDTHS = {"string": 4, "timestamp": 8}
+_VARYING = 32  # a guess at the bytes of a struct, a map and the like; files tell more
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_log = logging.getLogger("gpupipe")
+
+Bounds: TypeAlias = tuple[Any, Any]
+"""The lowest and the highest present value of some rows, as rows are compared."""
+Condition: TypeAlias = tuple[str, str, Any]
+"""A column, a comparison and a constant, such as `("month", ">=", 10)`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Row range: consecutive rows of one file that are read together: a row group, a stripe, a record batch.
+    """Row range: rows of one file that are read together, of a row group, a stripe or a record batch, or a part of it.
 
     Args:
         file: the file's position among those that were found, the ones that are skipped too.
         group: the row group in that file.
         first_row: the first row's number in the file.
-        num_rows: how many; fewer than the row group has where a partition was halved.
+        num_rows: how many.
         first_id: the first row's identity; by default it follows from `file` and `first_row`.
     """
 
@@ -94,15 +104,13 @@ class Partition:
             >>> [part.num_rows for part in Partition(0, (RowRange(0, 0, 0, 4), RowRange(0, 1, 4, 1)), "").split_at(2)]
             [2, 3]
         """
-        left: list[RowRange] = []
-        right: list[RowRange] = []
+        left, right = list[RowRange](), list[RowRange]()
         for span in self.spans:
             taken = min(num_rows, span.num_rows)
-            left.append(span.piece(0, taken))
-            right.append(span.piece(taken, span.num_rows - taken))
+            left += [span.piece(0, taken)] if taken else []
+            right += [span.piece(taken, span.num_rows - taken)] if taken < span.num_rows else []
             num_rows -= taken
-        first, rest = (self.keep(span for span in spans if span.num_rows) for spans in (left, right))
-        return first, rest
+        return self.keep(left), self.keep(right)
 
     def row_ids(self, xp: ModuleType) -> Array:
         """Return a row id (uint64) per row, the same under any partitioning: file and row number in the file or table.
@@ -123,8 +131,8 @@ class FileNote:
 
     Args:
         file: its name; of a table in memory `"frame"` or `"stream"`.
-        action: of a file `"skipped"`, `"quarantined"` (skipped, and recorded in a file next to the output) or `"cast"`;
-            of a column `"converted"` or `"left out"`.
+        action: of a file `"skipped"`, `"quarantined"` (and recorded next to the output) or `"cast"`; of a column
+            `"converted"` or `"left out"`.
         reason: why, or the column's type and what becomes of it.
         column: its name, where it is about one.
     """
@@ -191,7 +199,7 @@ class ReadCounter:
 
 
 class Source(Protocol):
-    """Source of a Dataset: columns of known dtypes in partitions of whole spans, at least one partition."""
+    """Base class of a Dataset's sources: columns of known dtypes in partitions of whole spans, one at least."""
 
     schema: Schema
     left_out: Mapping[str, str]
@@ -226,9 +234,11 @@ class Source(Protocol):
 
     def inputs(self) -> dict[str, str] | None:
         """Return a stamp of each file by name, which changes with the file; None where rows come from elsewhere."""
+        return None
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         """Return the source with these of its files only, partitioned anew."""
+        return self
 
     def files_of(self, partition: Partition) -> list[str]:
         """List the files that contain a partition's rows; none for rows from elsewhere."""
@@ -236,24 +246,20 @@ class Source(Protocol):
 
 
 def partition_limit(partition_bytes: int | None, backend: str) -> int:
-    """Return the decoded bytes a partition may have: as requested, as configured, or by the backend's memory.
-
-    Raises:
-        BadConfig: less than one byte, or no such backend.
-    """
+    """Return the decoded bytes a partition may have: as requested, as configured, or by the backend's memory."""
     check_choice("read", BACKENDS, backend=backend)
-    if partition_bytes is None:
-        configured = settings()
-        kind = _resolve_backend(configured.backend if backend == "auto" else backend)
-        if configured.partition_bytes is not None:
-            return configured.partition_bytes
-        if kind == "gpu":
-            return _device_bytes()
-        # Each thread holds a partition as read, as transformed and as put out, and what is between.
-        shared, limit = 8 * default_threads(), configured.memory_limit
-        return min(_HOST_BYTES, limit // shared) if limit else _HOST_BYTES
-    check_integer("read", "[1, inf)", None, partition_bytes=partition_bytes)
-    return partition_bytes
+    if partition_bytes is not None:
+        check_integer("read", "[1, inf)", None, partition_bytes=partition_bytes)
+        return partition_bytes
+    configured = settings()
+    kind = _resolve_backend(configured.backend if backend == "auto" else backend)
+    if configured.partition_bytes is not None:
+        return configured.partition_bytes
+    if kind == "gpu":
+        return _device_bytes()
+    # Each thread holds a partition as read, as transformed and as put out, and what is between.
+    shared, limit = 8 * default_threads(), configured.memory_limit
+    return min(_HOST_BYTES, limit // shared) if limit else _HOST_BYTES
 
 
 @cache
@@ -264,8 +270,8 @@ def _resolve_backend(backend: str) -> str:
 @cache
 def _device_bytes() -> int:
     """Return a fraction of the smallest visible GPU's memory, 1 GiB at most; 1 GiB where the size is unavailable."""
-    known = [gpu.memory_total for gpu in this_machine().gpus if gpu.memory_total]
-    return min(max(min(known) // _DEVICE_SHARE, _HOST_BYTES), _MOST_DEVICE_BYTES) if known else _MOST_DEVICE_BYTES
+    least = min((gpu.memory_total for gpu in this_machine().gpus if gpu.memory_total), default=_MOST_DEVICE_BYTES << 5)
+    return min(max(least // _DEVICE_SHARE, _HOST_BYTES), _MOST_DEVICE_BYTES)
 
 
 def row_bytes(fields: Iterable[Field]) -> int:
@@ -285,11 +291,68 @@ def _width(dtype: str) -> int:
         except ValueError:  # of varying width
             return _VARYING
     element = get_element_dtype(dtype)
-    if element is not None:
-        return 8 + 10 * _width(element)
-    return _WIDTHS.get(dtype) or np.dtype(dtype).itemsize
+    return 8 + 10 * _width(element) if element is not None else _WIDTHS.get(dtype) or np.dtype(dtype).itemsize
 
 
-_WIDTHS = {"string": 4, "timestamp": 8}
-_VARYING = 32
-"""A guess at the bytes of a struct, a map and the like; files tell more."""
+def excludes(condition: Condition, bounds: Bounds, item: Field) -> bool:
+    """Return whether no value within `bounds` can satisfy the condition, so that its rows need not be read."""
+    _, sign, constant = condition
+    if sign == "in":
+        return all(excludes((item.name, "==", one), bounds, item) for one in constant)
+    try:
+        wanted = comparable(constant, item, "")
+    except BadConfig:
+        return False
+    low, high = bounds
+    match sign:
+        case "<":
+            return bool(low >= wanted)
+        case "<=":
+            return bool(low > wanted)
+        case ">":
+            return bool(high <= wanted)
+        case ">=":
+            return bool(high < wanted)
+        case "==":
+            return bool(wanted < low or wanted > high)
+    return False
+
+
+def comparable(value: Any, item: Field, where: str) -> Any:
+    """Convert a constant to the form in which the column's values compare: times to microseconds; else raise."""
+    if isinstance(value, np.generic):
+        value = (value.astype("datetime64[us]") if isinstance(value, np.datetime64) else value).item()
+    if item.dtype == "timestamp":
+        expected, example = "a date or a time, as text in ISO format or as datetime", "2013-10-01"
+        try:
+            moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        except ValueError:
+            moment = None
+        if isinstance(moment, date) and str(moment) != "NaT":
+            return microseconds(moment)
+    elif item.dtype == "string":
+        expected, example = "text", "M"
+        if isinstance(value, str):
+            return value
+    else:
+        expected, example = "a number", "10"
+        if isinstance(value, int | float) and not math.isnan(value):
+            return value
+    remedy = f"at={example if example == '10' else repr(example)}"
+    raise BadConfig(where, f"column {item.name!r} is {item.dtype}", got=value, expected=expected, remedy=remedy)
+
+
+def exactly(value: Any) -> Bounds | None:
+    """Return the bounds of rows that all have this value; None where it is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    compared = microseconds(value) if isinstance(value, date) else value
+    return compared, compared
+
+
+def microseconds(value: date) -> int:
+    """Convert a date or time to a stored timestamp: microseconds since 1970 in UTC; without a zone it is UTC."""
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1)

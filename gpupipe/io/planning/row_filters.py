@@ -16,10 +16,10 @@ from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import parse
 from gpupipe.expressions.tree import Constant, Span
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
-from gpupipe.io.planning.statistics import Condition
+from gpupipe.io.planning.partitions import Condition
 from gpupipe.io.stores.file_errors import make_lost_file_error
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
-from gpupipe.schema import FLOATS, INTEGERS, Schema
+from gpupipe.schema import FLOATS, INTEGERS
 from gpupipe.scratch import writing_scratch
 
 
@@ -43,10 +43,6 @@ class Where:
     """Filter for the rows where an expression is true; a missing result drops the row."""
 
     text: str
-
-    def check(self, schema: Schema) -> None:
-        """Raise unless the expression is a condition over columns of `schema`."""
-        parse(self.text, "filter").check_condition(schema)
 
     @property
     def reads(self) -> AbstractSet[str]:
@@ -80,25 +76,22 @@ class Between:
         return [(self.column, sign, bound) for sign, bound in bounds if bound is not None]
 
     def keep(self, frame: Frame, backend: Backend) -> Array:
-        column = backend.column(frame, self.column)
-        first, *rest = (
-            compare(sign, column, Constant(bound, _constant_dtype(column.dtype, bound), Span(0, 0)), backend).true
-            for _, sign, bound in self.conditions
-        )
-        return first & rest[0] if rest else first
-
-
-def _constant_dtype(dtype: str, bound: Any) -> str:
-    """Return the dtype of a bound as a constant: a fraction stays one even where the column has integers."""
-    return ("float64" if isinstance(bound, float) else "int64") if dtype in (*INTEGERS, *FLOATS) else dtype
+        column, found = backend.column(frame, self.column), None
+        for _, sign, bound in self.conditions:
+            dtype = column.dtype
+            if dtype in (*INTEGERS, *FLOATS):  # a fraction stays one even where the column has integers
+                dtype = "float64" if isinstance(bound, float) else "int64"
+            kept = compare(sign, column, Constant(bound, dtype, Span(0, 0)), backend).true
+            found = kept if found is None else found & kept
+        return found
 
 
 @dataclass(frozen=True)
 class RandomSplit:
-    """Random split: the rows whose 64 random bits satisfy `low <= bits < high`.
+    """Random split: the rows whose 64 random bits, drawn by `seed` and the row's identity, are in `low <= bits < high`.
 
     Args:
-        seed: 64 bits; the bits are a function of it and the row's identity.
+        seed: 64 bits.
         low: the least bits.
         high: None for 2^64.
         by: a column whose value takes the place of the row's identity.
@@ -136,11 +129,7 @@ class RandomSplit:
 class StratifiedSplit(RandomSplit):
     """Stratified random split: rows whose bits, drawn by row id, are between the bounds of their class in column `by`.
 
-    `low` and `high` are for a class that is not listed. All bounds are of the upper 63 bits.
-
-    Args:
-        classes: 64 bits of each class, ascending.
-        bounds: for each class the least bits, and those from which on a row is not kept.
+    `low` and `high` are for a class that is not listed. All bounds are of the upper 63 bits; `classes` are ascending.
     """
 
     classes: tuple[int, ...] = ()
@@ -182,13 +171,7 @@ class RowIdFilter:
 
     @classmethod
     def of(cls, ids: Iterable[Any], num_rows: int, made_by: str | None) -> Self:
-        """Write a list.
-
-        Args:
-            ids: arrays of identities, one behind the other in ascending order.
-            num_rows: how many identities there are.
-            made_by: see the class.
-        """
+        """Write `num_rows` identities, which come in arrays, one behind the other in ascending order."""
         spool = TempParquet(GROUP_BYTES)
         path = spool.folder / "rows.npy"
         with writing_scratch(spool.folder), path.open("wb") as file:

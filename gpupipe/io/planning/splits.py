@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from gpupipe.backend import Array, select
-from gpupipe.backend.columns import require_comparable_constant
+from gpupipe.backend.columns import require_comparable, require_comparable_constant
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.io.planning.partitions import comparable
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, draw_in_class
-from gpupipe.io.planning.statistics import comparable
-from gpupipe.io.planning.table import Table
-from gpupipe.io.run import run_partitions
+from gpupipe.io.planning.table import EVERYTHING, Table, run_partitions
 from gpupipe.schema import FLOATS, INTEGERS, Field
-from gpupipe.support.validation import check_integer, is_integer, is_number, is_sequence, parse_duration_us
+from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
 
-def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap: Any) -> None:
-    """Raise unless the arguments of `split` name exactly one way to do it, by one column."""
+def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, stratify: Any, gap: Any) -> None:
+    """Raise unless the arguments of a split name exactly one way to do it, by one column."""
     for name, column in (("by", by), ("stratify", stratify)):
         if not (column is None or isinstance(column, str)):
             raise BadConfig(
@@ -47,28 +46,14 @@ def check_call(by: str | None, at: Any, fraction: Any, stratify: str | None, gap
             expected="by= and at= (and gap=), or fraction= (and by= or stratify=)",
             remedy="split(by='time', at='2013-10-01') or split(fraction=0.8)",
         )
+    for name in filter(None, (by, stratify)):
+        table.require([name], where)
+        require_comparable(table.schema.select(name), where)
 
 
-def check_complete(item: Field, num_missing: int) -> None:
-    """Raise where a value is missing, as its row would be on neither side of a cut."""
-    if num_missing:
-        shown = item.name if item.name.isidentifier() else f"col({item.name!r})"
-        raise BadData(
-            f"split(by={item.name!r})",
-            f"a value is missing in {num_missing:,} {'row' if num_missing == 1 else 'rows'}, which belong to no part",
-            expected="a value in every row",
-            remedy=f'filter("notnull({shown})") before, to leave them out',
-        )
-
-
-def ranges(item: Field, at: Any, gap: Any = None) -> list[Between]:
-    """Return a range per part, cut at one value or at ascending ones; `gap` is excluded before each cut.
-
-    Raises:
-        BadConfig: values that do not ascend, or cannot be compared with the column's; a gap that is none.
-        SchemaMismatch: a time with an offset, of a column without a zone.
-    """
-    wanted = at if isinstance(at, list | tuple) else [at]
+def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]:
+    """Return a range per part, cut at one value or at ascending ones; `gap` is excluded before each cut."""
+    item, wanted = table.schema[by], at if isinstance(at, list | tuple) else [at]
     for one in wanted:
         require_comparable_constant(item, one, "split")
     cuts = [comparable(one, item, "split") for one in wanted]
@@ -79,13 +64,35 @@ def ranges(item: Field, at: Any, gap: Any = None) -> list[Between]:
     ends = cuts if gap is None else [cut - _width(gap, item) for cut in cuts]
     if any(low >= high for low, high in zip(cuts[:-1], ends[1:], strict=True)):
         raise BadConfig(
-            f"split(by={item.name!r}, gap=)",
+            f"split(by={by!r}, gap=)",
             "it leaves nothing between two cuts",
             got=gap,
             expected="less than lies between the values of at=",
             remedy="a smaller gap",
         )
-    return [Between(item.name, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
+    if num_missing := _count_missing(table, by):  # such a row would be on neither side of a cut
+        shown = by if by.isidentifier() else f"col({by!r})"
+        raise BadData(
+            f"split(by={by!r})",
+            f"a value is missing in {num_missing:,} {'row' if num_missing == 1 else 'rows'}, which belong to no part",
+            expected="a value in every row",
+            remedy=f'filter("notnull({shown})") before, to leave them out',
+        )
+    return [Between(by, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
+
+
+def _count_missing(table: Table, name: str) -> int:
+    """Count a column's missing values: from the files' footers, or else by one pass over it."""
+    if not table.schema[name].nullable:
+        return 0
+    known = table.source.null_count(name) if table.query == EVERYTHING else None
+    if known is not None:
+        return known
+    backend, total = select(table.backend), 0
+    for partition in table.partitions:
+        missing = backend.column(table.read(partition, [name], backend), name).missing(backend.xp)
+        total += 0 if missing is None else int(missing.sum())
+    return total
 
 
 def _width(gap: Any, item: Field) -> int | float:
@@ -96,47 +103,28 @@ def _width(gap: Any, item: Field) -> int | float:
     elif item.dtype in (*INTEGERS, *FLOATS) and is_number(gap):
         width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
-        times = "a timedelta, or text such as '7 days' or '36 hours'"
-        raise BadConfig(
-            f"split(by={item.name!r}, gap=)",
-            f"no width of values of {item.dtype}",
-            got=gap,
-            expected=times if item.dtype == "timestamp" else "a number above 0",
-            remedy="gap='7 days'" if item.dtype == "timestamp" else "gap=1",
-        )
+        expected, remedy = "a number above 0", "gap=1"
+        if item.dtype == "timestamp":
+            expected, remedy = "a timedelta, or text such as '7 days' or '36 hours'", "gap='7 days'"
+        problem = f"no width of values of {item.dtype}"
+        raise BadConfig(f"split(by={item.name!r}, gap=)", problem, got=gap, expected=expected, remedy=remedy)
     return width
 
 
-def draw_parts(shares: Sequence[float], seed: int, level: int, by: str | None) -> list[RandomSplit]:
-    """Return one random split per part; together they contain every row once.
-
-    Args:
-        shares: of each part, as `get_fractions` gives them.
-        seed: any integer.
-        level: how many draws were made before on the same rows: a draw from a drawn part must not repeat it.
-        by: the column whose value is drawn instead of the row.
-    """
+def draw_parts(
+    table: Table, shares: Sequence[float], seed: int, by: str | None, stratify: str | None
+) -> Sequence[RandomSplit]:
+    """Return one random split per part, by rows or by the values of a column; together they have every row once."""
+    # A draw from a drawn part must not repeat the draw before.
+    own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
+    if stratify is not None:
+        return _stratify_parts(table, stratify, shares, own)
     cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
-    own = int(splitmix64(seed, np.array([level]))[0])
     return [RandomSplit(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
 
 
-def folds(n_splits: int) -> list[float]:
-    """Return the fractions of `n_splits` equal parts.
-
-    Raises:
-        BadConfig: fewer than two.
-    """
-    check_integer("kfold", "[2, 1000]", n_splits=n_splits)
-    return [1 / n_splits] * int(n_splits)
-
-
 def get_fractions(fraction: float | Sequence[float]) -> list[float]:
-    """Return the fraction of each part.
-
-    Raises:
-        BadConfig: shares that are not positive or do not sum to 1.
-    """
+    """Return the fraction of each part; raise for shares that are not positive or do not sum to 1."""
     given: Any = fraction
     told: list[Any] = [given, 1 - given] if is_number(given) else list(given) if is_sequence(given) else [None]
     shares = [float(share) if is_number(share) else math.nan for share in told]
@@ -155,25 +143,16 @@ _BINS = 1 << 12  # a first look counts rows by class and the upper 12 bits, a se
 _NEVER = 1 << 63  # beyond all bits
 _MOST_CLASSES = 10_000  # whose bins take 320 MB
 
-_Table: TypeAlias = dict[int, Any]  # by class: counts of its bins, or the bits of some of its rows
 
+def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], own: int) -> list[StratifiedSplit]:
+    """Return a random split per part, each with its exact fraction of the rows of every class, in two passes.
 
-def stratify_parts(dataset: Table, column: str, shares: Sequence[float], seed: int) -> list[StratifiedSplit]:
-    """Return a random split per part, each with its exact fraction of the rows of every class.
-
-    The rows of a class are put in order by bits drawn by `seed` and a row's identity, and cut where the shares are.
-
-    Raises:
-        BadConfig: there are more than 10,000 classes.
-
-    Memory: 32 KiB per class; two passes over the column.
+    The rows of a class are put in order by bits drawn by `own` and a row's identity, and cut where the shares are.
     """
     backend = get_executor().resolve(dataset.backend)
-    own = int(splitmix64(seed, np.array([dataset.query.num_draws]))[0])
-    nothing: _Table = {}
-    counted = nothing
+    counted: dict[int, Any] = {}
     for table in run_partitions(partial(_counts, column, own, backend), dataset, backend, "split"):
-        counted = _add_tables(counted, table)
+        counted = counted | {key: counted.get(key, 0) + counts for key, counts in table.items()}
         _check_few(len(counted), column)
     ends = {key: np.cumsum(counts) for key, counts in sorted(counted.items())}
     upto = np.cumsum(shares)[:-1]
@@ -187,20 +166,19 @@ def stratify_parts(dataset: Table, column: str, shares: Sequence[float], seed: i
     }
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
     looked = run_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split")
-    found = reduce(_together, looked, nothing)
-    edges = [[0, *_cuts(ranks[key], bins[key], below, found[key]), _NEVER] for key, below in ends.items()]
-    whole = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
-    return [
-        StratifiedSplit(
-            own,
-            whole[part],
-            whole[part + 1],
-            column,
-            classes=tuple(ends),
-            bounds=tuple((edge[part], edge[part + 1]) for edge in edges),
-        )
-        for part in range(len(shares))
+    found: dict[int, list[Any]] = {}
+    for some in looked:
+        for key, bits in some.items():
+            found.setdefault(key, []).append(bits)
+    edges = [
+        [0, *_cuts(ranks[key], bins[key], below, np.concatenate(found[key])), _NEVER] for key, below in ends.items()
     ]
+    whole = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
+    parts = []
+    for part, (low, high) in enumerate(pairwise(whole)):
+        bounds = tuple((edge[part], edge[part + 1]) for edge in edges)
+        parts.append(StratifiedSplit(own, low, high, column, classes=tuple(ends), bounds=bounds))
+    return parts
 
 
 def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
@@ -225,7 +203,7 @@ def _draw(column: str, seed: int, backend_name: str, part: Table) -> tuple[Any, 
     return backend.to_host(classes), place, bits, (bits >> np.uint64(51)).astype("int64")
 
 
-def _counts(column: str, seed: int, backend_name: str, part: Table) -> _Table:
+def _counts(column: str, seed: int, backend_name: str, part: Table) -> dict[int, Any]:
     """Count the rows of one partition by class and bin."""
     classes, place, _, upper = _draw(column, seed, backend_name, part)
     backend = select(backend_name)
@@ -234,7 +212,7 @@ def _counts(column: str, seed: int, backend_name: str, part: Table) -> _Table:
     return dict(zip(classes.tolist(), backend.to_host(table).reshape(-1, _BINS), strict=True))
 
 
-def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Table) -> _Table:
+def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Table) -> dict[int, Any]:
     """Return the bits of the rows of one partition in bins to cut, by class."""
     classes, place, bits, upper = _draw(column, seed, backend_name, part)
     backend, keys = select(backend_name), classes.tolist()
@@ -254,11 +232,3 @@ def _check_few(num_classes: int, column: str) -> None:
             expected="a column of classes",
             remedy=f"by={column!r} to keep equal values together, or a column of coarser classes",
         )
-
-
-def _add_tables(left: _Table, right: _Table) -> _Table:
-    return left | {key: left[key] + counts if key in left else counts for key, counts in right.items()}
-
-
-def _together(left: _Table, right: _Table) -> _Table:
-    return left | {key: np.concatenate([left[key], bits]) if key in left else bits for key, bits in right.items()}

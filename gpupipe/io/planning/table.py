@@ -1,22 +1,31 @@
-"""Table: a source of partitions, a schema, and a query of selections and functions; the base of `Dataset`."""
+"""Table: a source, a schema and a query of selections and functions, the base of `Dataset`; passes over partitions."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar
 
+from tqdm import tqdm
+
 from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.io.planning.partitions import Partition, RowRange, Source
+from gpupipe.backend.device.host_memory import is_out_of_memory
+from gpupipe.cluster import get_executor
+from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
+from gpupipe.io.planning.partitions import Condition, Partition, RowRange, Source, excludes
 from gpupipe.io.planning.row_filters import Between, RandomSplit, RowIdFilter, Selection, StratifiedSplit
-from gpupipe.io.planning.statistics import Condition, excludes
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list
+from gpupipe.step import IN_STEP
+from gpupipe.support.text import as_list, format_count
 
 FrameFunction: TypeAlias = Callable[..., Frame]
+Tell: TypeAlias = Callable[[str], None]
+Result = TypeVar("Result")
+_log = logging.getLogger("gpupipe")
 
 
 @dataclass(frozen=True)
@@ -67,11 +76,6 @@ class Query:
     def own(self) -> frozenset[str]:
         """The columns that come out in memory nobody else references; selections may return their input or copy it."""
         return next((stage.own for stage in reversed(self.stages) if isinstance(stage, Mapped)), frozenset())
-
-    @property
-    def keeps_columns(self) -> bool:
-        """Whether the columns are still the source's."""
-        return not any(isinstance(stage, Mapped) for stage in self.stages)
 
     def identity(self) -> str | None:
         """Return an id of this query, equal in any process; None where a function has no name."""
@@ -200,54 +204,9 @@ class Table:
         fields = [item for item in self.source.schema if item.name in wanted]
         return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
 
-    def parts(self) -> Iterator[Self]:
-        """Yield a dataset for each partition, which holds no more of the source than it needs."""
-        for partition in self.partitions:
-            yield self.of_partitions([partition])
-
     def of_partitions(self, partitions: Sequence[Partition]) -> Self:
         """Return the rows of these partitions only, which are this dataset's own or pieces of them."""
         return replace(self, source=self.source.only(partitions))
-
-    def of_files(self, names: AbstractSet[str]) -> Self:
-        """Return the rows of these files only."""
-        return replace(self, source=self.source.of_files(names))
-
-    def job_id(self, *options: object) -> str | None:
-        """Return an id of this table's computation, without its files; None where a function has no name."""
-        query, made_by = self.query.identity(), self.source.made_by
-        if query is None or made_by is None:
-            return None
-        facts = repr((made_by, query, self.schema.to_json(), [item.dtype for item in self.source.schema], options))
-        return hashlib.sha256(facts.encode()).hexdigest()
-
-    def map_frames(
-        self,
-        function: FrameFunction,
-        schema: Schema,
-        reads: str | Sequence[str],
-        *,
-        keeps_rows: bool = False,
-        backend: str | None = None,
-        identity: Callable[[], str | None] = lambda: None,
-        draws_rows: bool = False,
-        own: Iterable[str] = (),
-    ) -> Self:
-        """Return a dataset whose partitions are `function(frame, backend)` of this one's.
-
-        Args:
-            function: from a coded frame to a coded frame with the columns of `schema`; a pure map over rows.
-            schema: the new dataset's columns.
-            reads: the columns the function is given.
-            keeps_rows: whether as many rows come out as go in, so that they need not be counted.
-            backend: the new dataset's own; this one's by default.
-            identity: gives what tells the function apart from any other, so that a job can be resumed.
-            draws_rows: whether it has a third argument, the identities (uint64) of the rows that the index counts.
-            own: the columns that come out in memory nobody else holds, which need no copy for a user.
-        """
-        self.require(reads, "map_frames")
-        query = self.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(own)))
-        return replace(self, schema=schema, query=query, backend=backend or self.backend)
 
     def require(self, names: str | Sequence[str], where: str) -> None:
         """Raise an error that names `where` unless all of `names` are columns; see `select`."""
@@ -255,11 +214,12 @@ class Table:
         if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
             expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
             raise BadConfig(where, "not names of columns", got=given, expected=expected, remedy=remedy)
-        for name in as_list(given):
-            if not isinstance(name, str):
-                raise ColumnNotFound.among(where, name, self.columns)
-        for name in (name for name in as_list(names) if name not in self.schema):
-            if name in self.source.left_out and self.query.keeps_columns:
+        wanted: list[Any] = as_list(given)
+        for name in sorted(
+            (name for name in wanted if name not in self.columns), key=lambda name: isinstance(name, str)
+        ):
+            is_own = not any(isinstance(stage, Mapped) for stage in self.query.stages)
+            if is_own and isinstance(name, str) and name in self.source.left_out:
                 raise SchemaMismatch(
                     f"column {name!r}",
                     "it was left out, as no column here can hold such values",
@@ -275,3 +235,152 @@ class Table:
             if bounds is not None and excludes(condition, bounds, self.source.schema[condition[0]]):
                 return False
         return True
+
+
+def identify_job(table: Table, *options: object) -> str | None:
+    """Return an id of a table's computation, without its files; None where a function has no name."""
+    query, made_by = table.query.identity(), table.source.made_by
+    if query is None or made_by is None:
+        return None
+    facts = repr((made_by, query, table.schema.to_json(), [item.dtype for item in table.source.schema], options))
+    return hashlib.sha256(facts.encode()).hexdigest()
+
+
+def map_frames(
+    table: AnyTable,
+    function: FrameFunction,
+    schema: Schema,
+    reads: str | Sequence[str],
+    *,
+    backend: str | None = None,
+    own: Iterable[str] = (),
+    keeps_rows: bool = False,
+    identity: Callable[[], str | None] = lambda: None,
+    draws_rows: bool = False,
+) -> AnyTable:
+    """Return a table whose partitions are `function(frame, backend)` of this one's.
+
+    `schema` has the columns that come out; `backend` is the new table's own, this one's by default. For the other
+    arguments see `Mapped`.
+    """
+    table.require(reads, "map_frames")
+    query = table.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(own)))
+    return replace(table, schema=schema, query=query, backend=backend or table.backend)
+
+
+def run_partitions(
+    work: Callable[[AnyTable], Result], dataset: AnyTable, backend: str, title: str, *, whole: bool = False
+) -> Generator[Result]:
+    """Yield `work` of a dataset of one partition, for each, in order, by the executor in force.
+
+    A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
+    come one after the other: its kernels already use the whole device. Whoever may stop before the end closes it
+    (`contextlib.closing`), which ends what is under way.
+
+    Args:
+        work: sent to the workers of a cluster, with what it holds.
+        dataset: whose partitions are worked on.
+        backend: `"cpu"` or `"gpu"`.
+        title: of the progress bar.
+        whole: whether a partition gives one result, and `work` itself sees to what does not fit.
+
+    Raises:
+        PartitionFailed: around an error that is not one of ours; ours pass with a note.
+
+    Memory: at most one partition per worker at a time, and a few results.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> numbers = gp.from_frame(pd.DataFrame({"n": range(10)}), num_partitions=3)
+        >>> list(run_partitions(len, numbers, "cpu", "count"))
+        [3, 3, 4]
+    """
+    executor, parts = get_executor(), dataset.partitions
+    at_once = 1 if backend == "gpu" and executor.in_process else None
+    # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
+    function = partial(_on_source, _as_one if whole else in_halves, work, dataset.of_partitions([]))
+    results = executor.map(function, (dataset.source.only([part]) for part in parts), at_once=at_once)
+    for partition in tqdm(parts, title, disable=None, leave=False):
+        with _in_partition(partition):  # whatever becomes of its worker
+            found, halved = next(results)
+        for message in halved:
+            _log.warning(message)
+        yield from found
+
+
+def _on_source(
+    how: Callable[[Callable[[AnyTable], Result], AnyTable, Tell], Iterator[Result]],
+    work: Callable[[AnyTable], Result],
+    dataset: AnyTable,
+    source: Source,
+) -> tuple[list[Result], list[str]]:
+    """Return the results, and messages for the program to report, as a worker's log may be anywhere."""
+    halved: list[str] = []
+    return list(how(work, replace(dataset, source=source), halved.append)), halved
+
+
+def _as_one(work: Callable[[AnyTable], Result], part: AnyTable, _: Tell) -> Iterator[Result]:
+    (partition,) = part.partitions
+    with _in_partition(partition):
+        try:
+            found = work(part)
+        except Exception as cause:
+            if not is_out_of_memory(cause):
+                raise
+            raise PartitionFailed(
+                str(partition.description),
+                f"its {format_count(partition.num_rows, 'row')} are needed together, and memory does not suffice "
+                f"({cause})",
+                expected="partitions that fit in memory three times per worker",
+                remedy="a smaller partition_bytes where the files are read, or fewer workers",
+            ) from cause
+    yield found
+
+
+def in_halves(work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _log.warning) -> Iterator[Result]:
+    """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> def few(part):
+        ...     if len(part) > 3:
+        ...         raise MemoryError("no room")
+        ...     return len(part)
+        >>> list(in_halves(few, gp.from_frame(pd.DataFrame({"n": range(10)}))))
+        [2, 3, 2, 3]
+    """
+    (partition,) = part.partitions
+    with _in_partition(partition):
+        try:
+            found = [work(part)]
+        except Exception as cause:
+            if partition.num_rows < 2 or not is_out_of_memory(cause):
+                raise
+            found, reason = [], str(cause).partition("\n")[0] or type(cause).__name__
+    if found:
+        yield from found
+        return
+    rows = format_count(partition.num_rows, "row")
+    tell(f"{partition.description}: {rows} are too large for memory ({reason}), worked on in halves")
+    for half in partition.split_at(partition.num_rows // 2):
+        yield from in_halves(work, part.of_partitions([half]), tell)
+
+
+@contextmanager
+def _in_partition(partition: Partition) -> Iterator[None]:
+    """Name the partition in whatever fails inside: wrap an error that is not ours, add a note to one of ours."""
+    try:
+        yield
+    except GpupipeError as error:
+        note = f"in partition {partition.index}: {partition.description}"
+        if not isinstance(error, PartitionFailed) and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise
+    except Exception as error:
+        step = "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith(IN_STEP))
+        raise PartitionFailed(
+            str(partition.description),
+            f"partition {partition.index} failed{step} ({type(error).__name__}: {error})",
+            expected="a partition every step can work on",
+            remedy="the cause above, on this partition alone",
+        ) from error

@@ -14,7 +14,7 @@ import polars as pl
 from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.io.planning.table import AnyTable, Table
+from gpupipe.io.planning.table import AnyTable, Table, identify_job, map_frames
 from gpupipe.io.relational.join import cast_key, name_right_columns
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, collect_columns
@@ -203,15 +203,13 @@ def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
     attach = Attach(((side, added),), (*left.columns, *added))
 
     def identity() -> str | None:
-        job, inputs = right.job_id(), right.source.inputs()
+        job, inputs = identify_job(right), right.source.inputs()
         if job is None or inputs is None:  # rows in memory have no stamp
             return None
         return f"join_asof {hashlib.sha256(repr((job, sorted(inputs.items()), asof)).encode()).hexdigest()}"
 
     schema = Schema([*left.schema, *asof.made])
-    return left.map_frames(
-        attach, schema, left.columns, keeps_rows=True, backend=left.backend, identity=identity, draws_rows=True
-    )
+    return map_frames(left, attach, schema, left.columns, keeps_rows=True, identity=identity, draws_rows=True)
 
 
 def _cast_order_key(value: pl.Expr, dtype: str) -> pl.Expr:

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.relational.text_file import REWRITTEN, TextFile
-from gpupipe.io.relational.text_values import BLOCK_BYTES, Column, infer, invalidate, parse
+from gpupipe.io.relational.text_file import BLOCK_BYTES, REWRITTEN, Column, TextFile, infer, invalidate, parse
 from gpupipe.scratch import writing_scratch
 from gpupipe.support.text import format_count
 
@@ -48,11 +47,6 @@ class CsvForm:
     decimal: str
     thousands: str | None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether numbers have the format that Polars parses."""
-        return self.decimal == "." and self.thousands is None
-
     def number(self, text: pl.Expr) -> pl.Expr:
         """Rewrite numbers with a decimal point and without thousands separators."""
         if self.thousands:
@@ -65,50 +59,39 @@ class CsvForm:
 
 
 class _Survey(NamedTuple):
-    """Properties of a file's bytes."""
+    """Properties of a file's bytes.
+
+    Args:
+        num_rows: the rows that its line ends make, the header's included.
+        is_regular: whether Polars reads it as pandas does: no blank lines, no quotes within values, no line ends of old
+            Macs, and as many delimiters as the rows need.
+        has_signs: whether a value may begin with a plus sign, or with a zero before another digit.
+    """
 
     num_rows: int
-    """The rows that its line ends make, the header's included."""
     is_regular: bool
-    """Whether Polars reads it as pandas does: no blank lines, no quotes within values, no line ends of old Macs, and as
-    many delimiters as the rows need."""
     has_signs: bool
-    """Whether a value may begin with a plus sign, or with a zero before another digit."""
 
 
 class CsvFile(TextFile):
-    """CSV file whose rows have the same number of values.
-
-    Args:
-        path: what the caller named.
-        text: its text.
-        form: how it is written.
-        folder: for a copy, where Polars would read it otherwise than pandas.
-        backend: whose engine parses it.
+    """CSV file whose rows have the same number of values, copied to `folder` where Polars would read it otherwise.
 
     Attributes:
         names: its columns.
-
-    Raises:
-        BadFile: it is empty, or a row has too few or too many values.
-        SchemaMismatch: columns share a name.
     """
 
     def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str) -> None:
         super().__init__(path, text, backend, _CONTENT)
         self._form, self._copy = form, folder / REWRITTEN
         self._is_rewritten = False
-        self.names = list(form.names or self._header())
+        with text.open(encoding="utf-8-sig", newline="") as file:
+            self.names = list(form.names or next((row for row in self._rows(file) if row), []))
         if not self.names:  # all lines are comments
             raise self._empty(_CONTENT)
         if len(set(self.names)) != len(self.names):
-            raise SchemaMismatch(
-                path,
-                "columns share a name",
-                got=sorted({name for name in self.names if self.names.count(name) > 1}),
-                expected="unique names",
-                remedy="names=[...] with skip_rows=1, or another header row",
-            )
+            twice = sorted({name for name in self.names if self.names.count(name) > 1})
+            remedy = "names=[...] with skip_rows=1, or another header row"
+            raise SchemaMismatch(path, "columns share a name", got=twice, expected="unique names", remedy=remedy)
         self._survey = _survey_bytes(text, form.delimiter, len(self.names), each=backend == "gpu")
         if form.comment or not self._survey.is_regular:
             self._rewrite()
@@ -143,7 +126,7 @@ class CsvFile(TextFile):
 
     def _is_careful(self, columns: Mapping[str, Column]) -> bool:
         # A GPU's parser makes a value that is no number a missing one; of its casts it is an error.
-        if self._backend == "gpu" or not self._form.is_plain:
+        if self._backend == "gpu" or (self._form.decimal, self._form.thousands) != (".", None):
             return True
         whole = any(pa.types.is_integer(column.kind) and not column.is_asked for column in columns.values())
         return whole and self._survey.has_signs
@@ -163,11 +146,13 @@ class CsvFile(TextFile):
 
     def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
         if careful:
-            frame = self._texts(self.names)
-            return frame.select(self._parse_column(name, one) for name, one in columns.items()), self._backend
+            return self._texts(self.names).select(
+                self._parse_column(name, one) for name, one in columns.items()
+            ), self._backend
         schema = {name: _SCANNED.get(str(column.kind), pl.String) for name, column in columns.items()}
         given = self._markers()
-        frame = self._scan({name: schema.get(name, pl.String) for name in self.names}, given)
+        whole = {name: schema.get(name, pl.String) for name in self.names}
+        frame = pl.scan_csv(self._text, schema=whole, null_values=given, **self._options())
         later = [text for text in self._form.null_values if text not in given]
         parsed = []
         for name, column in columns.items():
@@ -197,9 +182,6 @@ class CsvFile(TextFile):
             text = self._form.number(text)
         return parse(text, column, strict=strict, on_gpu=strict and self._backend == "gpu").alias(name)
 
-    def _scan(self, schema: Mapping[str, Any], null_values: Sequence[str]) -> pl.LazyFrame:
-        return pl.scan_csv(self._text, schema=dict(schema), null_values=list(null_values), **self._options())
-
     def _options(self) -> dict[str, Any]:
         # Polars has each quotation mark within a header's name twice, as it is written.
         is_quoted = self._num_heads > 0 and any('"' in name for name in self.names)
@@ -216,7 +198,8 @@ class CsvFile(TextFile):
         return 0 if self._form.names else 1
 
     def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
-        return self._scan(dict.fromkeys(self.names, pl.String), self._form.null_values).select(names)
+        schema, null_values = dict.fromkeys(self.names, pl.String), list(self._form.null_values)
+        return pl.scan_csv(self._text, schema=schema, null_values=null_values, **self._options()).select(names)
 
     def _refuse_value(self, columns: Mapping[str, Column]) -> None:
         """Raise for the first value that does not fit its column; return if there is none."""
@@ -237,19 +220,19 @@ class CsvFile(TextFile):
         except pl.exceptions.PolarsError:
             return
         kind = columns[name].kind
+        remedy = "timestamp_formats=['%d/%m/%Y'], as the times are written"
+        if not pa.types.is_timestamp(kind):
+            suggested = "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"
+            if re.fullmatch("-?(0|[1-9][0-9]*)", value) and -(2**63) <= int(value) < 2**64:
+                suggested = "int64" if int(value) < 2**63 else "uint64"
+            remedy = f"dtypes={{{name!r}: {suggested!r}}}"
         raise SchemaMismatch(
             self._path,
             f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value",
             got=value,
             expected=f"{dtype_from_arrow(kind)}, as asked for or as the first values show",
-            remedy="timestamp_formats=['%d/%m/%Y'], as the times are written"
-            if pa.types.is_timestamp(kind)
-            else f"dtypes={{{name!r}: {_suggest_type(value)!r}}}",
+            remedy=remedy,
         )
-
-    def _header(self) -> list[str]:
-        with self._text.open(encoding="utf-8-sig", newline="") as file:
-            return next((row for row in self._rows(file) if row), [])
 
     def _rows(self, file: io.TextIOBase) -> Iterator[list[str]]:
         """Yield the rows without comments; a blank line is an empty row."""
@@ -280,8 +263,7 @@ class CsvFile(TextFile):
     def _rewrite(self) -> None:
         """Copy the rows with Python's csv reader, which is slower than Polars and accepts more dialects.
 
-        Raises:
-            BadFile: a row has too few or too many values.
+        A row with too few or too many values is a BadFile.
         """
         num_rows = 0
         with (
@@ -295,17 +277,16 @@ class CsvFile(TextFile):
                     continue
                 num_rows += 1
                 if len(row) != len(self.names):
-                    are_named = self._form.names is not None
-                    remedy = "quotes around values that hold the delimiter, or delimiter="
+                    source, remedy = "the first row", "quotes around values that hold the delimiter, or delimiter="
+                    if self._form.names:
+                        source = "names="
+                        remedy = f"names= with {len(row)} names; or {remedy}" if num_rows == 1 else remedy
                     raise BadFile(
                         self._path,
                         f"row {num_rows} has {format_count(len(row), 'value')}",
                         got=self._form.delimiter.join(row),
-                        expected=f"{format_count(len(self.names), 'value')}, as in "
-                        + ("names=" if are_named else "the first row"),
-                        remedy=f"names= with {format_count(len(row), 'name')}; or {remedy}"
-                        if are_named and num_rows == 1
-                        else remedy,
+                        expected=f"{format_count(len(self.names), 'value')}, as in {source}",
+                        remedy=remedy,
                     )
                 writer.writerow(row)
         self._text, self._is_rewritten = self._copy, True
@@ -314,13 +295,7 @@ class CsvFile(TextFile):
 def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _Survey:
     """Scan the bytes of a file for the cases in which Polars and pandas parse CSV differently.
 
-    Args:
-        path: the file.
-        delimiter: what separates values.
-        num_columns: how many values a row should have.
-        each: whether each row's delimiters are counted: a GPU's parser does not refuse rows that are too long.
-
-    Memory: an eighth of a MiB, and some arrays as long.
+    `each` says whether each row's delimiters are counted: a GPU's parser does not refuse rows that are too long.
     """
     num_rows = num_delimiters = 0
     is_regular, has_signs, is_inside = True, False, False
@@ -367,18 +342,8 @@ def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -
 def _find_last_end(text: bytes) -> int:
     """Find the end of the last complete row of the text; 0 if there is none."""
     array = np.frombuffer(text, np.uint8)
-    ends = array == _NEWLINE
-    if b'"' in text:
-        ends &= ~np.logical_xor.accumulate(array == _QUOTE)
-    places = np.flatnonzero(ends)
+    places = np.flatnonzero((array == _NEWLINE) & ~np.logical_xor.accumulate(array == _QUOTE))
     return int(places[-1]) + 1 if len(places) else 0
-
-
-def _suggest_type(value: str) -> str:
-    """Suggest a type that the rejected value fits."""
-    if re.fullmatch("-?(0|[1-9][0-9]*)", value):
-        return "int64" if -(2**63) <= int(value) < 2**63 else "uint64" if 0 <= int(value) < 2**64 else "string"
-    return "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"
 
 
 _SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

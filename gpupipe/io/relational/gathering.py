@@ -24,7 +24,7 @@ from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.spill import GROUP_BYTES, SpillFile, SpillSource, TempParquet, make_subset_error
 from gpupipe.io.planning.partitions import Partition, RowRange, Source, row_bytes
-from gpupipe.io.planning.table import EVERYTHING, Table
+from gpupipe.io.planning.table import EVERYTHING, Table, identify_job
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
 
@@ -68,7 +68,7 @@ class Origin:
 
 def build_origin(verb: str, tables: Sequence[Table], *options: object) -> Origin:
     """Build the origin of a verb's result from the tables that it reads."""
-    jobs = [table.job_id() for table in tables]
+    jobs = [identify_job(table) for table in tables]
     found = [table.source.inputs() for table in tables]
     inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
     facts = hashlib.sha256(repr((verb, jobs, options)).encode()).hexdigest()

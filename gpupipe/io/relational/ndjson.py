@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.relational.text_file import TextFile
-from gpupipe.io.relational.text_values import (
+from gpupipe.io.relational.text_file import (
     BLOCK_BYTES,
     INTEGERS,
     MOST_FLOAT32,
     NAIVE,
     Column,
+    TextFile,
     infer_text,
     infer_time,
     parse,
@@ -39,6 +39,12 @@ from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import refuse_packed
 
 _CHUNK = 1 << 17
+_QUOTE, _COLON, _N, _SPACE = b'":n '
+_LOOKED_AT = 50_000
+_LINE = 4096
+_ORDERED = 32
+_ROW = "⟨row⟩"
+_SOURCE = "as asked for or as the first values show"
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
 _WORDS = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
 _log = logging.getLogger("gpupipe")
@@ -67,12 +73,7 @@ class JsonFile(TextFile):
         self.left_out: AbstractSet[str] = set()
 
     def infer(self, asked: Mapping[str, str]) -> dict[str, Column]:
-        """Infer the columns and their types from the first `BLOCK_BYTES`; requested types take precedence.
-
-        Raises:
-            BadFile: a line is no object.
-            SchemaMismatch: the values of a column are of several types.
-        """
+        """Infer the columns and their types from the first `BLOCK_BYTES`; requested types take precedence."""
         head = self._block()
         try:
             return self._infer_columns(head, asked)
@@ -93,7 +94,11 @@ class JsonFile(TextFile):
             elif dtype == pl.String:
                 found[name] = infer_time(texts) or infer_text(texts)
             elif dtype == pl.List(pl.String):
-                found[name] = Column(pa.large_list(self._element(block, name)))
+                # Polars reads lists of large integers and floats as text, too.
+                lists = (one.get(name) or () for one in rows())
+                types = {type(leaf) for values in lists for leaf in values if leaf is not None}
+                number = pa.float64() if float in types else pa.uint64()
+                found[name] = Column(pa.large_list(number if types <= {int, float} else pa.large_string()))
             else:
                 found[name] = Column(_infer_type(dtype, partial(_iter_objects_at, rows, name)))
         return found
@@ -105,14 +110,6 @@ class JsonFile(TextFile):
             head = first + file.read(BLOCK_BYTES)
             rest = file.readline()
         return head[: head.rfind(b"\n") + 1] or head + rest if rest else head
-
-    def _element(self, head: bytes, name: str) -> pa.DataType:
-        """Infer the type of list elements that Polars reads as text, among them large integers and floats."""
-        lists = (one.get(name) or () for one in self._rows(head))
-        types = {type(leaf) for values in lists for leaf in values if leaf is not None}
-        if types <= {int, float}:
-            return pa.float64() if float in types else pa.uint64()
-        return arrow_type("string")
 
     def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
         engine = self._backend
@@ -134,7 +131,8 @@ class JsonFile(TextFile):
         return {each: found[each] for each in names if each in found and dtype_from_arrow(found[each].kind) is not None}
 
     def _repair(self, columns: Mapping[str, Column]) -> bool:
-        self._check_text(columns)
+        with self._text.open("rb") as file:
+            self._check_lines(file, columns)
         return False
 
     def _is_complete(self, target: Path, columns: Mapping[str, Column]) -> bool:
@@ -142,9 +140,7 @@ class JsonFile(TextFile):
 
         Polars makes text of a number where it expects text, and leaves out keys that the schema does not have.
         """
-        if not self._has_counts(_count_written(target, columns)):
-            self._check_text(columns)
-        return True
+        return self._has_counts(_count_written(target, columns)) or not self._repair(columns)
 
     def _has_counts(self, written: Mapping[str, tuple[int, int]]) -> bool:
         if self._is_whole:
@@ -160,17 +156,10 @@ class JsonFile(TextFile):
             for (keys, strings), (values, texts) in zip(found, doubtful.values(), strict=True)
         )
 
-    def _check_text(self, columns: Mapping[str, Column]) -> None:
-        with self._text.open("rb") as file:
-            self._check_lines(file, columns)
-
     def _check_lines(self, lines: Iterable[bytes], columns: Mapping[str, Column], *, is_first: bool = False) -> None:
         """Raise for the first line that is not an object, or has a value that does not fit its column.
 
-        Args:
-            lines: the lines.
-            columns: the columns.
-            is_first: whether there may be others, whose first values show what they are.
+        With `is_first` there may be other columns, whose first values show what they are.
         """
         first: dict[str, str] = {}
         times = {name: column for name, column in columns.items() if pa.types.is_timestamp(column.kind)}
@@ -271,13 +260,7 @@ def _get_scan_type(kind: pa.DataType) -> Any:
 
 
 def _infer_type(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataType:
-    """Convert a type that Polars inferred to Arrow; 128-bit integers become uint64.
-
-    Args:
-        dtype: of Polars.
-        objects: those among the values.
-        is_inside: whether the values are those of a key or a list within a column.
-    """
+    """Convert a type that Polars inferred to Arrow, given the objects among the values; int128 becomes uint64."""
     if isinstance(dtype, pl.Struct):
         below = {item.name: partial(_iter_objects_at, objects, item.name) for item in dtype.fields}
         kinds = {item.name: _infer_type(item.dtype, below[item.name], is_inside=True) for item in dtype.fields}
@@ -296,13 +279,9 @@ def _iter_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield a value and all values nested in it, without missing ones, each with its path."""
     if value is not None:
         yield path, value
-        inner = (
-            value.items()
-            if isinstance(value, dict)
-            else ((None, one) for one in value)
-            if isinstance(value, list)
-            else ()
-        )
+        inner: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
+        if isinstance(value, list):
+            inner = ((None, one) for one in value)
         for name, one in inner:
             yield from _iter_values(one, f"{path}.{name}")
 
@@ -347,9 +326,8 @@ def _parse_object(text: bytes) -> dict[str, Any]:
 
 
 def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
+    found, names = dict(pairs), [name for name, _ in pairs]
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
         raise ValueError(f"the key {max(names, key=names.count)!r} is there twice")
     return found
 
@@ -364,13 +342,8 @@ def _parse_finite(text: str) -> float:
 def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | None:
     """Count for each key its values and how many of them are text; None where the count may be wrong.
 
-    A quotation mark and a colon end a key anywhere, and any value that begins with an n is null.
-
-    Args:
-        path: the file.
-        names: the keys, quoted and escaped as in the file; None for all keys together.
-
-    Memory: an eighth of a MiB or a line, and some arrays as long.
+    The keys are quoted and escaped as in the file; None is for all together. A quotation mark and a colon end a key
+    anywhere, and any value that begins with an n is null.
     """
     found = np.zeros((1 if names is None else len(names), 2), np.int64)
     with path.open("rb") as file:
@@ -456,11 +429,3 @@ def _iter_leaves(
             yield from _iter_leaves(source.struct.field(item.name), item.type)
     elif is_list(kind):
         yield from _iter_leaves(source.explode(empty_as_null=False), kind.value_type, is_key=False)
-
-
-_QUOTE, _COLON, _N, _SPACE = b'":n '
-_LOOKED_AT = 50_000
-_LINE = 4096
-_ORDERED = 32
-_ROW = "⟨row⟩"
-_SOURCE = "as asked for or as the first values show"

@@ -23,14 +23,13 @@ from gpupipe.cluster import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, Span, value_as
-from gpupipe.io.formats.file_source import FileSource, holds
+from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
-from gpupipe.io.planning.table import EVERYTHING, Table
+from gpupipe.io.planning.table import EVERYTHING, Table, run_partitions
 from gpupipe.io.relational.gathering import Gathered, get_memory_limit
 from gpupipe.io.relational.planned import PlanSource
-from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
@@ -434,7 +433,7 @@ def _select_files(source: FileSource, fields: Sequence[Field]) -> dict[int, Parq
         return None
     if len(files) > _MOST_FILES or any(is_remote(file.stored.path) for file in files.values()):
         return None
-    alike = (holds(file, item.name) and _is_same(file, item) for file in files.values() for item in fields)
+    alike = (file.holds(item.name) and _is_same(file, item) for file in files.values() for item in fields)
     return files if all(alike) else None
 
 

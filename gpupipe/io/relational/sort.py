@@ -16,12 +16,11 @@ from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import RandomSplit
-from gpupipe.io.planning.table import AnyTable, Table
+from gpupipe.io.planning.table import AnyTable, Table, run_partitions
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_ranges
 from gpupipe.io.relational.gathering import Gathered, Origin, build_origin
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
-from gpupipe.io.run import run_partitions
 from gpupipe.schema import ROW, Field
 
 _BITS = "⟨bits⟩"

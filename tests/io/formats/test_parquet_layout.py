@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig
 from gpupipe.io import inspect
-from gpupipe.io.formats.parquet_layout import ParquetFacts
+from gpupipe.io.inspect import ParquetFacts
 from gpupipe.io.jobs.part_writer import ParquetOptions
 from gpupipe.schema import Field, Schema
 from tests.io.tables import plain, tables

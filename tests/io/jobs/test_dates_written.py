@@ -16,6 +16,7 @@ import gpupipe as gp
 from gpupipe import transforms as T
 from gpupipe.backend import select
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.io.planning.table import map_frames
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_by": "x_right"}])
@@ -80,8 +81,8 @@ def test_a_time_of_day_among_dates_is_an_error_of_a_devices_writer(
     days = gp.from_frame(pa.table({"t": [date(2024, 1, 1), None], "x": [1, 2]}), backend="cpu")
     days.write_parquet(tmp_path / "days.parquet")
     assert len(asked) == 1
-    later = days.map_frames(
-        lambda frame, _: frame.assign(t=frame["t"] + pd.Timedelta(1, "us")), days.schema, ["t", "x"]
+    later = map_frames(
+        days, lambda frame, _: frame.assign(t=frame["t"] + pd.Timedelta(1, "us")), days.schema, ["t", "x"]
     )
     for path in ("times.parquet", "times"):
         with pytest.raises(BadData) as caught:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
+from gpupipe.io.planning.table import map_frames
 from gpupipe.schema import Field, Schema
 from gpupipe.support import files
 from tests.examples import examples
@@ -39,7 +40,7 @@ def test_rows_that_no_function_has_made_are_written_as_frames_are(
     data = gp.read_parquet(tmp_path / "in.parquet", partition_bytes=500, backend="cpu")
     drawn = data.split(fraction=0.6, seed=1)[0]
     for each in (data, drawn, data.select(data.columns[::-1])):
-        framed = each.map_frames(lambda frame, _: frame, each.schema, each.columns, keeps_rows=True)
+        framed = map_frames(each, lambda frame, _: frame, each.schema, each.columns, keeps_rows=True)
         for name, written in (("one", each), ("other", framed)):
             written.write_parquet(tmp_path / f"{name}.parquet", shuffle=shuffle, seed=3, overwrite=True)
         one, other = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("one", "other"))
@@ -87,7 +88,7 @@ def test_a_mapped_dataset_is_written_in_the_types_of_its_schema(tmp_path: Path) 
         n = frame["n"].to_numpy()
         return pd.DataFrame({"n": pd.array(np.where(n == 3, None, n), "Int32") if 3 in n else n.astype("int32")})
 
-    dataset.map_frames(halves, Schema([Field("n", "int32")]), ["n"]).write_parquet(tmp_path / "n.parquet")
+    map_frames(dataset, halves, Schema([Field("n", "int32")]), ["n"]).write_parquet(tmp_path / "n.parquet")
     table = pq.read_table(tmp_path / "n.parquet")
     assert (table.schema.field("n").type, table.column("n").to_pylist()) == (pa.int32(), [1, 2, None, 4])
 
@@ -182,7 +183,7 @@ def test_an_error_on_the_way_leaves_the_old_result(
         return frame
 
     with pytest.raises(RuntimeError, match="no"):
-        old.map_frames(fail, old.schema, ["n"]).write_parquet(path, overwrite=True)
+        map_frames(old, fail, old.schema, ["n"]).write_parquet(path, overwrite=True)
     assert values(gp.read_parquet(path), "n") == [1, 2, 3]
     old.filter("n > 1").write_parquet(path, overwrite=True)
     assert values(gp.read_parquet(path), "n") == [2, 3]
@@ -243,7 +244,7 @@ def test_a_failure_names_its_partition_and_leaves_nothing_running(
         return backend.frame({"n": column}, 1)
 
     with pytest.raises((PartitionFailed, ValueError)) as caught:  # Arrow writes no 0.5 to a column of integers
-        dataset.map_frames(mapped, dataset.schema, ["n"]).write_parquet(tmp_path / name)
+        map_frames(dataset, mapped, dataset.schema, ["n"]).write_parquet(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
     assert not any(thread.name.startswith("gpupipe") for thread in threading.enumerate())
     assert 5 in made and len(made) < 10
@@ -262,7 +263,7 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path: Path) -> None:
         data.write_parquet(tmp_path / "other")
         return frame
 
-    data.map_frames(intrude, data.schema, ["n"]).write_parquet(path)
+    map_frames(data, intrude, data.schema, ["n"]).write_parquet(path)
     assert sorted(inside.name for inside in tmp_path.iterdir()) == ["other", "out"]
     assert values(gp.read_parquet(path), "n") == values(gp.read_parquet(tmp_path / "other"), "n") == [1]
 
@@ -278,6 +279,7 @@ WRITER = """
 import sys, time
 import pandas as pd
 import gpupipe as gp
+from gpupipe.io.planning.table import map_frames
 
 def slow(frame, backend):
     print("working", flush=True)
@@ -286,7 +288,7 @@ def slow(frame, backend):
 
 dataset = gp.from_frame(pd.DataFrame({"n": [10, 20, 30]}), num_partitions=3)
 first, rest = dataset.split(by="n", at=20)
-mapped = dataset.map_frames(lambda f, b: slow(f, b) if 20 in f["n"].to_numpy() else f, dataset.schema, ["n"])
+mapped = map_frames(dataset, lambda f, b: slow(f, b) if 20 in f["n"].to_numpy() else f, dataset.schema, ["n"])
 mapped.write_parquet(sys.argv[1], rows_per_group=1, overwrite=True)
 """
 

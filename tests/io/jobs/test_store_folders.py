@@ -21,6 +21,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.jobs.destination import Manifest, StoreFolder
+from gpupipe.io.planning.table import map_frames
 from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for
 from tests.io.tables import values
 
@@ -153,7 +154,7 @@ def test_a_job_without_a_name_leaves_nothing(store: Any, s3: str, inputs: Path) 
             raise RuntimeError("no")
         return frame
 
-    mapped = dataset.map_frames(fail, dataset.schema, ["n", "month"])
+    mapped = map_frames(dataset, fail, dataset.schema, ["n", "month"])
     with pytest.raises(RuntimeError, match="no"):
         mapped.write_parquet("s3://out/nameless", storage_options=options_for(s3))
     assert names(store, "out/nameless") == []

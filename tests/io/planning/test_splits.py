@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
 from gpupipe.expressions.tree import has_offset
+from gpupipe.io.planning.table import map_frames
 from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values
 
@@ -176,5 +177,5 @@ def test_a_drawn_part_is_the_same_after_other_steps() -> None:
     dataset = gp.from_frame(pd.DataFrame({"row": np.arange(100)}), num_partitions=3)
     first = values(dataset.split(fraction=0.5, seed=2)[0].filter("row % 3 == 0"), "row")
     last = values(dataset.filter("row % 3 == 0").split(fraction=0.5, seed=2)[0], "row")
-    mapped = dataset.map_frames(lambda frame, backend: frame, dataset.schema, ["row"]).split(fraction=0.5, seed=2)[0]
+    mapped = map_frames(dataset, lambda frame, backend: frame, dataset.schema, ["row"]).split(fraction=0.5, seed=2)[0]
     assert first == last == [row for row in values(mapped, "row") if row % 3 == 0]

@@ -13,7 +13,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io.relational import csv, ndjson
-from gpupipe.io.relational.text_values import LEAP, Column, infer, infer_time, parse
+from gpupipe.io.relational.text_file import LEAP, Column, infer, infer_time, parse
 
 TIMES = [
     "2020-01-01",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.jobs.part_writer import write_file
-from gpupipe.io.run import run_partitions
+from gpupipe.io.planning.table import map_frames, run_partitions
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
 
@@ -230,7 +230,7 @@ def test_rows_that_do_not_fit_are_exchanged_in_pieces(caplog: pytest.LogCaptureF
         return frame
 
     data = numbers()
-    tight = data.map_frames(greedy, data.schema, ["x"], keeps_rows=True)
+    tight = map_frames(data, greedy, data.schema, ["x"], keeps_rows=True)
     for verb in (
         lambda d: d.sort("x", ascending=False),
         lambda d: d.shuffle(1),

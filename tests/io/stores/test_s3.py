@@ -17,6 +17,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadFile
+from gpupipe.io.planning.table import identify_job
 from gpupipe.io.stores import remote_file
 from gpupipe.io.stores.find_files import find_files
 from tests.io.s3_server import KEY, KEYS_AT_ONCE, NO_RETRIES, SECRET, Proxy, options_for
@@ -166,7 +167,8 @@ def test_secrets_show_nowhere(store: Any, s3: str, wide: str, tmp_path: Path) ->
     dataset = gp.read_parquet(wide, storage_options=options, columns=["n"])
     manifest = dataset.write_parquet(tmp_path / "out")
     shown = [repr(dataset), dataset._repr_html_(), repr(dataset.source), repr(dataset.source.files), repr(manifest)]
-    shown += [repr(dataset.partitions), str(dataset.job_id()), *(repr(part) for part in dataset.parts())]
+    shown += [repr(dataset.partitions), str(identify_job(dataset))]
+    shown += [repr(dataset.of_partitions([part])) for part in dataset.partitions]
     shown += [(tmp_path / "out" / "_manifest.json").read_text()]
     shown += [repr(dataset.write_parquet("s3://tables/secretive", storage_options=options))]
     shown += [store.cat("s3://tables/secretive/_manifest.json").decode()]
