@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import polars as pl
@@ -37,8 +38,9 @@ _PARTS: dict[str, tuple[str, ...]] = {
 _EARLIER, _SAME = "⟨earlier⟩ {} {}", "⟨same time⟩ {} {}"
 """What the columns of the two parts are called."""
 _DAY = 86_400_000_000
-_RUN = f"{1 << 31}i"
-"""A window of places, see `_place_in_runs`, that holds what stands before a row in its run."""
+_UNITS = (_DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000, 1)
+"""Microseconds that all times may be multiples of."""
+_MOST_NUMBERS = 1 << 63
 
 
 class _Windowed(WholeTableTransform):
@@ -113,11 +115,25 @@ class _Windowed(WholeTableTransform):
             rows = rows.with_columns(self._over(value.shift(1), backend) for value in before.values())
         elif self.closed == "left":
             before = {name: value.shift(1) for name, value in before.items()}
+
+        def aggregate(name: str, stat: str, least: int) -> pl.Expr:
+            return _aggregate_last(before[name], stat, min(least, window), window)
+
+        return self._select(rows, values, aggregate, schema, backend)
+
+    def _select(
+        self,
+        rows: pl.LazyFrame,
+        values: Mapping[str, Mapping[str, str]],
+        aggregate: Callable[[str, str, int], pl.Expr],
+        schema: Schema,
+        backend: str,
+    ) -> pl.LazyFrame:
+        """Select the statistics, given what makes one of a column and the least number of values."""
         made = {}
         for name, outs in values.items():
             for stat, out in outs.items():
-                least = 1 if stat == "count" else min(max(self._least, 1), window)
-                value = self._over(_aggregate_last(before[name], stat, window, least), backend)
+                value = self._over(aggregate(name, stat, 1 if stat == "count" else max(self._least, 1)), backend)
                 if stat == "count" or (stat == "sum" and not self._least):
                     value = value.fill_null(0)
                 made[out] = self._where_known(value, schema)
@@ -224,64 +240,88 @@ class Rolling(_Windowed):
             return super().plan(rows, schema, wanted, backend)
         values, (time,) = self._wanted_values(wanted), self.order
         lacking = rows.filter(pl.col(time).is_null()).select(ROW)
-        rows = self._in_order(_with_values(rows.filter(pl.col(time).is_not_null()), values), backend)
-        parts = _PARTS
+        rows = _with_values(rows.filter(pl.col(time).is_not_null()), values)
+        window = self._find_window(rows, time) if backend == "cpu" else None
+        if window is None:  # the plan for a GPU takes rows of any times
+            rows = self._in_place(self._of_times(rows, time, values, schema), "gpu")
+        else:
+            aggregate = partial(_aggregate_window, by=window[0], window=window[1], closed=self.closed)
+            rows = self._select(self._in_order(rows, backend), values, aggregate, schema, backend)
+            rows = self._in_place(rows, backend)
+        return pl.concat([rows, lacking], how="diagonal").sort(ROW) if schema[time].nullable else rows
+
+    @property
+    def _period(self) -> str:
+        """The window as Polars has it, which counts what is no days in nanoseconds, of which 292 years fit."""
+        assert self._microseconds is not None
+        days, rest = divmod(self._microseconds, _DAY)
+        return f"{days}d{rest}us"
+
+    def _find_window(self, rows: pl.LazyFrame, time: str) -> tuple[pl.Expr, str] | None:
+        """Return what orders the rows of a key, and the window in it, which holds only earlier ones of the same time.
+
+        The row at place p of its key has the number nt + p, with n rows, and the window is nw: no row at t - w is
+        in it, for its place is lower, and all later ones are. Where that exceeds 63 bits, places are counted from the
+        first row of the same time; a window of 2nw - n + 1 numbers 2nt + p has the same rows. None if that does, too.
+        """
+        if self.closed == "left":
+            return pl.col(time), self._period
+        assert self._microseconds is not None
+        at, place, unit = pl.col(time).cast(pl.Int64), pl.int_range(pl.len()), 1
+        ends = rows.select(low=at.min(), high=at.max(), most=pl.len()).collect(engine="streaming")
+        low, high, most = ends.row(0)
+        if not most:
+            return at, "1i"
+        span = high - low + 1
+        if most * span >= _MOST_NUMBERS and self.keys:
+            most = _count_most(rows, self.keys)
+        if most * span >= _MOST_NUMBERS:
+            divides = [(at % one == 0).all().alias(str(one)) for one in _UNITS]
+            unit = _UNITS[rows.select(divides).collect(engine="streaming").row(0).index(True)]
+            span = (high - low) // unit + 1
+        offset, length = (at - low) // unit, min(-(-self._microseconds // unit), span)
+        if most * span < _MOST_NUMBERS:
+            return offset * most + place, f"{length * most}i"
+        most = _count_most(rows, [*self.keys, time])
+        if 2 * most * span >= _MOST_NUMBERS:
+            return None
+        first = pl.when(at != at.shift(1)).then(place).forward_fill().fill_null(0)
+        return offset * (2 * most) + place - first, f"{2 * length * most - most + 1}i"
+
+    def _of_times(
+        self, rows: pl.LazyFrame, time: str, values: Mapping[str, Mapping[str, str]], schema: Schema
+    ) -> pl.LazyFrame:
+        """Make statistics of a window of time from those of earlier times and those of the same time."""
+        parts, find = _PARTS, _merge_sides
+        closed: Literal["left", "none"] = "none"
         if self.closed == "left":
             parts = {stat: ("count", stat) if self._counts(stat) else (stat,) for stat in _STATS}
+            closed, find = "left", _read_earlier
         asked = sorted({(name, part) for name, outs in values.items() for stat in outs for part in parts[stat]})
-        rows = self._of_earlier_times(rows, time, asked, backend)
+        made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in asked]
+        same = [*self.keys, time]
+        rolled = rows.sort(same).rolling(time, period=self._period, group_by=self.keys, closed=closed).agg(made)
+        rows = rows.join(rolled.unique(same, keep="any"), on=same, how="left", nulls_equal=True)
         if self.closed == "right":
-            rows = self._of_same_time(rows, time, asked, backend)
-        found = _read_earlier if self.closed == "left" else _merge_sides
-        made = {}
+            rows = rows.with_columns(
+                _aggregate_last(_value(name), stat, 1, _LONGEST)
+                .over(same, order_by=ROW)
+                .alias(_SAME.format(name, stat))
+                for name, stat in asked
+            )
+        found = {}
         for name, outs in values.items():
             for stat, out in outs.items():
-                value = found(name, stat)
+                value = find(name, stat)
                 if stat != "count" and self._counts(stat):
                     least = self._least if stat == "sum" else max(self._least, 1)
-                    value = pl.when(found(name, "count") >= least).then(value)
-                made[out] = self._where_known(value, schema)
-        rows = rows.select(ROW, **made)
-        if not schema[time].nullable:
-            return self._in_place(rows, backend)
-        return pl.concat([rows, lacking], how="diagonal").sort(ROW)
+                    value = pl.when(find(name, "count") >= least).then(value)
+                found[out] = self._where_known(value, schema)
+        return rows.select(ROW, **found)
 
     def _counts(self, stat: str) -> bool:
         """Return whether a window's values have to be counted for a statistic."""
         return stat in ("count", "sum") or self._least > 1 or self.closed == "right"
-
-    def _of_earlier_times(
-        self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
-    ) -> pl.LazyFrame:
-        """Add statistics of the window without the rows of the same time."""
-        closed: Literal["left", "none"] = "left" if self.closed == "left" else "none"
-        assert self._microseconds is not None
-        days, rest = divmod(self._microseconds, _DAY)
-        window = f"{days}d{rest}us"  # Polars counts what is no days in nanoseconds, of which 292 years fit
-        if backend == "cpu":
-            return rows.with_columns(
-                self._over(_aggregate_window(_value(name), stat, pl.col(time), window, closed), backend).alias(
-                    _EARLIER.format(name, stat)
-                )
-                for name, stat in parts
-            )
-        made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in parts]
-        rolled = rows.sort([*self.keys, time]).rolling(time, period=window, group_by=self.keys, closed=closed).agg(made)
-        same = [*self.keys, time]
-        return rows.join(rolled.unique(same, keep="any"), on=same, how="left", nulls_equal=True)
-
-    def _of_same_time(
-        self, rows: pl.LazyFrame, time: str, parts: Sequence[tuple[str, str]], backend: str
-    ) -> pl.LazyFrame:
-        """Add statistics of the row and of those before it with the same key and time."""
-        made = {}
-        for name, stat in parts:
-            if backend == "gpu":
-                value = _aggregate_last(_value(name), stat, _LONGEST, 1).over([*self.keys, time], order_by=ROW)
-            else:
-                value = self._over(_aggregate_window(_value(name), stat, _place_in_runs(time), _RUN, "right"), backend)
-            made[_SAME.format(name, stat)] = value
-        return rows.with_columns(**made)
 
 
 class Expanding(_Windowed):
@@ -349,23 +389,25 @@ def _choose_function(value: pl.Expr, stat: str) -> tuple[pl.Expr, str]:
     return (value.is_not_null().cast(pl.Int64), "sum") if stat == "count" else (value, stat)
 
 
-def _aggregate_last(value: pl.Expr, stat: str, rows: int, least: int) -> pl.Expr:
+def _aggregate_last(value: pl.Expr, stat: str, least: int, rows: int) -> pl.Expr:
     """Make a statistic of so many last rows."""
     value, function = _choose_function(value, stat)
     made: pl.Expr = getattr(value, f"rolling_{function}")(rows, min_samples=least)
     return made
 
 
-def _aggregate_window(value: pl.Expr, stat: str, by: pl.Expr, window: str, closed: str) -> pl.Expr:
+def _aggregate_window(name: str, stat: str, least: int, *, by: pl.Expr, window: str, closed: str) -> pl.Expr:
     """Make a statistic of the rows that lie in a window of another column."""
-    value, function = _choose_function(value, stat)
-    made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=1)
+    value, function = _choose_function(_value(name), stat)
+    made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=least)
     return made
 
 
-def _place_in_runs(time: str) -> pl.Expr:
-    """Assign numbers to sorted rows so that rows of another time are farther apart than any window of row numbers."""
-    return pl.col(time).rle_id().cast(pl.Int64) * (1 << 32) + pl.int_range(pl.len())
+def _count_most(rows: pl.LazyFrame, keys: Sequence[str]) -> int:
+    """Count the rows of the largest group whose keys are all there."""
+    sizes = rows.drop_nulls(keys).group_by(keys).len().select(pl.col("len").max().fill_null(1))
+    most: int = sizes.collect(engine="streaming").item()
+    return most
 
 
 def _read_earlier(name: str, stat: str) -> pl.Expr:

@@ -47,7 +47,8 @@ class Clip(Transform):
         self, columns: str | Sequence[str], low: float | str | None = None, high: float | str | None = None
     ) -> None:
         check_names(self, columns=columns)
-        for name, end in (("low", low), ("high", high)):
+        given: dict[str, Any] = {"low": low, "high": high}
+        for name, end in given.items():
             if end is not None and hasattr(end, "isoformat"):
                 expected = "a number, or a time as text in ISO 8601"
                 raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
