@@ -33,14 +33,7 @@ from gpupipe.transforms.transform import Transform
 
 
 class TableJoin(Transform):
-    """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded.
-
-    Args:
-        right: the table, a Dataset, a frame, or another library's that `from_frame` takes.
-        columns: the right columns to add; None adds all but the keys.
-        suffix: put behind the name of a right column that the left has too.
-        name: what the table is called.
-    """
+    """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
     def __init__(self, right: Any, columns: str | Sequence[str] | None, suffix: str, name: str | None) -> None:
         schema: Schema | None = None
@@ -247,17 +240,6 @@ class Lookup:
 
     Numbers are equal where their values are, whatever their types: 2.0 finds 2, 2.5 and -1 find nothing among uint64.
 
-    Args:
-        keys: the table's key columns by name, R rows; no two rows may have the same key. Rows with a missing key are
-            never found.
-        where: the step, for error messages.
-        remedy: for keys that a lookup table cannot hold.
-
-    Raises:
-        BadData: several rows have the same key.
-        BadConfig: a key that is a fraction, infinite or a float beyond int64, or keys that span 2^62 combinations.
-
-    Memory: one int32 per possible key (direct) or 12 bytes per row of the table (sorted), on the device. Keys go to the
     host once.
     """
 

@@ -157,20 +157,7 @@ class JoinAsOf(TableJoin):
 
 
 class _History:
-    """Index of a table by key, and of each key's rows by the time from which they are known.
-
-    Args:
-        on: the rows' times, R.
-        keys: their keys by name.
-        dtype: in which times are compared: `"int64"`, `"uint64"`, `"float64"` or `"timestamp"`.
-        lag: how much later a row becomes known.
-        tolerance: the greatest distance from the row's own time; None sets no limit.
-        exact: whether a row that becomes known at the same time is found.
-        backend: whose arrays they are.
-        where: the step, for error messages.
-
-    Memory: 24 bytes per row of the table, on the device.
-    """
+    """Index of a table by key, and of each key's rows by the time from which they are known."""
 
     def __init__(
         self,
@@ -206,10 +193,7 @@ class _History:
         self._own = xp.append(times[rows][order], times.dtype.type(0))
 
     def find(self, on: Column, keys: Mapping[str, Column]) -> Array:
-        """Return n row numbers of the table, -1 where none is known.
-
-        Memory: four arrays of n int64 at a time.
-        """
+        """Return n row numbers of the table, -1 where none is known."""
         xp = self._backend.xp
         times, there = _to_comparable(on, self._dtype, xp)
         groups = xp.zeros(len(on), dtype="int64") if self._lookup is None else self._lookup.find(keys, self._backend)

@@ -166,12 +166,7 @@ class Sample(Transform):
         return set(wanted)
 
     def apply(
-        self,
-        frame: Frame,
-        schema: Schema,
-        wanted: AbstractSet[str],
-        backend: Backend,
-        row_ids: Array | None = None,
+        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend, row_ids: Array | None = None
     ) -> Frame:
         """Return the drawn rows; `row_ids` are the ids of the rows that the index counts, by default its numbers."""
         rows = backend.positions(frame)

@@ -257,11 +257,7 @@ def _get_float_type(dtype: str) -> str:
 
 
 def _convert_value(value: Any, item: Field, where: str) -> Any:
-    """Return a value as the column's type stores it.
-
-    Raises:
-        BadConfig: the type cannot hold it.
-    """
+    """Return a value as the column's type stores it."""
     plain = value.item() if isinstance(value, np.generic) else value
     found: Any = None
     if item.dtype == "string":

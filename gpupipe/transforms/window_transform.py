@@ -156,11 +156,7 @@ class WholeTableTransform(Transform):
         return "_".join([*([column] if column else []), *map(str, what), *keys])
 
     def _numbers(self, schema: Schema, names: Sequence[str], *others: str) -> list[Field]:
-        """Return the fields of these columns.
-
-        Raises:
-            SchemaMismatch: one holds neither numbers or booleans, nor one of the other types.
-        """
+        """Return the fields of these columns."""
         for name in names:
             if schema[name].dtype not in (*FLOATS, *INTEGERS, "bool", *others):
                 raise SchemaMismatch(

@@ -28,19 +28,7 @@ _ON, _THEIRS, _RIGHT, _SIDE, _PLACE = "⟨on⟩", "⟨right on⟩", "⟨right ro
 
 @dataclass(frozen=True)
 class AsOfSpec:
-    """Specification of an as-of join: its keys, its times and its columns.
-
-    Args:
-        on: the columns that rows are ordered by, of the left and of the right.
-        dtype: the type in which they are compared.
-        left_by: the keys of the left.
-        right_by: those of the right, in the same order.
-        left_columns: the columns of the left.
-        right_columns: those the right adds, and what they are called in the result.
-        direction: `"backward"`, `"forward"` or `"nearest"`.
-        tolerance: the farthest that a right row may be; None sets no limit.
-        exact: whether rows of the same time match.
-    """
+    """Specification of an as-of join: its keys, its times and its columns."""
 
     on: tuple[Field, Field]
     dtype: str
@@ -65,11 +53,7 @@ class AsOfSpec:
         exact: bool,
         suffix: str,
     ) -> Self:
-        """Check the arguments of `Dataset.join_asof` and build the specification.
-
-        Raises:
-            BadConfig, SchemaMismatch: see there.
-        """
+        """Check the arguments of `Dataset.join_asof` and build the specification."""
         check_choice("join_asof", ("backward", "forward", "nearest"), direction=direction)
         check_bool("join_asof", allow_exact_matches=exact)
         check_name("join_asof", suffix=suffix)

@@ -55,12 +55,7 @@ def count_batch_rows(fields: Iterable[Field]) -> int:
 
 @dataclass(frozen=True)
 class Origin:
-    """Provenance of a table: the job that made it and its input files.
-
-    Args:
-        made_by: see `Source.made_by`.
-        inputs: see `Source.inputs`.
-    """
+    """Provenance of a table: the job that made it and its input files."""
 
     made_by: str | None
     inputs: dict[str, str] | None
@@ -76,14 +71,7 @@ def build_origin(verb: str, tables: Sequence[Table], *options: object) -> Origin
 
 
 class Gathered:
-    """Table accumulated from batches.
-
-    Args:
-        fields: the columns.
-        limit: bytes that are kept in memory; a share of it by default.
-
-    Memory: the batches, up to the limit.
-    """
+    """Table accumulated from batches."""
 
     def __init__(self, fields: Sequence[Field], limit: int | None = None) -> None:
         self.fields = list(fields)
@@ -98,11 +86,7 @@ class Gathered:
         self._writer: pq.ParquetWriter | None = None
 
     def gather(self, batches: Iterable[pa.Table]) -> Self:
-        """Add all batches and return itself; if that fails, remove the files and close the generator.
-
-        Raises:
-            BadFile: the disk is full, or the folder is gone.
-        """
+        """Add all batches and return itself; if that fails, remove the files and close the generator."""
         try:
             for batch in batches:
                 self._add(batch)
@@ -124,11 +108,7 @@ class Gathered:
             self._spool.remove()
 
     def take_files(self, write: Callable[[Path], object]) -> None:
-        """Add what is written at a path: a Parquet file, or a folder of them in the order of their names.
-
-        Raises:
-            BadFile: the folder for temporary files is gone.
-        """
+        """Add what is written at a path: a Parquet file, or a folder of them in the order of their names."""
         path = self._new_path()
         try:
             write(path)
@@ -164,24 +144,12 @@ class Gathered:
         return pl.scan_parquet(self.paths, glob=False) if self._files else polars_from_arrow(self.table).lazy()
 
     def check(self) -> None:
-        """Check that the temporary files exist.
-
-        Raises:
-            BadFile: they are not.
-        """
+        """Check that the temporary files exist."""
         if self._spool is not None:
             self._spool.check()
 
     def dataset(self, like: Table, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Table:
-        """Build a dataset of the rows; their row ids are their numbers.
-
-        Args:
-            like: the dataset whose backend and notes it has.
-            schema: of the columns.
-            origin: what it comes from.
-            partition_rows: rows that a partition may have.
-            title: what made it, for messages.
-        """
+        """Build a dataset of the rows; their row ids are their numbers."""
         source: Source
         if not self._files or self._spool is None:
             starts = range(0, max(1, self.num_rows), partition_rows)
@@ -234,15 +202,7 @@ class Gathered:
 
 
 class _InMemory(FrameSource):
-    """In-memory source whose rows were computed from other tables, as Arrow columns.
-
-    Args:
-        table: the rows.
-        schema: of the columns.
-        cuts: first row and number of rows of each partition.
-        origin: what it comes from.
-        title: what made it.
-    """
+    """In-memory source whose rows were computed from other tables, as Arrow columns."""
 
     def __init__(
         self, table: pa.Table, schema: Schema, cuts: Sequence[tuple[int, int]], origin: Origin, title: str
@@ -255,10 +215,7 @@ class _InMemory(FrameSource):
         ]
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Slice these columns; see `Source.read`.
-
-        Memory: copies strings and what has missing values.
-        """
+        """Slice these columns; see `Source.read`."""
         rows = self.table(partition, fields)
         return backend.from_arrow(rows, fields) if fields else backend.frame({}, partition.num_rows)
 

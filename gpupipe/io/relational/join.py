@@ -36,16 +36,7 @@ _HASH = "⟨hash⟩"
 
 @dataclass(frozen=True)
 class JoinSpec:
-    """Specification of a join: its keys, its columns and its kind.
-
-    Args:
-        left_keys: the left key columns, as fields.
-        right_keys: the right ones, in the same order.
-        left_columns: the columns of the left.
-        right_columns: those the right adds, and what they are called in the result.
-        how: a key of `_KEPT`.
-        many: whether a key may repeat in the right.
-    """
+    """Specification of a join: its keys, its columns and its kind."""
 
     left_keys: tuple[Field, ...]
     right_keys: tuple[Field, ...]
@@ -66,11 +57,7 @@ class JoinSpec:
         suffix: str,
         many: bool,
     ) -> Self:
-        """Check the arguments of `Dataset.join` and build the specification.
-
-        Raises:
-            BadConfig, SchemaMismatch: see there.
-        """
+        """Check the arguments of `Dataset.join` and build the specification."""
         check_choice("join", _KEPT, how=how)
         if len(left_on) != len(right_on) or not left_on:
             raise BadConfig(
@@ -157,11 +144,7 @@ class JoinSpec:
 
 
 def name_right_columns(columns: Sequence[str], left: Schema, suffix: str, where: str) -> dict[str, str]:
-    """Name the columns that the right adds: those that the left has too get the suffix.
-
-    Raises:
-        BadConfig: a column would have another's name.
-    """
+    """Name the columns that the right adds: those that the left has too get the suffix."""
     names = {name: name + suffix if name in left else name for name in columns}
     taken = list(left.names)
     for name, out in names.items():

@@ -35,16 +35,7 @@ def plan_rows(
     title: str,
     run: Callable[[], RunnablePlan],
 ) -> AnyTable:
-    """Build a dataset of the rows of a plan that has not run yet; their row ids are their numbers.
-
-    Args:
-        table: what the plan reads, of which the result has the backend and the notes.
-        others: what else it reads; no partition of the result is larger than the largest of them all.
-        schema: of the columns.
-        origin: what it comes from.
-        title: what makes it, for messages.
-        run: scans what the plan reads, and makes the plan ready to run.
-    """
+    """Build a dataset of the rows of a plan that has not run yet; their row ids are their numbers."""
     return replace(
         table, source=PlanSource([table, *others], schema, origin, title, run), schema=schema, query=EVERYTHING
     )
@@ -62,12 +53,7 @@ class PlanSource(DerivedSource):
     _made: tuple[Gathered, Source] | None
 
     def __init__(
-        self,
-        tables: Sequence[Table],
-        schema: Schema,
-        origin: Origin,
-        title: str,
-        run: Callable[[], RunnablePlan],
+        self, tables: Sequence[Table], schema: Schema, origin: Origin, title: str, run: Callable[[], RunnablePlan]
     ) -> None:
         super().__init__(schema, origin.made_by, origin.inputs)
         self.notes = tables[0].source.notes
@@ -82,19 +68,11 @@ class PlanSource(DerivedSource):
 
     @property
     def gathered(self) -> Gathered:
-        """All rows, in memory or in a temporary file; runs the plan at the first call.
-
-        Raises:
-            PlanFailed, BadFile, BadData: see the verb.
-        """
+        """All rows, in memory or in a temporary file; runs the plan at the first call."""
         return self._kept[0]
 
     def batches(self) -> Generator[pa.Table]:
-        """Yield all rows in order; runs the plan unless they have been gathered.
-
-        Raises:
-            PlanFailed, BadFile, BadData: see the verb.
-        """
+        """Yield all rows in order; runs the plan unless they have been gathered."""
         if self._made is None:
             return self._run().batches()
         return (self.table(partition, list(self.schema)) for partition in self.partitions)
