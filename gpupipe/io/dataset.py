@@ -28,12 +28,10 @@ from gpupipe.io.planning.splits import (
     stratify_parts,
 )
 from gpupipe.io.planning.table import EVERYTHING, Table
-from gpupipe.io.relational.asof import AsOfSpec, join_asof
-from gpupipe.io.relational.deduplicate import deduplicate
 from gpupipe.io.relational.group_by import GroupBy
-from gpupipe.io.relational.join import JoinSpec, join
+from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
-from gpupipe.io.relational.sort import draw, shuffle, sort
+from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.run import run_partitions
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
