@@ -15,10 +15,10 @@ from gpupipe.expressions import parse
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_dtypes, check_instance, check_names, refuse_argument
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import ColumnwiseTransform, Transform
 
 
-class Select(Transform):
+class Select(ColumnwiseTransform):
     """Keep these columns, in this order.
 
     Args:
@@ -43,14 +43,11 @@ class Select(Transform):
         schema.require(self.columns, "Select")
         return schema.select(self.columns)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
-
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         return backend.select(frame, [name for name in self.columns if name in wanted])
 
 
-class Drop(Transform):
+class Drop(ColumnwiseTransform):
     """Leave these columns out.
 
     Args:
@@ -74,9 +71,6 @@ class Drop(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.columns, "Drop")
         return schema.drop(self.columns)
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         return backend.select(frame, [name for name in frame.columns if name not in self.columns])
@@ -116,7 +110,7 @@ class Rename(Transform):
         return backend.rename(frame, {old: new for old, new in self.names.items() if old in frame.columns})
 
 
-class Cast(Transform):
+class Cast(ColumnwiseTransform):
     """Store columns as another type; every value has to fit.
 
     Args:
@@ -155,9 +149,6 @@ class Cast(Transform):
             )
             for name, dtype in self.dtypes.items()
         )
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         asked = {name: dtype for name, dtype in self.dtypes.items() if name in wanted}

@@ -107,8 +107,9 @@ class TableJoin(Transform):
                 self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
         return self._schema
 
-    def _require_right(self) -> None:
-        """Raise `ColumnNotFound` for a key, or a column to add, that the right table has not."""
+    def _check_keys(self, left: Schema, equal: Sequence[str]) -> None:
+        """Check that both sides have the columns of the join, and keys that can be equal."""
+        left.require(self.keys, f"{self._where} left")
         names, where = [*self.keys, *(self.columns or ())], f"{self._where} right"
         if _is_dataset(self.right):
             self.right.require(names, where)
@@ -116,6 +117,16 @@ class TableJoin(Transform):
         for name in names:
             if name not in known:
                 raise ColumnNotFound.among(where, name, known)
+        require_comparable(left.select(equal), f"{self._where} left")
+        for ours, theirs in ((left[key], self.right_schema[key]) for key in equal):
+            if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
+                raise SchemaMismatch(
+                    self._where,
+                    f"key {ours.name!r} is {ours.dtype} on the left and {theirs.dtype} on the right",
+                    expected="the same type on both sides, or two types of numbers",
+                    remedy=one_key_type(ours, theirs),
+                )
+            require_comparable_times(ours, theirs, f"{self._where}, left and right")
 
     def table(self, backend: Backend) -> Frame:
         """Read the right table as a coded frame: the keys and the columns the join adds."""
@@ -249,8 +260,6 @@ class Lookup:
     """Key lookup: the rows of a table by key.
 
     Numbers are equal where their values are, whatever their types: 2.0 finds 2, 2.5 and -1 find nothing among uint64.
-
-    host once.
     """
 
     def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str, remedy: str) -> None:
@@ -402,19 +411,7 @@ class Join(TableJoin):
         return self.on
 
     def output_schema(self, schema: Schema) -> Schema:
-        right = self.right_schema
-        schema.require(self.on, f"{self._where} left")
-        self._require_right()
-        require_comparable(schema.select(self.on), f"{self._where} left")
-        for key in self.on:
-            if _family(schema[key]) != _family(right[key]):
-                raise SchemaMismatch(
-                    self._where,
-                    f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
-                    expected="the same type on both sides, or two types of numbers",
-                    remedy=one_key_type(schema[key], right[key]),
-                )
-            require_comparable_times(schema[key], right[key], f"{self._where}, left and right")
+        self._check_keys(schema, self.on)
         return schema.assign(self._added_fields(schema))
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
@@ -476,11 +473,6 @@ class Join(TableJoin):
                     self._tables[backend.name] = backend.frame(extended, len(table) + 1), lookup
             found: tuple[Frame, Lookup | None] = self._tables[backend.name]
             return found
-
-
-def _family(item: Field) -> str:
-    """Return the class of types that a type can be compared with: all numbers are one."""
-    return "number" if item.dtype in (*INTEGERS, *FLOATS) else item.dtype
 
 
 class JoinAsOf(TableJoin):
@@ -559,23 +551,10 @@ class JoinAsOf(TableJoin):
         return [] if self.by is None else as_list(self.by)
 
     def output_schema(self, schema: Schema) -> Schema:
-        right = self.right_schema
-        schema.require(self.keys, f"{self._where} left")
-        self._require_right()
-        require_comparable(schema.select(self._by), f"{self._where} left")
-        dtype = order_dtype(schema[self.on], right[self.on], self._where)
+        self._check_keys(schema, self._by)
+        dtype = order_dtype(schema[self.on], self.right_schema[self.on], self._where)
         for given, value in {"tolerance": self.tolerance, "lag": self.lag}.items():
             convert_distance(value, dtype, f"JoinAsOf({given}=)")
-        for key in self._by:
-            require_comparable_times(schema[key], right[key], f"{self._where}, left and right")
-            both = {schema[key].dtype, right[key].dtype}
-            if len(both) > 1 and not both <= {*INTEGERS, *FLOATS}:
-                raise SchemaMismatch(
-                    self._where,
-                    f"key {key!r} is {schema[key].dtype} on the left and {right[key].dtype} on the right",
-                    expected="the same type on both sides, or two types of numbers",
-                    remedy=one_key_type(schema[key], right[key]),
-                )
         return schema.assign(self._added_fields(schema))
 
     def _source(self, item: Field) -> Field:

@@ -18,12 +18,12 @@ from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names, is_bool, is_number, refuse_argument
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import ColumnwiseTransform
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
 
 
-class Clip(Transform):
+class Clip(ColumnwiseTransform):
     """Clip values to a range; missing stays missing.
 
     Args:
@@ -71,9 +71,6 @@ class Clip(Transform):
                 )
         return schema.assign(replace(item.with_instants(), step="Clip") for item in items)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
-
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made = {}
         for name in (name for name in self.columns if name in wanted):
@@ -95,7 +92,7 @@ class Clip(Transform):
         return [None if end is None else _convert_value(end, item, "Clip") for end in (low, high)]
 
 
-class Log1p(Transform):
+class Log1p(ColumnwiseTransform):
     """Compute the natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
 
     Args:
@@ -122,9 +119,6 @@ class Log1p(Transform):
         items = [_require_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
         return schema.assign(replace(item, dtype=_get_float_type(item.dtype), step="Log1p", units="") for item in items)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
-
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         columns = {name: backend.column(frame, name) for name in self.columns if name in wanted}
         if not columns:
@@ -149,7 +143,7 @@ class Log1p(Transform):
                 )
 
 
-class Replace(Transform):
+class Replace(ColumnwiseTransform):
     """Replace values by others, all at once: a new value is not replaced again.
 
     Args:
@@ -195,9 +189,6 @@ class Replace(Transform):
             fills = None in self.values[name] and fill is not None
             made.append(replace(schema[name], nullable=None in news or (schema[name].nullable and not fills)))
         return schema.assign(replace(item.with_instants(), step="Replace") for item in made)
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made = {}

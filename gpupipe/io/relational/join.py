@@ -183,7 +183,7 @@ def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
         plan = joining.in_row_order if joining.many else joining.plan
         return sort_by_row(run(plan, [ours, theirs], [*schema, ID], backend, "join", cut), schema, backend, "join")
 
-    return plan_rows(left, [right], schema, build_origin("join", [left, right], joining), "join", rows)
+    return plan_rows(left, schema, build_origin("join", [left, right], joining), "join", rows, right)
 
 
 def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | ZippedRuns:

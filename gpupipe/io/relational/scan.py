@@ -245,13 +245,8 @@ def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False
     fields = [table.schema[name] for name in columns]
     found = _scan_plan(table, fields) or _scan_files(table, fields)
     if found is None:
-        found = _scan_partitions(table, _ReadRows(columns), fields, title, 1 << 62 if keep else get_memory_limit() // 4)
+        found = scan_computed(table, _ReadRows(columns), fields, title, 1 << 62 if keep else None)
     return found
-
-
-def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
-    """Scan rows computed from a dataset, partition by partition, by the current executor."""
-    return _scan_partitions(table, rows, fields, title, get_memory_limit() // 4)
 
 
 def scan_gathered(found: Gathered) -> Scan:
@@ -293,10 +288,11 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
     return Scan(frame.with_columns(_replace_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
-def _scan_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
+def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int | None = None) -> Scan:
+    """Scan rows computed from a dataset, partition by partition; by default up to a quarter of the memory is kept."""
     work = _HostRows(rows, tuple(fields), get_executor().resolve(table.backend))
     batches = run_partitions(work, table, work.backend, title)
-    found = Gathered([*fields, ID], limit)
+    found = Gathered([*fields, ID], limit or get_memory_limit() // 4)
     with explain_failure([], title):
         found.gather(batches)
     frame = found.lazy().with_columns(_replace_nan(fields))
