@@ -592,21 +592,21 @@ class Rolling(_Windowed):
     def _find_window(self, rows: pl.LazyFrame, time: str) -> tuple[pl.Expr, str] | None:
         """Return what orders the rows of a key, and the window in it, which holds only earlier ones of the same time.
 
-        The row at place p of its key has the number nt + p, with n rows, and the window is nw: no row at t - w is
-        in it, for its place is lower, and all later ones are. Where that exceeds 63 bits, places are counted from the
+        The row at place p of its key has the number nt + p, with n above any place, and the window is nw: it holds no
+        row at t - w, whose place is lower, and all later ones. Where that exceeds 63 bits, places are counted from the
         first row of the same time; a window of 2nw - n + 1 numbers 2nt + p has the same rows. None if that does, too.
         """
         if self.closed == "left":
             return pl.col(time), self._period
         assert self._microseconds is not None
         at, place, unit = pl.col(time).cast(pl.Int64), pl.int_range(pl.len()), 1
-        ends = rows.select(low=at.min(), high=at.max(), most=pl.len()).collect(engine="streaming")
-        low, high, most = ends.row(0)
+        facts = [at.min().alias("low"), at.max().alias("high"), pl.len().alias("most")]
+        groups = rows.drop_nulls(self.keys).group_by(self.keys).agg(facts) if self.keys else rows.select(facts)
+        ends = groups.select(pl.col("low").min(), pl.col("high", "most").max())
+        low, high, most = ends.collect(engine="streaming").row(0)
         if not most:
             return at, "1i"
         span = high - low + 1
-        if most * span >= _MOST_NUMBERS and self.keys:
-            most = _count_most(rows, self.keys)
         if most * span >= _MOST_NUMBERS:
             divides = [(at % one == 0).all().alias(str(one)) for one in _UNITS]
             unit = _UNITS[rows.select(divides).collect(engine="streaming").row(0).index(True)]
@@ -614,7 +614,8 @@ class Rolling(_Windowed):
         offset, length = (at - low) // unit, min(-(-self._microseconds // unit), span)
         if most * span < _MOST_NUMBERS:
             return offset * most + place, f"{length * most}i"
-        most = _count_most(rows, [*self.keys, time])
+        sizes = rows.drop_nulls(self.keys).group_by([*self.keys, time]).len().select(pl.col("len").max())
+        most = sizes.collect(engine="streaming").item()
         if 2 * most * span >= _MOST_NUMBERS:
             return None
         first = pl.when(at != at.shift(1)).then(place).forward_fill().fill_null(0)
@@ -733,13 +734,6 @@ def _aggregate_window(name: str, stat: str, least: int, *, by: pl.Expr, window: 
     value, function = _choose_function(_value(name), stat)
     made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=least)
     return made
-
-
-def _count_most(rows: pl.LazyFrame, keys: Sequence[str]) -> int:
-    """Count the rows of the largest group whose keys are all there."""
-    sizes = rows.drop_nulls(keys).group_by(keys).len().select(pl.col("len").max().fill_null(1))
-    most: int = sizes.collect(engine="streaming").item()
-    return most
 
 
 def _read_earlier(name: str, stat: str) -> pl.Expr:

@@ -54,8 +54,11 @@ class PlannedRun:
     backend: str
     title: str
     cut: Cut | None
+    """Of rows that exceed a share of the memory; None for a plan that holds few rows at a time."""
     check: Callable[[pl.LazyFrame], None] = lambda _: None
+    """Raises an error where rows of the result are wrong."""
     is_rowwise: bool = False
+    """Whether each row is made alone: files are read a row group at a time, where Polars reads five ahead."""
 
     def gather(self) -> Gathered:
         """Run the plan and gather the result."""
@@ -98,19 +101,19 @@ class PlannedRun:
         def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
             return self.plan(*frames).select(names)
 
-        whole = chosen(one.frame for one in self.scans)
         if self.backend == "gpu":
-            _import_gpu_engine().refuse(whole, self.title)
+            _import_gpu_engine().refuse(chosen(one.frame for one in self.scans), self.title)
         with ExitStack() as on_failure, ExitStack() as buckets, explain_failure(self.scans, self.title):
             for one in self.scans:
                 on_failure.callback(one.discard)
-            pieces = self.scans[0].pieces if self.is_rowwise else ()
-            plans: Iterable[pl.LazyFrame] = map(chosen, zip(pieces, strict=True)) if pieces else [whole]
-            if self.cut is not None and num_buckets > 1:
+            frames: Iterable[Iterable[pl.LazyFrame]] = [[one.frame for one in self.scans]]
+            if self.is_rowwise and self.scans[0].pieces:
+                frames = zip(self.scans[0].pieces, strict=True)
+            elif self.cut is not None and num_buckets > 1:
                 _log.info("%s: the rows exceed the memory and are cut into %d buckets", self.title, num_buckets)
                 folder = buckets.enter_context(ScratchFolder()).path
-                plans = map(chosen, _write_buckets(self.scans, self.cut(num_buckets), num_buckets, folder))
-            yield plans
+                frames = _write_buckets(self.scans, self.cut(num_buckets), num_buckets, folder)
+            yield map(chosen, frames)
             on_failure.pop_all()
 
 
