@@ -18,14 +18,17 @@ from gpupipe.io.jobs.destination import Manifest
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.partitions import FileNote, ReadCounter
 from gpupipe.io.planning.row_filters import Selection, Where
-from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
+from gpupipe.io.planning.splits import (
+    check_call,
+    cut_ranges,
+    draw_parts,
+    get_fractions,
+)
 from gpupipe.io.planning.table import Table, run_partitions
-from gpupipe.io.relational.asof import AsOfSpec, join_asof
-from gpupipe.io.relational.deduplicate import deduplicate
 from gpupipe.io.relational.group_by import GroupBy
-from gpupipe.io.relational.join import JoinSpec, join
+from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
-from gpupipe.io.relational.sort import draw, shuffle, sort
+from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, format_count

@@ -3,18 +3,22 @@
 In: a coded frame. Does: filters, joins, derives, maps. Out: a frame; the input is never modified.
 """
 
-from gpupipe.transforms.columns import Cast, Drop, Rename, Select
+from gpupipe.transforms.columns import Cast, Derive, Drop, Rename, Select
 from gpupipe.transforms.dates import DateParts
-from gpupipe.transforms.derive import Derive
 from gpupipe.transforms.expect import Expect
-from gpupipe.transforms.join import Join
-from gpupipe.transforms.join_asof import JoinAsOf
+from gpupipe.transforms.join import Join, JoinAsOf
 from gpupipe.transforms.map import Map
-from gpupipe.transforms.rolling import Expanding, Rolling
 from gpupipe.transforms.rows import DropMissing, Filter, Sample
 from gpupipe.transforms.transform import Transform
 from gpupipe.transforms.values import Clip, Log1p, Replace
-from gpupipe.transforms.window_transform import CumulativeCount, Difference, Lag, WholeTableTransform
+from gpupipe.transforms.window_transform import (
+    CumulativeCount,
+    Difference,
+    Expanding,
+    Lag,
+    Rolling,
+    WholeTableTransform,
+)
 
 __all__ = [
     "Cast",

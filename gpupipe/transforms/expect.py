@@ -20,28 +20,13 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
 from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import (
-    check_bool,
-    check_choice,
-    check_names,
-    is_number,
-    is_sequence,
-    refuse_argument,
-)
+from gpupipe.support.validation import check_bool, check_choice, check_names, is_number, is_sequence, refuse_argument
 from gpupipe.transforms.transform import Transform
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Violations: the rows of some partitions that break a rule, as a mergeable summary.
-
-    Args:
-        num_rows: rows that were checked.
-        counts: for each column and rule, by the identity of a partition's first row, how many rows break it.
-        examples: for each column and rule the first such partition and the first such value.
-        distinct: for each column whose values are to be unique, 64 bits of each value, ascending.
-        repeated: of those, how many rows had a value that another had.
-    """
+    """Violations: the rows of some partitions that break a rule, as a mergeable summary."""
 
     num_rows: int = 0
     counts: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)

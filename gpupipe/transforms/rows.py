@@ -16,7 +16,7 @@ from gpupipe.expressions import parse
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import ColumnwiseTransform, Transform
 
 _WHEN = ("train", "always")
 
@@ -128,7 +128,7 @@ class DropMissing(Transform):
         return schema.names if self.columns is None else self.columns
 
 
-class Sample(Transform):
+class Sample(ColumnwiseTransform):
     """Keep a random fraction of the rows: each is drawn by the seed and its row id alone.
 
     The same rows are kept however the data is partitioned, on both backends and in every pass. A row's identity is its
@@ -162,16 +162,8 @@ class Sample(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         return schema
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
-
     def apply(
-        self,
-        frame: Frame,
-        schema: Schema,
-        wanted: AbstractSet[str],
-        backend: Backend,
-        row_ids: Array | None = None,
+        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend, row_ids: Array | None = None
     ) -> Frame:
         """Return the drawn rows; `row_ids` are the ids of the rows that the index counts, by default its numbers."""
         rows = backend.positions(frame)

@@ -53,3 +53,10 @@ class Transform(Step, ABC):
         made = backend.decode(backend.select(result, schema.names), schema=schema)
         made.index = frame.index.take(backend.positions(result))
         return made
+
+
+class ColumnwiseTransform(Transform):
+    """Base class of steps that make each column of itself alone."""
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(wanted)

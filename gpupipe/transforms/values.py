@@ -18,12 +18,12 @@ from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names, is_bool, is_number, refuse_argument
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import ColumnwiseTransform
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
 
 
-class Clip(Transform):
+class Clip(ColumnwiseTransform):
     """Clip values to a range; missing stays missing.
 
     Args:
@@ -47,13 +47,14 @@ class Clip(Transform):
         self, columns: str | Sequence[str], low: float | str | None = None, high: float | str | None = None
     ) -> None:
         check_names(self, columns=columns)
-        for name, end in (("low", low), ("high", high)):
+        given: dict[str, Any] = {"low": low, "high": high}
+        for name, end in given.items():
             if end is not None and hasattr(end, "isoformat"):
                 expected = "a number, or a time as text in ISO 8601"
                 raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
-            given: Any = end  # an integer may be beyond a float
-            whole = isinstance(given, int) and not is_bool(given)
-            if not (given is None or isinstance(given, str) or whole or (is_number(given) and not math.isnan(given))):
+            number: Any = end  # an integer may be beyond a float
+            whole = isinstance(number, int) and not is_bool(number)
+            if not (given is None or isinstance(given, str) or whole or (is_number(number) and not math.isnan(number))):
                 raise refuse_argument(self, name, end, "a number, or a time as text in ISO 8601", f"{name}=0")
         if low is None and high is None:
             raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")
@@ -70,9 +71,6 @@ class Clip(Transform):
                     "Clip", "the range is empty", got=(self.low, self.high), expected="low <= high", remedy="swap them"
                 )
         return schema.assign(replace(item.with_instants(), step="Clip") for item in items)
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made = {}
@@ -95,7 +93,7 @@ class Clip(Transform):
         return [None if end is None else _convert_value(end, item, "Clip") for end in (low, high)]
 
 
-class Log1p(Transform):
+class Log1p(ColumnwiseTransform):
     """Compute the natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
 
     Args:
@@ -122,9 +120,6 @@ class Log1p(Transform):
         items = [_require_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
         return schema.assign(replace(item, dtype=_get_float_type(item.dtype), step="Log1p", units="") for item in items)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
-
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         columns = {name: backend.column(frame, name) for name in self.columns if name in wanted}
         if not columns:
@@ -149,7 +144,7 @@ class Log1p(Transform):
                 )
 
 
-class Replace(Transform):
+class Replace(ColumnwiseTransform):
     """Replace values by others, all at once: a new value is not replaced again.
 
     Args:
@@ -195,9 +190,6 @@ class Replace(Transform):
             fills = None in self.values[name] and fill is not None
             made.append(replace(schema[name], nullable=None in news or (schema[name].nullable and not fills)))
         return schema.assign(replace(item.with_instants(), step="Replace") for item in made)
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made = {}
@@ -257,11 +249,7 @@ def _get_float_type(dtype: str) -> str:
 
 
 def _convert_value(value: Any, item: Field, where: str) -> Any:
-    """Return a value as the column's type stores it.
-
-    Raises:
-        BadConfig: the type cannot hold it.
-    """
+    """Return a value as the column's type stores it."""
     plain = value.item() if isinstance(value, np.generic) else value
     found: Any = None
     if item.dtype == "string":

@@ -250,6 +250,23 @@ def test_a_window_may_be_of_centuries() -> None:
     assert found.iloc[:, -1].tolist() == [1.0, 3.0, 5.0, 4.0]
 
 
+@pytest.mark.parametrize("by", [None, "k"])
+@pytest.mark.parametrize("bits", [34, 54, 56, 60, 62])
+def test_many_rows_of_one_time_are_in_order(bits: int, by: str | None) -> None:
+    """Times so close or so far apart that rows, or rows of one time, can be numbered between them, or not."""
+    random = np.random.default_rng(6)
+    step = 2 ** (bits - 4)
+    times = np.sort(random.integers(0, 15, 400) * step + random.integers(0, 2, 400))
+    table = pd.DataFrame(
+        {"k": random.integers(0, 3, 400), "t": times.astype("datetime64[us]"), "x": random.random(400)}
+    )
+    found = T.Rolling("x", f"{step}us", ["sum", "count", "max"], by=by, order_by="t").transform(table)
+    for place, row in enumerate(table.itertuples()):
+        is_in = (times[: place + 1] > times[place] - step) & ((table["k"][: place + 1] == row.k) | (by is None))
+        values = table["x"][: place + 1][is_in]
+        np.testing.assert_allclose(found.iloc[place, -3:].astype(float), [values.sum(), len(values), values.max()])
+
+
 def test_rows_without_a_time_are_in_no_window_of_time() -> None:
     table = pd.DataFrame({"t": pd.to_datetime(["2013-01-02", None, "2013-01-01"]).astype("datetime64[us]"), "x": 1.0})
     found = T.Rolling("x", "7 days", ["sum", "count"], order_by="t").transform(table)

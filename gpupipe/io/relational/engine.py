@@ -46,20 +46,7 @@ _log = logging.getLogger("gpupipe")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """Plan over all rows of some scans, ready to run.
-
-    Args:
-        plan: given a lazy frame for each scan, makes that of the result.
-        scans: the rows.
-        fields: the columns of the result.
-        backend: `"cpu"` or `"gpu"`.
-        title: of the progress bar, and for messages.
-        cut: where the rows exceed a share of the memory, the buckets they are put into first; the results of the
-            buckets, in their order, make up the whole result. None for a plan that holds few rows at a time.
-        check: given rows of the result, raises an error where they are wrong.
-        is_rowwise: whether the plan makes each row of its one scan alone. Then files are read a row group at a time;
-            Polars itself reads five of them ahead of whoever takes the rows more slowly.
-    """
+    """Plan over all rows of some scans, ready to run."""
 
     plan: Plan
     scans: Sequence[Scan]
@@ -67,22 +54,14 @@ class PlannedRun:
     backend: str
     title: str
     cut: Cut | None
+    """Of rows that exceed a share of the memory; None for a plan that holds few rows at a time."""
     check: Callable[[pl.LazyFrame], None] = lambda _: None
+    """Raises an error where rows of the result are wrong."""
     is_rowwise: bool = False
+    """Whether each row is made alone: files are read a row group at a time, where Polars reads five ahead."""
 
     def gather(self) -> Gathered:
-        """Run the plan and gather the result.
-
-        Raises:
-            PlanFailed: the engine cannot run the plan, or failed.
-            BackendMissing: the engine of a GPU is not installed.
-            BadFile: a file is not what it was, or cannot be read.
-            ClusterLost: a worker that takes part is gone.
-
-        Memory: three times the rows, up to half of the host's free memory or of `memory_limit`, on a GPU of the
-            device's; on disk, beyond that, the rows and the result, which a GPU writes itself. There a plan without
-            buckets streams through the device, and spills to the host.
-        """
+        """Run the plan and gather the result."""
         found = Gathered(self.fields)
         if self.backend == "cpu":
             return found.gather(self.batches())
@@ -99,13 +78,7 @@ class PlannedRun:
         return found
 
     def batches(self) -> Generator[pa.Table]:
-        """Run the plan on the CPU and yield the result in batches.
-
-        Raises:
-            PlanFailed, BadFile: see `gather`.
-
-        Memory: as `gather`, without the result.
-        """
+        """Run the plan on the CPU and yield the result in batches."""
         if not get_executor().in_process:
             _log_once(
                 f"{self.title}: the program itself runs it, with all its threads; the workers of a cluster take no part"
@@ -128,31 +101,25 @@ class PlannedRun:
         def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
             return self.plan(*frames).select(names)
 
-        whole = chosen(one.frame for one in self.scans)
         if self.backend == "gpu":
-            _import_gpu_engine().refuse(whole, self.title)
+            _import_gpu_engine().refuse(chosen(one.frame for one in self.scans), self.title)
         with ExitStack() as on_failure, ExitStack() as buckets, explain_failure(self.scans, self.title):
             for one in self.scans:
                 on_failure.callback(one.discard)
-            pieces = self.scans[0].pieces if self.is_rowwise else ()
-            plans: Iterable[pl.LazyFrame] = map(chosen, zip(pieces, strict=True)) if pieces else [whole]
-            if self.cut is not None and num_buckets > 1:
+            frames: Iterable[Iterable[pl.LazyFrame]] = [[one.frame for one in self.scans]]
+            if self.is_rowwise and self.scans[0].pieces:
+                frames = zip(self.scans[0].pieces, strict=True)
+            elif self.cut is not None and num_buckets > 1:
                 _log.info("%s: the rows exceed the memory and are cut into %d buckets", self.title, num_buckets)
                 folder = buckets.enter_context(ScratchFolder()).path
-                plans = map(chosen, _write_buckets(self.scans, self.cut(num_buckets), num_buckets, folder))
-            yield plans
+                frames = _write_buckets(self.scans, self.cut(num_buckets), num_buckets, folder)
+            yield map(chosen, frames)
             on_failure.pop_all()
 
 
 @dataclass(frozen=True)
 class ZippedRuns:
-    """Columns of the same rows by two runs on the CPU, zipped batch by batch.
-
-    Args:
-        left: yields all rows.
-        right: yields the other columns in the same order; rows beyond the last one of the left are not read.
-        fields: the columns of both.
-    """
+    """Columns of the same rows by two runs on the CPU, zipped batch by batch."""
 
     left: PlannedRun
     right: Callable[[], Generator[pa.Table]]
@@ -193,21 +160,13 @@ def count_buckets(scans: Sequence[Scan], backend: str) -> int:
 
 
 def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFrame:
-    """Run a plan with a small result on the host.
-
-    Raises:
-        PlanFailed, BadFile: see `PlannedRun`.
-    """
+    """Run a plan with a small result on the host."""
     with explain_failure(scans, title):
         return plan.collect(engine="streaming")
 
 
 def collect_batches(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Iterator[pl.DataFrame]:
-    """Run a plan of unknown size and yield its result in batches; on a CPU, of about this many rows.
-
-    Raises:
-        PlanFailed, BackendMissing, ClusterLost: see `PlannedRun`.
-    """
+    """Run a plan of unknown size and yield its result in batches; on a CPU, of about this many rows."""
     with explain_failure([], title):
         if backend == "cpu":
             yield from _show_progress(_batches(plan, rows), title)
@@ -217,22 +176,7 @@ def collect_batches(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> 
 
 
 def sink(plan: pl.LazyFrame, where: str, text: Path, path: Path, backend: str, group_rows: int) -> None:
-    """Run a plan that parses a text file, and write its rows, in order, to a temporary Parquet file.
-
-    Args:
-        plan: scans the text.
-        where: the file, for messages.
-        text: its text.
-        path: of the Parquet file.
-        backend: `"cpu"` or `"gpu"`.
-        group_rows: rows of a row group.
-
-    Raises:
-        BackendMissing, ClusterLost: see `PlannedRun`.
-        OutOfDeviceMemory, PlanFailed: the device failed, or does not know an operation; whatever the text is.
-        BadFile: the disk is full, or the folder is gone.
-        polars.exceptions.PolarsError: the plan failed.
-    """
+    """Run a plan that parses a text file, and write its rows, in order, to a temporary Parquet file."""
     with writing_scratch(path.parent):
         if backend == "cpu":
             plan.sink_parquet(path, engine="streaming", compression="lz4", row_group_size=group_rows)
@@ -336,16 +280,7 @@ _SAMPLE = 2
 
 
 def assign_ranges(scan: Scan, by: Sequence[str], ascending: Sequence[bool], num_buckets: int) -> pl.Expr:
-    """Assign rows to ranges of about equal size; rows with equal keys share one.
-
-    Args:
-        scan: the rows.
-        by: the key columns; `ROW` as the last one divides rows with equal keys by their order.
-        ascending: for each.
-        num_buckets: how many.
-
-    Memory: a thousand keys for each bucket.
-    """
+    """Assign rows to ranges of about equal size; rows with equal keys share one."""
     sample = _draw_sample(scan, by, _SAMPLES_PER_BUCKET * num_buckets)
     sample = sample.sort(by, descending=[not up for up in ascending], nulls_last=True)
     places = [sample.height * bucket // num_buckets for bucket in range(1, num_buckets)] if sample.height else []
@@ -354,10 +289,7 @@ def assign_ranges(scan: Scan, by: Sequence[str], ascending: Sequence[bool], num_
 
 
 def has_many_groups(scan: Scan, keys: Sequence[str], backend: str) -> bool:
-    """Return whether the groups may exceed the memory: fewer than half of a sample's rows repeat others.
-
-    Memory: the keys of 10,000 rows.
-    """
+    """Return whether the groups may exceed the memory: fewer than half of a sample's rows repeat others."""
     if count_buckets([scan], backend) == 1:
         return False
     sample = _draw_sample(scan, keys, 10 * _SAMPLES_PER_BUCKET)

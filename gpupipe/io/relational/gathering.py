@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import polars as pl
 import pyarrow as pa
@@ -53,14 +53,8 @@ def count_batch_rows(fields: Iterable[Field]) -> int:
     return max(1, GROUP_BYTES // max(1, row_bytes(fields)))
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Provenance of a table: the job that made it and its input files.
-
-    Args:
-        made_by: see `Source.made_by`.
-        inputs: see `Source.inputs`.
-    """
+class Origin(NamedTuple):
+    """Provenance of a table: the job that made it and its input files."""
 
     made_by: str | None
     inputs: dict[str, str] | None
@@ -76,14 +70,7 @@ def build_origin(verb: str, tables: Sequence[Table], *options: object) -> Origin
 
 
 class Gathered:
-    """Table accumulated from batches.
-
-    Args:
-        fields: the columns.
-        limit: bytes that are kept in memory; a share of it by default.
-
-    Memory: the batches, up to the limit.
-    """
+    """Table accumulated from batches."""
 
     def __init__(self, fields: Sequence[Field], limit: int | None = None) -> None:
         self.fields = list(fields)
@@ -98,11 +85,7 @@ class Gathered:
         self._writer: pq.ParquetWriter | None = None
 
     def gather(self, batches: Iterable[pa.Table]) -> Self:
-        """Add all batches and return itself; if that fails, remove the files and close the generator.
-
-        Raises:
-            BadFile: the disk is full, or the folder is gone.
-        """
+        """Add all batches and return itself; if that fails, remove the files and close the generator."""
         try:
             for batch in batches:
                 self._add(batch)
@@ -124,11 +107,7 @@ class Gathered:
             self._spool.remove()
 
     def take_files(self, write: Callable[[Path], object]) -> None:
-        """Add what is written at a path: a Parquet file, or a folder of them in the order of their names.
-
-        Raises:
-            BadFile: the folder for temporary files is gone.
-        """
+        """Add what is written at a path: a Parquet file, or a folder of them in the order of their names."""
         path = self._new_path()
         try:
             write(path)
@@ -136,10 +115,8 @@ class Gathered:
             self.discard()
             raise
         for file in sorted(path.rglob("*.parquet")) if path.is_dir() else [path]:
-            footer = pq.read_metadata(file)
-            rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-            self._files.append(SpillFile(str(file), file.stat().st_size, tuple((0, num_rows) for num_rows in rows)))
-            self.num_rows += footer.num_rows
+            self._files.append(_describe_file(file))
+            self.num_rows += self._files[-1].num_rows
 
     @property
     def paths(self) -> list[str]:
@@ -164,24 +141,12 @@ class Gathered:
         return pl.scan_parquet(self.paths, glob=False) if self._files else polars_from_arrow(self.table).lazy()
 
     def check(self) -> None:
-        """Check that the temporary files exist.
-
-        Raises:
-            BadFile: they are not.
-        """
+        """Check that the temporary files exist."""
         if self._spool is not None:
             self._spool.check()
 
     def dataset(self, like: Table, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Table:
-        """Build a dataset of the rows; their row ids are their numbers.
-
-        Args:
-            like: the dataset whose backend and notes it has.
-            schema: of the columns.
-            origin: what it comes from.
-            partition_rows: rows that a partition may have.
-            title: what made it, for messages.
-        """
+        """Build a dataset of the rows; their row ids are their numbers."""
         source: Source
         if not self._files or self._spool is None:
             starts = range(0, max(1, self.num_rows), partition_rows)
@@ -190,7 +155,7 @@ class Gathered:
         else:
             self._files = [replace(file, path=self._spool.keep(Path(file.path))) for file in self._files]
             partitions = _cut_partitions(self._files, partition_rows, title)
-            source = SpillSource(dict(enumerate(self._files)), partitions, schema, *_facts(origin), self._spool)
+            source = SpillSource(dict(enumerate(self._files)), partitions, schema, *origin, self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
 
@@ -208,18 +173,15 @@ class Gathered:
 
     def _write(self) -> None:
         if self._writer is None:
-            path = self._new_path()
+            self._path = self._new_path()
             # Dictionaries of floats cost more than they save; nobody asks for statistics of a temporary file.
             fields = [item for item in self.fields if (get_element_dtype(item.dtype) or item.dtype) not in FLOATS]
             coded = [parquet_path(item) for item in fields]
-            self._writer = pq.ParquetWriter(path, self.types, use_dictionary=coded, write_statistics=False)
-            self._groups: list[tuple[int, int]] = []
-            self._path = path
+            self._writer = pq.ParquetWriter(self._path, self.types, use_dictionary=coded, write_statistics=False)
         for table in self._tables:
             for start in range(0, table.num_rows, self.group_rows):
                 piece = table.slice(start, self.group_rows)
                 self._writer.write_table(piece, row_group_size=piece.num_rows)
-                self._groups.append((0, piece.num_rows))
         self._tables = []
 
     def _new_path(self) -> Path:
@@ -230,35 +192,24 @@ class Gathered:
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self._files = [SpillFile(str(self._path), self._path.stat().st_size, tuple(self._groups))]
+            self._files = [_describe_file(self._path)]
 
 
 class _InMemory(FrameSource):
-    """In-memory source whose rows were computed from other tables, as Arrow columns.
-
-    Args:
-        table: the rows.
-        schema: of the columns.
-        cuts: first row and number of rows of each partition.
-        origin: what it comes from.
-        title: what made it.
-    """
+    """In-memory source whose rows were computed from other tables, as Arrow columns."""
 
     def __init__(
         self, table: pa.Table, schema: Schema, cuts: Sequence[tuple[int, int]], origin: Origin, title: str
     ) -> None:
         super().__init__(table, schema, cuts, {})
-        self.made_by, self._inputs = _facts(origin)
+        self.made_by, self._inputs = origin
         self.partitions = [
             replace(part, description=f"rows {first:,} to {first + num_rows:,} after {title}")
             for part, (first, num_rows) in zip(self.partitions, cuts, strict=True)
         ]
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Slice these columns; see `Source.read`.
-
-        Memory: copies strings and what has missing values.
-        """
+        """Slice these columns; see `Source.read`."""
         rows = self.table(partition, fields)
         return backend.from_arrow(rows, fields) if fields else backend.frame({}, partition.num_rows)
 
@@ -280,8 +231,10 @@ class _InMemory(FrameSource):
         return self._frame.slice(first - self._first_row, num_rows)
 
 
-def _facts(origin: Origin) -> tuple[str | None, dict[str, str] | None]:
-    return origin.made_by, origin.inputs
+def _describe_file(path: Path) -> SpillFile:
+    footer = pq.read_metadata(path)
+    rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
+    return SpillFile(str(path), path.stat().st_size, tuple((0, num_rows) for num_rows in rows))
 
 
 def _cut_partitions(files: Sequence[SpillFile], limit: int, title: str) -> list[Partition]:

@@ -38,11 +38,7 @@ _before_the_engine: list[Any] = []
 
 
 def refuse(plan: pl.LazyFrame, title: str) -> None:
-    """Check that cudf-polars supports every operation of a plan, before anything runs.
-
-    Raises:
-        PlanFailed: names the operations that it does not know.
-    """
+    """Check that cudf-polars supports every operation of a plan, before anything runs."""
     translator = Translator(plan._ldf.visit(), pl.GPUEngine(executor="in-memory"))  # noqa: SLF001 - as cudf-polars does
     translator.translate_ir()
     if translator.errors:
@@ -65,14 +61,7 @@ def memory() -> int:
 
 
 def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
-    """Run plans one after the other and gather their results.
-
-    Args:
-        found: gathers them.
-        plans: each returns the columns of `found`.
-        num_bytes: what each takes, about.
-        result_bytes: of the results together, at most; larger ones are written by the GPU, and not brought to the host.
-    """
+    """Run plans one after the other and gather their results."""
     if result_bytes <= get_table_limit() or any(is_passenger(item.dtype) for item in found.fields):
         found.gather(arrow_from_polars(collect(plan, num_bytes), found.types) for plan in plans)
         return
@@ -87,12 +76,7 @@ def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> No
 
 
 def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
-    """Run a plan that uses about this many bytes; a sink returns an empty frame.
-
-    Raises:
-        polars.exceptions.PolarsError: the plan failed.
-        ClusterLost: a worker of the cluster is gone.
-    """
+    """Run a plan that uses about this many bytes; a sink returns an empty frame."""
     try:
         return _collect_plan(plan, num_bytes)
     except GpupipeError:

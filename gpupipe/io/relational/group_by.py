@@ -204,7 +204,7 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
 
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
-    return plan_rows(table, [], schema, build_origin("group", [table], keys, dropna, wanted), "group", groups)
+    return plan_rows(table, schema, build_origin("group", [table], keys, dropna, wanted), "group", groups)
 
 
 def _mask_wrapped_sum(name: str) -> pl.Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -27,24 +27,12 @@ class RunnablePlan(Protocol):
         """Run the plan and yield the result in batches."""
 
 
-def plan_rows(
-    table: AnyTable,
-    others: Sequence[Table],
-    schema: Schema,
-    origin: Origin,
-    title: str,
-    run: Callable[[], RunnablePlan],
-) -> AnyTable:
-    """Build a dataset of the rows of a plan that has not run yet; their row ids are their numbers.
+Run: TypeAlias = Callable[[], RunnablePlan]
+"""What scans what a plan reads, and makes the plan ready to run."""
 
-    Args:
-        table: what the plan reads, of which the result has the backend and the notes.
-        others: what else it reads; no partition of the result is larger than the largest of them all.
-        schema: of the columns.
-        origin: what it comes from.
-        title: what makes it, for messages.
-        run: scans what the plan reads, and makes the plan ready to run.
-    """
+
+def plan_rows(table: AnyTable, schema: Schema, origin: Origin, title: str, run: Run, *others: Table) -> AnyTable:
+    """Build a dataset of the rows of a plan that has not run yet, like this table; row ids are row numbers."""
     return replace(
         table, source=PlanSource([table, *others], schema, origin, title, run), schema=schema, query=EVERYTHING
     )
@@ -61,14 +49,7 @@ class PlanSource(DerivedSource):
 
     _made: tuple[Gathered, Source] | None
 
-    def __init__(
-        self,
-        tables: Sequence[Table],
-        schema: Schema,
-        origin: Origin,
-        title: str,
-        run: Callable[[], RunnablePlan],
-    ) -> None:
+    def __init__(self, tables: Sequence[Table], schema: Schema, origin: Origin, title: str, run: Run) -> None:
         super().__init__(schema, origin.made_by, origin.inputs)
         self.notes = tables[0].source.notes
         self._tables, self._origin, self._title, self._run = tables, origin, title, run
@@ -82,38 +63,26 @@ class PlanSource(DerivedSource):
 
     @property
     def gathered(self) -> Gathered:
-        """All rows, in memory or in a temporary file; runs the plan at the first call.
-
-        Raises:
-            PlanFailed, BadFile, BadData: see the verb.
-        """
+        """All rows, in memory or in a temporary file; runs the plan at the first call."""
         return self._kept[0]
 
     def batches(self) -> Generator[pa.Table]:
-        """Yield all rows in order; runs the plan unless they have been gathered.
-
-        Raises:
-            PlanFailed, BadFile, BadData: see the verb.
-        """
+        """Yield all rows in order; runs the plan unless they have been gathered."""
         if self._made is None:
             return self._run().batches()
         return (self.table(partition, list(self.schema)) for partition in self.partitions)
 
     @property
     def partitions(self) -> Sequence[Partition]:
-        """The partitions of the gathered rows."""
         return self._source.partitions
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read the gathered rows; see `Source.read`."""
         return self._source.read(partition, fields, backend)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Read the gathered rows on the host; see `Source.table`."""
         return self._source.table(partition, fields)
 
     def only(self, partitions: Sequence[Partition]) -> Any:
-        """Return a source of these partitions of the gathered rows; see `Source.only`."""
         return self._source.only(partitions)
 
     def __reduce__(self) -> Any:

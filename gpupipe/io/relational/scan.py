@@ -41,12 +41,7 @@ STEP = 0x9E3779B97F4A7C15
 
 
 def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
-    """Draw the bits of `backend.hashing.splitmix64` as an expression.
-
-    Example:
-        >>> pl.select(random_bits(0, pl.lit(1))).item()
-        7960286522194355700
-    """
+    """Draw the bits of `backend.hashing.splitmix64` as an expression."""
     bits = (counter.cast(pl.UInt64) + number(1)) * number(STEP) + number(int(mix_seed(seed)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits // number(1 << shift))) * number(factor)
@@ -76,19 +71,6 @@ def translate_query(query: Query, schema: Schema) -> list[pl.Expr] | None:
     Those that are compare columns with constants of their own type or with columns of the same one, look for missing
     values, or draw rows by row id. A comparison with a missing value is missing on both sides, and `and`, `or` and
     `not` follow Kleene.
-
-    Args:
-        query: what is chosen of the rows of a source.
-        schema: of the source.
-
-    Example:
-        >>> from gpupipe.io.planning.table import Query
-        >>> query = Query(stages=(Where("n < 3"),))
-        >>> [one] = translate_query(query, Schema([Field("n", "int8")]))
-        >>> pl.DataFrame({"n": [1, None, 5]}, schema={"n": pl.Int8}).filter(one)["n"].to_list()
-        [1]
-        >>> translate_query(query, Schema([Field("n", "bool")])) is None
-        True
     """
     try:
         return [_translate_choice(one, schema) for one in (*query.draws, *query.stages)]
@@ -199,17 +181,7 @@ _COUNTED_SHARE = 16
 
 @dataclass(frozen=True)
 class Scan:
-    """Lazy frame of a dataset's rows, input of a plan.
-
-    Args:
-        frame: the columns and `ROW`, in the order of the rows; a float that is NaN is missing.
-        fields: the columns.
-        num_rows: how many rows, at most.
-        check: raises an error where the files are not what they were.
-        look: reads all rows again, for an error that names the file that cannot be read.
-        owner: kept alive as long as the plan: the temporary file that is read.
-        pieces: the same rows in turn, a row group of a file at a time; none where they are not read from files.
-    """
+    """Lazy frame of a dataset's rows, input of a plan."""
 
     frame: pl.LazyFrame
     fields: Sequence[Field]
@@ -268,38 +240,12 @@ def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False
 
     Local Parquet files are scanned by Polars itself, with filters that it evaluates alike; whatever else a dataset is
     made of is read by partitions first, by the executor in force.
-
-    Args:
-        table: the dataset.
-        columns: the columns a plan needs.
-        title: of the progress bar.
-        keep: whether rows that are read by partitions stay in memory, whatever they take.
-
-    Raises:
-        PartitionFailed, BadFile: a partition cannot be read.
-
-    Memory: of a dataset that Polars cannot scan, the columns, up to a share of the memory; the rest goes to disk.
     """
     fields = [table.schema[name] for name in columns]
     found = _scan_plan(table, fields) or _scan_files(table, fields)
     if found is None:
-        found = _scan_partitions(table, _ReadRows(columns), fields, title, 1 << 62 if keep else get_memory_limit() // 4)
+        found = scan_computed(table, _ReadRows(columns), fields, title, 1 << 62 if keep else None)
     return found
-
-
-def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str) -> Scan:
-    """Scan rows computed from a dataset, partition by partition, by the current executor.
-
-    Args:
-        table: what the rows are computed from; its row ids are unique.
-        rows: makes those of a partition.
-        fields: the columns that are kept of them.
-        title: of the progress bar.
-
-    Raises:
-        PartitionFailed, BadFile: see `scan`.
-    """
-    return _scan_partitions(table, rows, fields, title, get_memory_limit() // 4)
 
 
 def scan_gathered(found: Gathered) -> Scan:
@@ -341,10 +287,11 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
     return Scan(frame.with_columns(_replace_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
-def _scan_partitions(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int) -> Scan:
+def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int | None = None) -> Scan:
+    """Scan rows computed from a dataset, partition by partition; by default up to a quarter of the memory is kept."""
     work = _HostRows(rows, tuple(fields), get_executor().resolve(table.backend))
     batches = run_partitions(work, table, work.backend, title)
-    found = Gathered([*fields, ID], limit)
+    found = Gathered([*fields, ID], limit or get_memory_limit() // 4)
     with explain_failure([], title):
         found.gather(batches)
     frame = found.lazy().with_columns(_replace_nan(fields))

@@ -24,21 +24,13 @@ from gpupipe.schema import ID, ROW, Field, Schema
 
 @dataclass(frozen=True)
 class SideColumns:
-    """Columns stored apart from their rows, in memory or in a temporary file.
-
-    Args:
-        table: the columns and `ROW`, sorted by row id.
-        edges: the row ids at which the second and each later partition begins.
-    """
+    """Columns stored apart from their rows, in memory or in a temporary file."""
 
     table: Table
     edges: Sequence[int]
 
     def columns(self, names: Sequence[str], row_ids: Array, backend: Backend) -> dict[str, Column]:
-        """Look up the columns of these rows, whose row ids are unique.
-
-        Memory: the columns of the partitions these rows are in.
-        """
+        """Look up the columns of these rows, whose row ids are unique."""
         ends = self._ends(row_ids, backend)
         frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in self._parts(ends)])
         places = _locate_rows(backend.column(frame, ROW).data, row_ids, ends, backend)
@@ -67,12 +59,7 @@ class SideColumns:
 
 @dataclass(frozen=True)
 class Attach:
-    """Partition function that adds side columns to rows by row id.
-
-    Args:
-        found: where the columns are, and which of them are added.
-        columns: those that come out, in this order.
-    """
+    """Partition function that adds side columns to rows by row id."""
 
     found: tuple[tuple[SideColumns, tuple[str, ...]], ...]
     columns: tuple[str, ...]
@@ -108,23 +95,7 @@ def compute_columns(
     title: str,
     rows: Rows | None = None,
 ) -> SideColumns:
-    """Compute columns by a plan that needs all rows of a key at once.
-
-    Args:
-        table: whose rows they are; row ids are unique.
-        inputs: what the columns are made of, keys included.
-        keys: rows with equal keys go to one bucket, unless a key is missing; without keys, all rows do.
-        plan: given the inputs and `ROW`, in its order, makes the new columns and `ROW`, in its order.
-        made: the new columns.
-        title: of the progress bar.
-        rows: returns a partition's rows with the inputs and `ROW`; by default they are columns of the table.
-
-    Raises:
-        PlanFailed, PartitionFailed, BadFile: see `run` and `scan`.
-
-    Memory: three times the inputs, up to a share of the memory. Beyond that the rows of the largest key, and on disk
-        the inputs; without keys all rows. What is made stays in memory up to a sixteenth of it, else on disk.
-    """
+    """Compute columns by a plan that needs all rows of a key at once."""
     one = (
         scan(table, [item.name for item in inputs], title)
         if rows is None
@@ -136,19 +107,7 @@ def compute_columns(
 def collect_columns(
     plan: Plan, scans: Sequence[Scan], keys: Sequence[str], made: Sequence[Field], like: Table, title: str
 ) -> SideColumns:
-    """Run a plan that computes columns for the rows of the first scan, and store them.
-
-    Args:
-        plan: given a frame for each scan, makes the columns and `ROW`, in its order.
-        scans: of each the keys and `ROW`.
-        keys: rows with equal keys go to one bucket, unless a key is missing; without keys, all rows do.
-        made: the columns that it makes.
-        like: whose rows they are.
-        title: of the progress bar.
-
-    Raises:
-        PlanFailed, BadFile: see `run`.
-    """
+    """Run a plan that computes columns for the rows of the first scan, and store them."""
     backend, fields = get_executor().resolve(like.backend), [*made, ID]
     cut = (lambda number: [assign_hashes(keys, number)] * len(scans)) if keys else None
     found = run(plan, scans, fields, backend, title, cut)

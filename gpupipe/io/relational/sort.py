@@ -1,4 +1,4 @@
-"""Sorting, shuffling and sampling of whole tables."""
+"""Sorting, shuffling, sampling and deduplication of whole tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gpupipe.backend import select
 from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig
-from gpupipe.io.planning.row_filters import RandomSplit
+from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
 from gpupipe.io.planning.table import AnyTable, Table, run_partitions
-from gpupipe.io.relational.engine import Plan, PlannedRun, assign_ranges
+from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
 from gpupipe.io.relational.gathering import Gathered, Origin, build_origin
 from gpupipe.io.relational.planned import plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
-from gpupipe.schema import ROW, Field
+from gpupipe.schema import ID, ROW, Field
 
 _BITS = "⟨bits⟩"
 
@@ -76,7 +76,7 @@ def _reorder(
         found = scan(table, table.columns, title)
         return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
 
-    return plan_rows(table, [], table.schema, origin, title, rows)
+    return plan_rows(table, table.schema, origin, title, rows)
 
 
 def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> PlannedRun:
@@ -123,3 +123,30 @@ class _Lowest:
 def _select_lowest(values: Any, n: int) -> Any:
     """Select the n lowest values of an array in any order, or all."""
     return np.partition(values, n)[:n] if n < len(values) else values
+
+
+def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
+    """Run `Dataset.deduplicate`. Only the keys are read; the rows keep their partitions."""
+    table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
+    rows = scan(table, on, "deduplicate")
+
+    def in_order(frame: pl.LazyFrame) -> pl.LazyFrame:
+        if backend == "gpu":  # several GPUs keep no order
+            return plan(frame).sort(ROW)
+        return frame.unique(on, keep="first" if keep == "first" else "last", maintain_order=True).select(ROW)
+
+    def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
+        return frame.group_by(on).agg(pl.col(ROW).min() if keep == "first" else pl.col(ROW).max()).select(ROW)
+
+    def cut(num_buckets: int) -> list[pl.Expr]:
+        return [assign_hashes(on, num_buckets, missing_meet=True)]
+
+    if count_buckets([rows], backend) == 1:
+        kept = run(in_order, [rows], [ID], backend, "deduplicate", None)
+    else:  # rows of a bucket are in any order
+        found = run(plan, [rows], [ID], backend, "deduplicate", cut)
+        kept = sort_by_row(found, [ID], backend, "deduplicate").gather()
+    # Which rows repeat others depends on all of them: with another input file it is another choice.
+    inputs = sorted((table.source.inputs() or {}).items())
+    made_by = build_origin("deduplicate", [table], on, keep, inputs).made_by
+    return replace(table, query=table.query.then(RowIdFilter.of(kept.column(ROW), kept.num_rows, made_by)))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, GpupipeError, SchemaMismatch
-from gpupipe.io.relational.asof import AsOfSpec
+from gpupipe.io.relational.join import AsOfSpec
 from gpupipe.schema import ROW
 from tests.examples import examples
 from tests.io.meeting import PARTITIONS, few_bytes
