@@ -141,7 +141,9 @@ def cluster_values(values: Any, counts: Any, start: Any) -> Any:
 def make_analyzer(analyzer: str, ngram_range: tuple[int, int], *, lowercase: bool) -> Callable[[str], list[str]]:
     """Return scikit-learn's function from a text to its n-grams."""
     vectorizer = importlib.import_module("sklearn.feature_extraction.text").HashingVectorizer
-    return vectorizer(analyzer=analyzer, ngram_range=ngram_range, lowercase=lowercase).build_analyzer()
+    analyze: Callable[[str], list[str]]
+    analyze = vectorizer(analyzer=analyzer, ngram_range=ngram_range, lowercase=lowercase).build_analyzer()
+    return analyze
 
 
 def fit_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Any:

@@ -49,14 +49,7 @@ def check_limits(owner: object, min_frequency: float | None, max_categories: int
 
 
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
-    """Return K booleans, True for the categories in the one group of rare ones, which is one of `max_categories`.
-
-    Of equally frequent categories the first ones become rare.
-
-    Example:
-        >>> rare(np.array([5, 1, 9, 5]), 20, None, 3).tolist()
-        [True, True, False, False]
-    """
+    """Return K booleans, True for the rare categories; their group is one of `max_categories`, first ones go first."""
     least = min_frequency or 0
     found = counts < (least * num_rows if least < 1 else least)
     if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
@@ -65,12 +58,7 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
 
 
 def group_rare(is_rare: Any) -> tuple[Any, int]:
-    """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups.
-
-    Example:
-        >>> group_rare(np.array([False, True, False]))
-        (array([0, 2, 1]), 3)
-    """
+    """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups."""
     frequent = int((~is_rare).sum())
     return np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent + int(is_rare.any())
 
@@ -144,11 +132,7 @@ class _Lookups(dict[str, Lookup]):
 
 
 def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictionary, dtype: str) -> Lookup:
-    """Return a step's lookup in a vocabulary learned from a column of type `dtype`, prepared once.
-
-    Raises:
-        SchemaMismatch: the column holds text where numbers were learned, or the other way round.
-    """
+    """Return a step's lookup in a vocabulary learned from a column of type `dtype`, prepared once; refuses others."""
     if value_type(column.dtype) != value_type(dtype):
         where, remedy = f"{step.class_name}, column {name!r}", f"Cast({{{name!r}: {dtype!r}}})"
         raise SchemaMismatch(where, "another type than in fit", got=column.dtype, expected=dtype, remedy=remedy)
@@ -217,12 +201,7 @@ def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
 
 
 def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
-    """Return lists by column name, given by name (for some columns) or in the columns' order (for all).
-
-    Raises:
-        ColumnNotFound: a name that is no column's.
-        BadConfig: not as many as there are columns.
-    """
+    """Return lists by column name, given by name (for some columns) or in the columns' order (for all); checks both."""
     if isinstance(given, Mapping):
         for name in given:
             if name not in names:
@@ -237,11 +216,7 @@ def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
 
 
 def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
-    """Return the values listed for each column in that order, and whether missing is one; by name of listed columns.
-
-    Raises:
-        BadConfig: no list, a value of another type than its column, or one that is listed twice.
-    """
+    """Return the values listed for each listed column, and whether missing is one; refuses other types and repeats."""
     found = {}
     for name in (name for name in dtypes if name in lists):
         column, given, dtype = f"{where}, column {name!r}", lists[name], dtypes[name]

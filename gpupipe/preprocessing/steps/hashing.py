@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Backend, Column
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.preprocessing.categories import (
@@ -124,7 +124,9 @@ class HashedCross(StatelessStep):
         # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
         # values of one column that share a bucket with one value of another do not share it with all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
-        hashes = [_by_text(column, backend) for column in columns.values()]
+        texts = [column.dictionary for column in columns.values()]
+        bits_of = [None if text is None else np.append(splitmix64(0, hash_strings(text)), 0) for text in texts]
+        hashes = [None if table is None else backend.to_device(table.astype(np.uint64)) for table in bits_of]
         ids = xp.empty(size, dtype="int32")
         for rows in row_blocks(size, backend):
             bits, missing = xp.uint64(0), None
@@ -137,10 +139,3 @@ class HashedCross(StatelessStep):
             found = assign_buckets(bits, self.num_buckets) + FIRST
             ids[rows] = found if missing is None else xp.where(missing, MISSING, found)
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
-
-
-def _by_text(column: Column, backend: Backend) -> Array | None:
-    """Return the hash of each distinct string on the device, and any for a missing one; None for numbers."""
-    if column.dictionary is None:
-        return None
-    return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))

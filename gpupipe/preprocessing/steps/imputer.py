@@ -108,7 +108,7 @@ class SimpleImputer(LearnedStep):
 
     def finalize(self, summary: Moments | Quantiles | CategoryCounts | Types) -> Self:
         if isinstance(summary, Types):
-            learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
+            learned = {name: self._constant(name, dtype) for name, dtype in summary.items()}
         elif isinstance(summary, Moments):
             numbers = zip(summary.names, summary.mean.tolist(), summary.count, strict=True)
             learned = {name: mean if count else None for name, mean, count in numbers}

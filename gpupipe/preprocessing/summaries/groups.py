@@ -38,12 +38,6 @@ class GroupKeys:
 
     The first key's id is a code; its place among the codes there are, with the next key's id, makes another one, and so
     on: no number is ever larger than the groups times the ids of one key.
-
-    Example:
-        >>> from gpupipe.backend import select
-        >>> keys = GroupKeys(np.array([[2, 3], [3, 2]]), [4, 4])
-        >>> keys.places([np.array([3, 2, 3]), np.array([2, 3, 3])], select("cpu")).tolist()
-        [1, 0, 2]
     """
 
     def __init__(self, ids: Any, sizes: Sequence[int]) -> None:
