@@ -21,7 +21,7 @@ from gpupipe.backend.estimators import (
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.learned_step import Columns, SeededStep
 from gpupipe.preprocessing.numeric import any_true, check_numeric, refuse, refuse_no_rows, stack_rows
-from gpupipe.preprocessing.summaries.row_sample import GatheredRows
+from gpupipe.preprocessing.summaries.rows import GatheredRows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 

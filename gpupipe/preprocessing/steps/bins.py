@@ -15,8 +15,8 @@ from gpupipe.errors import ColumnNotFound
 from gpupipe.preprocessing.categories import FIRST, MISSING, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
 from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
+from gpupipe.preprocessing.summaries.counts import MAX_BINS, Histogram, Quantiles
 from gpupipe.preprocessing.summaries.moments import Extremes
-from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 

@@ -11,8 +11,8 @@ from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric, check_values
-from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.rows import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_number
 

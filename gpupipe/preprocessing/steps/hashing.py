@@ -125,14 +125,14 @@ class HashedCross(StatelessStep):
         # values of one column that share a bucket with one value of another do not share it with all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
         texts = [column.dictionary for column in columns.values()]
-        bits_of = [None if text is None else np.append(splitmix64(0, hash_strings(text)), 0) for text in texts]
-        hashes = [None if table is None else backend.to_device(table.astype(np.uint64)) for table in bits_of]
+        bits_of = [None if text is None else splitmix64(0, hash_strings(text)) for text in texts]
+        known = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
         ids = xp.empty(size, dtype="int32")
         for rows in row_blocks(size, backend):
             bits, missing = xp.uint64(0), None
-            for column, seed, known in zip(columns.values(), seeds, hashes, strict=True):
+            for column, seed, table in zip(columns.values(), seeds, known, strict=True):
                 block = column.take(rows)
-                own = hash_column(block, 0, backend) if known is None else known[block.data]
+                own = hash_column(block, 0, backend) if table is None else table[block.data]
                 bits = splitmix64(seed, bits ^ own)
                 absent = block.missing(xp)
                 missing = absent if missing is None else missing if absent is None else missing | absent

@@ -16,9 +16,8 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep, Types
 from gpupipe.preprocessing.numeric import any_true, check_numeric, fill_matrix, refuse, refuse_empty, row_blocks
-from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
+from gpupipe.preprocessing.summaries.counts import CategoryCounts, Quantiles, ValueCounts
 from gpupipe.preprocessing.summaries.moments import Moments
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import FLOATS, LISTS, Field
 from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
 

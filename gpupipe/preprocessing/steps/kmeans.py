@@ -24,7 +24,7 @@ from gpupipe.preprocessing.numeric import (
     row_blocks,
     stack_rows,
 )
-from gpupipe.preprocessing.summaries.row_sample import GatheredRows
+from gpupipe.preprocessing.summaries.rows import GatheredRows
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 

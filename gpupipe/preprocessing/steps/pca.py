@@ -11,7 +11,7 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, Invertible, to_columns
 from gpupipe.preprocessing.numeric import check_numeric, derive_fields, float32_rows
-from gpupipe.preprocessing.summaries.covariance import Covariance
+from gpupipe.preprocessing.summaries.rows import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer

@@ -14,7 +14,7 @@ from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_values, float32_fields, map_columns, tabulate
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
+from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice
 
@@ -213,9 +213,8 @@ class Bent:
         variance = np.average(np.square(deviation), weights=counts)
         if not variance > 0:
             return float("nan")
-        return float(
-            np.average(self.jacobian, weights=counts) - np.average(deviation * self.slopes, weights=counts) / variance
-        )
+        slope = np.average(deviation * self.slopes, weights=counts) / variance
+        return float(np.average(self.jacobian, weights=counts) - slope)
 
 
 # (e^t - 1) / t and (t e^t - e^t + 1) / t², around 0.

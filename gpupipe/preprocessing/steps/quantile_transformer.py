@@ -12,7 +12,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
+from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 

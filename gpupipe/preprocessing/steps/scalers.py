@@ -13,8 +13,8 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.fused.program import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns, scale_columns
+from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_pair
 

@@ -11,7 +11,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_numeric, derive_fields, float32_rows, refuse_no_rows
 from gpupipe.preprocessing.steps.pca import fix_signs
-from gpupipe.preprocessing.summaries.covariance import Covariance
+from gpupipe.preprocessing.summaries.rows import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer
 

@@ -21,8 +21,8 @@ from gpupipe.preprocessing.categories import (
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import any_true, gather, num_rows, refuse_no_rows
+from gpupipe.preprocessing.summaries.groups import ClassCounts, MeanStats, TargetSummary
 from gpupipe.preprocessing.summaries.moments import merge_moments
-from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats, TargetSummary
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
