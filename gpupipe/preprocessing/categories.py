@@ -10,16 +10,8 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import (
-    Dictionary,
-    find_positions,
-    find_positions_by_hash,
-    index_hashes,
-    parse_values,
-    sort_values,
-    value_type,
-)
+from gpupipe.backend import Array, Backend, Column, dictionaries
+from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.backend.key_index import KeyIndex
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
@@ -73,7 +65,7 @@ class Lookup:
         self.vocabulary = vocabulary
         self._index = None if text else KeyIndex(vocabulary.to_numpy())
         if text and len(vocabulary) > _RESIDENT:
-            self._index = index_hashes(vocabulary)
+            self._index = dictionaries.index_hashes(vocabulary)
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         """Return n int32: 0 missing, 1 not in the vocabulary, 2 and up by the position in it.
@@ -108,9 +100,9 @@ class Lookup:
     def _string_ids(self, dictionary: Dictionary) -> Any:
         """Return the id of each distinct string, and of a missing one."""
         if self._index is None:
-            places = find_positions(dictionary, self.vocabulary)
+            places = dictionaries.find_positions(dictionary, self.vocabulary)
         else:
-            places = find_positions_by_hash(dictionary, self.vocabulary, self._index)
+            places = dictionaries.find_positions_by_hash(dictionary, self.vocabulary, self._index)
         return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
 
     def _number_ids(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
@@ -133,7 +125,7 @@ class _Lookups(dict[str, Lookup]):
 
 def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictionary, dtype: str) -> Lookup:
     """Return a step's lookup in a vocabulary learned from a column of type `dtype`, prepared once; refuses others."""
-    if value_type(column.dtype) != value_type(dtype):
+    if dictionaries.value_type(column.dtype) != dictionaries.value_type(dtype):
         where, remedy = f"{step.class_name}, column {name!r}", f"Cast({{{name!r}: {dtype!r}}})"
         raise SchemaMismatch(where, "another type than in fit", got=column.dtype, expected=dtype, remedy=remedy)
     lookups: _Lookups = vars(step).setdefault("_lookups", _Lookups())
@@ -221,12 +213,12 @@ def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[s
     for name in (name for name in dtypes if name in lists):
         column, given, dtype = f"{where}, column {name!r}", lists[name], dtypes[name]
         try:
-            values, has_missing = parse_values(given, dtype)
+            values, has_missing = dictionaries.parse_values(given, dtype)
         except (TypeError, ValueError, OverflowError) as cause:
             problem, got = "its values are not of the column's type, or no list", given
             got, remedy = got[:3] if hasattr(got, "__getitem__") else got, "the values of the column, in their order"
             raise BadConfig(column, problem, got=got, expected=f"a list of {dtype}", remedy=remedy) from cause
-        distinct = len(sort_values(values))
+        distinct = len(dictionaries.sort_values(values))
         if distinct < len(values):
             problem, got = "a value stands there more than once", f"{len(values):,} values, {distinct:,} distinct"
             raise BadConfig(column, problem, got=got, expected="each value once", remedy="list(dict.fromkeys(values))")
@@ -287,11 +279,11 @@ class CategoryStep(LearnedStep):
 
     def _count(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
         seen, counts = column.ranked()
-        values, has_missing = (sort_values(seen), column.missing > 0) if given is None else given
-        place = find_positions(values, seen)
+        values, has_missing = (dictionaries.sort_values(seen), column.missing > 0) if given is None else given
+        place = dictionaries.find_positions(values, seen)
         known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
         if self.handle_unknown == "error" and known.sum() < counts.sum():
-            unknown = np.flatnonzero(find_positions(seen, values) < 0)
+            unknown = np.flatnonzero(dictionaries.find_positions(seen, values) < 0)
             self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
         return Learned(values, has_missing, np.append(known, column.missing), int(counts.sum()) + column.missing)
 

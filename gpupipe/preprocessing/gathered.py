@@ -8,16 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.estimators import (
-    FittedEstimator,
-    apply_estimator,
-    fit_estimator,
-    get_output_names,
-    is_estimator,
-    needs_target,
-    rebuild_estimator,
-)
+from gpupipe.backend import Array, Backend, Column, estimators
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.learned_step import Columns, SeededStep
 from gpupipe.preprocessing.numeric import any_true, check_numeric, refuse, refuse_no_rows, stack_rows
@@ -93,14 +84,14 @@ class EstimatorStep(GatheredStep):
         check_integer(self, "[1, inf)", max_rows=max_rows)
         check_seed(self, None, random_state=random_state)
         self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
-        if not is_estimator(estimator):
+        if not estimators.is_estimator(estimator):
             problem, expected = (
                 "not a step and not an estimator",
                 "an object with fit and transform (or predict); not a class",
             )
             remedy = "a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator"
             raise BadConfig("EstimatorStep", problem, got=estimator, expected=expected, remedy=remedy)
-        if needs_target(estimator):
+        if estimators.needs_target(estimator):
             problem = "it learns from a target, which no estimator in a list of steps is given"
             expected = "an estimator that learns from numbers alone"
             remedy = "pre.TargetEncoder(), or gp.baselines(...) for models to compare with the network"
@@ -128,7 +119,7 @@ class EstimatorStep(GatheredStep):
         self.check_fitted()
         if list(names) == self.names_in_:
             return list(self._names_out)
-        return get_output_names(self.estimator_, list(names), self.num_outputs_)
+        return estimators.get_output_names(self.estimator_, list(names), self.num_outputs_)
 
     @property
     def estimator_(self) -> Any:
@@ -138,14 +129,14 @@ class EstimatorStep(GatheredStep):
     def _learn(self, rows: GatheredRows) -> None:
         block = rows.block()
         first = block[:1].copy()
-        estimator = fit_estimator(self.estimator, block, rows.backend, self._where)
-        self.num_outputs_ = int(apply_estimator(estimator, first, rows.backend, self._where).shape[1])
+        estimator = estimators.fit_estimator(self.estimator, block, rows.backend, self._where)
+        self.num_outputs_ = int(estimators.apply_estimator(estimator, first, rows.backend, self._where).shape[1])
         self._keep(estimator, rows.names)
 
     def _keep(self, estimator: Any, names: Sequence[str]) -> None:
         """Store the fitted estimator with the names of its outputs: another process may not be able to ask it."""
-        self._fitted = FittedEstimator(estimator, self._where)
-        self._names_out = get_output_names(estimator, list(names), self.num_outputs_)
+        self._fitted = estimators.FittedEstimator(estimator, self._where)
+        self._names_out = estimators.get_output_names(estimator, list(names), self.num_outputs_)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
@@ -171,5 +162,5 @@ class EstimatorStep(GatheredStep):
     def set_state(self, state: Mapping[str, Any]) -> Self:
         for name in _STATE:
             setattr(self, name, state[name])
-        self._keep(rebuild_estimator(state, self._where), self.names_in_)
+        self._keep(estimators.rebuild_estimator(state, self._where), self.names_in_)
         return self
