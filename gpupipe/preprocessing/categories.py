@@ -56,10 +56,7 @@ def group_rare(is_rare: Any) -> tuple[Any, int]:
 
 
 class Lookup:
-    """Lookup of values in a prepared vocabulary: of distinct strings on the host, of numbers in blocks of rows.
-
-    Memory: for numbers 12 bytes per value or 4 per value of a dense range; for more than 65,536 strings 16 each.
-    """
+    """Lookup of values in a prepared vocabulary: of distinct strings on the host, of numbers in blocks of rows."""
 
     def __init__(self, vocabulary: Dictionary, *, text: bool) -> None:
         self.vocabulary = vocabulary
@@ -190,6 +187,13 @@ def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
         listed = value.values() if isinstance(value, Mapping) else [value]
         if not (all(map(is_sequence, listed)) or is_one_of(value, also)):
             raise refuse_argument(owner, name, value, "a list of values, or a mapping from columns to such")
+
+
+def get_given(given: Any, name: str, where: str) -> Any:
+    """Return what is given for a column, by name or for all."""
+    if isinstance(given, Mapping) and name not in given:
+        raise ColumnNotFound.among(where, name, given)
+    return given[name] if isinstance(given, Mapping) else given
 
 
 def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:

@@ -85,10 +85,8 @@ class EstimatorStep(GatheredStep):
         check_seed(self, None, random_state=random_state)
         self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
         if not estimators.is_estimator(estimator):
-            problem, expected = (
-                "not a step and not an estimator",
-                "an object with fit and transform (or predict); not a class",
-            )
+            problem = "not a step and not an estimator"
+            expected = "an object with fit and transform (or predict); not a class"
             remedy = "a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator"
             raise BadConfig("EstimatorStep", problem, got=estimator, expected=expected, remedy=remedy)
         if estimators.needs_target(estimator):
@@ -108,12 +106,9 @@ class EstimatorStep(GatheredStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one for all, as only the fitted estimator knows their number."""
         check_numeric(fields, self._where)
-        names = self.output_names([item.name for item in fields]) if self.is_fitted else [self._stem + "0"]
-        return [Field.derived(name, "float32", fields, self._stem) for name in names]
-
-    @property
-    def _stem(self) -> str:
-        return self.class_name.lower()
+        stem = self.class_name.lower()
+        names = self.output_names([item.name for item in fields]) if self.is_fitted else [f"{stem}0"]
+        return [Field.derived(name, "float32", fields, stem) for name in names]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         self.check_fitted()
@@ -151,11 +146,7 @@ class EstimatorStep(GatheredStep):
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the learned state: the estimator as its class name, parameters and arrays.
-
-        Raises:
-            ArtifactError: the estimator's class is not one of those that can be saved without pickle.
-        """
+        """Return the estimator as class, parameters and arrays; `ArtifactError` for a class that cannot be saved."""
         self.check_fitted()
         return {name: getattr(self, name) for name in _STATE} | self._fitted.state()
 

@@ -142,11 +142,10 @@ class LearnedStep(Step, ABC):
         return columns, backend
 
     def transform(self, frame: Frame) -> Frame:
-        """Return the output columns for a user's frame with its index; columns outside the fit are left out.
+        """Return the output columns for a user's frame, with its index; columns outside the fit are left out.
 
         Raises:
-            ColumnNotFound: a column it was fitted on is not there.
-            SchemaMismatch: a column's type is not what the step works on.
+            ColumnNotFound, SchemaMismatch: a column it was fitted on is not there, or has another type.
         """
         self.check_fitted()
         names = self.looks_at(self.names_in_)
@@ -217,8 +216,7 @@ class Invertible(LearnedStep):
         """Return the inputs for a frame of outputs, with its index.
 
         Raises:
-            BadConfig: there are no outputs.
-            ColumnNotFound: an output is not there.
+            BadConfig, ColumnNotFound: there are no outputs, or one is not in the frame.
         """
         self.check_fitted()
         where, outputs = type(self).__name__, self.get_feature_names_out()

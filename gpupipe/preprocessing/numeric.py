@@ -174,10 +174,7 @@ def _write_columns(
 def float32_rows(
     columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
 ) -> dict[str, Column]:
-    """Compute float32 columns of these names from blocks of whole rows: `function` maps F x R float64 to as many rows.
-
-    Refuses missing values and infinite results.
-    """
+    """Compute float32 columns from blocks of rows, F x R float64; refuses missing values and infinite results."""
     xp, size = backend.xp, num_rows(columns)
     made = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
     bad = []
@@ -210,10 +207,7 @@ def num_rows(columns: Columns) -> int:
 def refuse(
     columns: Columns, backend: Backend, where: str, *, too_large: str = "a value is too large", missing: bool = False
 ) -> NoReturn:
-    """Raise `BadData` with column, count and value for numeric columns in which a problem was found.
-
-    One holds an infinity, a missing value if that is a problem (`missing`), or else `too_large` is what is wrong.
-    """
+    """Raise `BadData` for an infinity, for a missing value if that is a problem, or else for what is `too_large`."""
     xp = backend.xp
     largest = (0.0, "")
     for name, column in columns.items():
@@ -277,6 +271,14 @@ def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where:
     for column in columns.values():
         if any_true([~(xp.abs(floats(column, xp)) <= LARGEST_SQUARED).all()], backend):
             refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
+
+
+def fits(dtype: str, value: Any) -> bool:
+    """Return whether a type of numbers or booleans can hold a number; NaN is none."""
+    if dtype in FLOATS:
+        return abs(float(value)) <= float(np.finfo(dtype).max)
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(low <= value <= high and value == int(value))
 
 
 def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:

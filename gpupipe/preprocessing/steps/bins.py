@@ -11,18 +11,13 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.backend.estimators import cluster_values
-from gpupipe.errors import ColumnNotFound
-from gpupipe.preprocessing.categories import FIRST, MISSING, make_id_field, make_number_field
+from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
 from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
 from gpupipe.preprocessing.summaries.counts import MAX_BINS, Histogram, Quantiles
 from gpupipe.preprocessing.summaries.moments import Extremes
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
-
-_STRATEGIES = ("quantile", "uniform", "kmeans")
-_ENCODINGS = ("ordinal", "onehot-dense")
-_QUANTILES = ("averaged_inverted_cdf", "linear")
 
 # Narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it.
 _NARROWEST = 1e-8
@@ -67,10 +62,7 @@ class Bucketize(StatelessStep):
         return {name: _assign_bins(column, self._edges_of(name), backend, side) for name, column in columns.items()}
 
     def _edges_of(self, name: str) -> Any:
-        if isinstance(self.edges, Mapping) and name not in self.edges:
-            raise ColumnNotFound.among("Bucketize(edges=...)", name, self.edges)
-        given = self.edges[name] if isinstance(self.edges, Mapping) else self.edges
-        return np.asarray(given, dtype=np.float64)
+        return np.asarray(get_given(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
 
 
 class KBinsDiscretizer(Invertible):
@@ -95,8 +87,7 @@ class KBinsDiscretizer(Invertible):
     Raises:
         BadData: an infinity in `fit`, or a column without a value.
 
-    Memory: transform allocates n int32 per column (n float32 per bin) on the device, and one float64 block at a time;
-        fitting sorts a column at a time there.
+    Memory: transform allocates n int32 per column (n float32 per bin) on the device; fitting sorts a column there.
 
     Example:
         >>> import pandas as pd
@@ -120,9 +111,9 @@ class KBinsDiscretizer(Invertible):
         for number in numbers:
             if not is_integer(number, 2, MAX_BINS):
                 raise refuse_argument(self, "n_bins", n_bins, f"an integer in [2, {MAX_BINS}], or one per column")
-        check_choice(self, _ENCODINGS, encode=encode)
-        check_choice(self, _STRATEGIES, strategy=strategy)
-        check_choice(self, _QUANTILES, quantile_method=quantile_method)
+        check_choice(self, ("ordinal", "onehot-dense"), encode=encode)
+        check_choice(self, ("quantile", "uniform", "kmeans"), strategy=strategy)
+        check_choice(self, ("averaged_inverted_cdf", "linear"), quantile_method=quantile_method)
         check_bool(self, exact=exact)
         self.n_bins, self.encode, self.strategy = n_bins, encode, strategy
         self.quantile_method, self.exact = quantile_method, exact

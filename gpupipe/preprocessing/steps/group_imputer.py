@@ -20,8 +20,6 @@ from gpupipe.preprocessing.summaries import groups as grouped
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, check_name
 
-_STRATEGIES = ("mean", "median", "most_frequent")
-
 
 class GroupImputer(LearnedStep):
     """Imputation of numbers by the mean, median or most frequent value of the rows of the same group.
@@ -45,8 +43,7 @@ class GroupImputer(LearnedStep):
         SchemaMismatch: the groups are text where numbers were learned, or the other way round.
         BadData: an infinity, a value beyond 1e145, or a column without a value.
 
-    Memory: fitting keeps two numbers per group and column on the host, for medians and most frequent values a row per
-        distinct pair of group and value; transform allocates the outputs and n int32 on the device.
+    Memory: fitting keeps a row per group, for other than means per group and value, on the host; transform the outputs.
 
     Example:
         >>> import pandas as pd
@@ -59,7 +56,7 @@ class GroupImputer(LearnedStep):
 
     def __init__(self, by: str, strategy: str = "mean") -> None:
         check_name(self, by=by)
-        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_choice(self, ("mean", "median", "most_frequent"), strategy=strategy)
         self.by, self.strategy = by, strategy
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:

@@ -21,7 +21,6 @@ from gpupipe.support.validation import check_bool, check_choice, check_names
 
 _OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")
-_UNKNOWN = ("overall", "missing")
 _STATS = (*_COUNTS, *_OF_NUMBERS)
 _ABOUT_ROWS = "size"
 
@@ -55,8 +54,7 @@ class GroupStats(LearnedStep):
         SchemaMismatch: a key that makes no groups, statistics of what is no number, or `"nunique"` of lists.
         BadData: an infinity, a value beyond 1e145; or with `"overall"` too few values for a statistic of all rows.
 
-    Memory: fitting keeps up to five numbers per group and column on the host, for `"nunique"` each distinct pair of
-        group and value; transform allocates the outputs, and one group number a row, on the device.
+    Memory: fitting keeps a row per group, for `"nunique"` per group and value, on the host; transform the outputs.
 
     Example:
         >>> import pandas as pd
@@ -77,7 +75,7 @@ class GroupStats(LearnedStep):
         for stat in as_list(stats):
             check_choice(self, _STATS, stats=stat)
         check_bool(self, dropna=dropna)
-        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_choice(self, ("overall", "missing"), handle_unknown=handle_unknown)
         self.by, self.stats, self.dropna, self.handle_unknown = by, stats, dropna, handle_unknown
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:

@@ -18,8 +18,6 @@ from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, is_sequence, refuse_argument
 
 _WHERE = "OneHotEncoder"
-_UNKNOWN = ("error", "ignore", "infrequent_if_exist")
-_DTYPES = ("uint8", "float32")
 _NOWHERE, _REFUSED = -1, -2
 
 
@@ -50,8 +48,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         BadData: an unknown value, where that is an error; two outputs of one name.
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
-    Memory: distinct values and their counts go to the host once a partition. Transform allocates n bytes (n float32)
-        per output on the device, and n small integers at a time.
+    Memory: distinct values and counts go to the host; transform allocates n bytes (n float32) per output on the device.
 
     Example:
         >>> import pandas as pd
@@ -80,8 +77,8 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
             check_choice(self, ("first", "if_binary"), None, drop=drop)
         elif not (drop is None or isinstance(drop, Mapping) or is_sequence(drop)):
             raise refuse_argument(self, "drop", drop, "'first', 'if_binary', None, or a category per column")
-        check_choice(self, _DTYPES, dtype=dtype)
-        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_choice(self, ("uint8", "float32"), dtype=dtype)
+        check_choice(self, ("error", "ignore", "infrequent_if_exist"), handle_unknown=handle_unknown)
         cats.check_limits(self, min_frequency, max_categories)
         self.categories, self.drop, self.dtype = categories, drop, dtype
         self.handle_unknown = handle_unknown

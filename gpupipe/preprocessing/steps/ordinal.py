@@ -17,7 +17,6 @@ from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, is_number, refuse_argument
 
 _WHERE = "OrdinalEncoder"
-_UNKNOWN = ("error", "use_encoded_value")
 
 
 class OrdinalEncoder(cats.CategoryStep, Invertible):
@@ -45,8 +44,7 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
         BadData: an unknown value, where that is an error; too many categories for float32.
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
-    Memory: distinct values and their counts go to the host once a partition. Transform allocates n floats per column on
-        the device, and one lookup table.
+    Memory: distinct values and counts go to the host; transform allocates n floats per column on the device.
 
     Example:
         >>> import pandas as pd
@@ -72,7 +70,7 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
     ) -> None:
         cats.check_listed(self, "auto", categories=categories)
         check_choice(self, FLOATS, dtype=dtype)
-        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_choice(self, ("error", "use_encoded_value"), handle_unknown=handle_unknown)
         cats.check_limits(self, min_frequency, max_categories)
         self.categories, self.dtype, self.handle_unknown = categories, dtype, handle_unknown
         self.unknown_value, self.encoded_missing_value = unknown_value, encoded_missing_value
@@ -103,10 +101,8 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
         _, num_groups = cats.group_rare(is_rare)
         for parameter, number in self._numbers.items():
             if 0 <= number < num_groups and number == int(number):
-                where, expected = (
-                    f"{_WHERE}({parameter}=), column {name!r}",
-                    f"NaN, or no number of 0 to {num_groups - 1}",
-                )
+                where = f"{_WHERE}({parameter}=), column {name!r}"
+                expected = f"NaN, or a number that is not among 0 to {num_groups - 1}"
                 problem, remedy = "it is a category's number", f"{parameter}=-1"
                 raise BadConfig(where, problem, got=number, expected=expected, remedy=remedy)
         if self.dtype == "float32" and num_groups > 1 << 24:

@@ -18,8 +18,6 @@ from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice
 
-_METHODS = ("yeo-johnson", "box-cox")
-
 # e^700 is a float: no value is bent beyond.
 _LARGEST = 700.0
 _MAX_STEPS = 100
@@ -47,8 +45,7 @@ class PowerTransformer(Invertible):
     Raises:
         BadData: an infinity, a column without a value, or one that is not positive for `"box-cox"`.
 
-    Memory: transform allocates n float32 per column on the device, and a float64 block at a time; fitting sorts a
-        column at a time there.
+    Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
     Sources: Yeo, Johnson, "A new family of power transformations to improve normality or symmetry", Biometrika 87
     (2000); Box, Cox, "An analysis of transformations", Journal of the Royal Statistical Society B 26 (1964).
@@ -63,7 +60,7 @@ class PowerTransformer(Invertible):
     monotone = True
 
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
-        check_choice(self, _METHODS, method=method)
+        check_choice(self, ("yeo-johnson", "box-cox"), method=method)
         check_bool(self, standardize=standardize, exact=exact)
         self.method, self.standardize, self.exact = method, standardize, exact
 

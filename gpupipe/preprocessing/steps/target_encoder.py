@@ -19,7 +19,6 @@ from gpupipe.preprocessing.summaries.moments import merge_moments
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
-_TYPES = ("auto", "continuous", "binary", "multiclass")
 _WHERE = "TargetEncoder"
 
 
@@ -81,7 +80,7 @@ class TargetEncoder(CrossFittedStep):
         random_state: int | None = 0,
     ) -> None:
         cats.check_listed(self, "auto", categories=categories)
-        check_choice(self, _TYPES, target_type=target_type)
+        check_choice(self, ("auto", "continuous", "binary", "multiclass"), target_type=target_type)
         check_number(self, "[0, inf)", "auto", smooth=smooth)
         check_integer(self, "[2, 1000]", cv=cv)
         check_seed(self, None, random_state=random_state)

@@ -32,10 +32,7 @@ DIRECT_RANGE = 1 << 16
 
 @dataclass(frozen=True)
 class ValueCounts:
-    """Value counts of one column: pairs of dictionary (Arrow) and counts (int64); a value may be in several.
-
-    Pairs that are too many to stay in memory are `spilled`, on disk.
-    """
+    """Value counts of one column: pairs of values and counts, in any of which a value may be; too many are on disk."""
 
     dtype: str
     parts: tuple[tuple[Dictionary, Any], ...]
@@ -74,10 +71,7 @@ class ValueCounts:
         return replace(self, parts=(*self.parts, extra), missing=0)
 
     def ranked(self, min_count: int = 1) -> tuple[Dictionary, Any]:
-        """Return values that occur `min_count` times or more, and counts, by count descending, then value ascending.
-
-        Memory: the values it gives three times; those on disk a 64th at a time.
-        """
+        """Return values that occur `min_count` times or more, and counts, by count descending, then value ascending."""
         if self.spilled.runs:
             rest = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
             return sort_by_count(*rest.merge(min_count))

@@ -30,10 +30,7 @@ _WAITING = 1 << 18
 
 @dataclass(frozen=True)
 class MeanStats:
-    """Target moments: of T numbers in K folds and N categories (and a last one, missing), as in `Moments`.
-
-    `count` (rows) is K x (N + 1), `mean` and `m2` are K x (N + 1) x T.
-    """
+    """Target moments, as in `Moments`: K folds x N categories (and a last one, missing) x T targets."""
 
     categories: Dictionary
     count: Any
@@ -192,11 +189,9 @@ class TargetSummary:
     def of(
         cls, columns: Columns, target: Columns, folds: Array, num_folds: int, kind: str, where: str, backend: Backend
     ) -> Self:
-        """Summarize one partition.
+        """Summarize one partition; `kind` is `"auto"` (strings and booleans are classes), `"continuous"`, else classes.
 
-        The target has no missing values; `folds` are those of the rows. The kind is `"auto"` (strings and booleans are
-        classes), `"continuous"`, or anything else for classes. Refuses a target that is not of that kind, and numbers
-        that are infinite or beyond 1e145.
+        Refuses a target that is not of that kind, and numbers that are infinite or beyond 1e145.
         """
         xp = backend.xp
         dtypes = {item.dtype for item in target.values()}
@@ -247,10 +242,8 @@ def _check_values(values: Array, name: str, where: str, backend: Backend) -> Arr
     xp = backend.xp
     bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
     if bad:
-        problem, remedy = (
-            f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}",
-            "another unit, or Filter",
-        )
+        problem = f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}"
+        remedy = "a Filter before, or another unit"
         raise BadData(f"{where}, target {name!r}", problem, expected="finite numbers", remedy=remedy)
     return values
 
@@ -307,10 +300,7 @@ class GroupKeys:
 
 @dataclass(frozen=True)
 class GroupTable:
-    """Group-by table: the groups by their keys, where missing values are alike, and the statistics of their values.
-
-    The parts are Arrow tables on the host, in each of which a group occurs once.
-    """
+    """Group-by table: groups by keys, where missing values are alike, and their statistics, in Arrow tables."""
 
     keys: tuple[Field, ...]
     states: tuple[State, ...]

@@ -44,10 +44,7 @@ class _HeldRows:
 
 @dataclass(frozen=True)
 class Covariance(_HeldRows):
-    """Covariance of F columns: number of rows, means (F float64) and co-moments (F x F).
-
-    The columns of all partitions are `kept` on the backend while they are at most `max_bytes` as float64; else None.
-    """
+    """Covariance of F columns: rows, means and co-moments (F x F); at most `max_bytes` of columns are kept as well."""
 
     names: tuple[str, ...]
     count: int
