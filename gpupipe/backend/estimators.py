@@ -101,12 +101,6 @@ def transformer_tags(*, needs_target: bool) -> Any:
     return tags.Tags("transformer", tags.TargetTags(required=needs_target), transformer_tags=tags.TransformerTags())
 
 
-def cluster_values(values: Any, counts: Any, start: Any) -> Any:
-    """Run scikit-learn's k-means over counted numbers, on the host, from these centres."""
-    model = importlib.import_module("sklearn.cluster").KMeans(len(start), init=start[:, None], n_init=1)
-    return model.fit(values[:, None], sample_weight=counts).cluster_centers_[:, 0]
-
-
 def make_analyzer(analyzer: str, ngram_range: tuple[int, int], *, lowercase: bool) -> Callable[[str], list[str]]:
     """Return scikit-learn's function from a text to its n-grams."""
     vectorizer = importlib.import_module("sklearn.feature_extraction.text").HashingVectorizer

@@ -10,15 +10,9 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Array, Backend, Column, dictionaries
 from gpupipe.backend.dictionaries import (
     Dictionary,
-    find_positions,
-    find_positions_by_hash,
-    index_hashes,
-    parse_values,
-    sort_values,
-    value_type,
 )
 from gpupipe.backend.hashing import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
@@ -48,14 +42,7 @@ def check_limits(owner: object, min_frequency: float | None, max_categories: int
 
 
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
-    """Return K booleans, True for the categories in the one group of rare ones, which is one of `max_categories`.
-
-    Of equally frequent categories the first ones become rare.
-
-    Example:
-        >>> rare(np.array([5, 1, 9, 5]), 20, None, 3).tolist()
-        [True, True, False, False]
-    """
+    """Return K booleans, True for the rare categories; their group is one of `max_categories`, first ones go first."""
     least = min_frequency or 0
     found = counts < (least * num_rows if least < 1 else least)
     if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
@@ -64,27 +51,19 @@ def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories
 
 
 def group_rare(is_rare: Any) -> tuple[Any, int]:
-    """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups.
-
-    Example:
-        >>> group_rare(np.array([False, True, False]))
-        (array([0, 2, 1]), 3)
-    """
+    """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups."""
     frequent = int((~is_rare).sum())
     return np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent + int(is_rare.any())
 
 
 class Lookup:
-    """Lookup of values in a prepared vocabulary: of distinct strings on the host, of numbers in blocks of rows.
-
-    Memory: for numbers 12 bytes per value or 4 per value of a dense range; for more than 65,536 strings 16 each.
-    """
+    """Lookup of values in a prepared vocabulary: of distinct strings on the host, of numbers in blocks of rows."""
 
     def __init__(self, vocabulary: Dictionary, *, text: bool) -> None:
         self.vocabulary = vocabulary
         self._index = None if text else KeyIndex(vocabulary.to_numpy())
         if text and len(vocabulary) > _RESIDENT:
-            self._index = index_hashes(vocabulary)
+            self._index = dictionaries.index_hashes(vocabulary)
 
     def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
         """Return n int32: 0 missing, 1 not in the vocabulary, 2 and up by the position in it.
@@ -119,9 +98,9 @@ class Lookup:
     def _string_ids(self, dictionary: Dictionary) -> Any:
         """Return the id of each distinct string, and of a missing one."""
         if self._index is None:
-            places = find_positions(dictionary, self.vocabulary)
+            places = dictionaries.find_positions(dictionary, self.vocabulary)
         else:
-            places = find_positions_by_hash(dictionary, self.vocabulary, self._index)
+            places = dictionaries.find_positions_by_hash(dictionary, self.vocabulary, self._index)
         return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
 
     def _number_ids(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
@@ -143,12 +122,8 @@ class _Lookups(dict[str, Lookup]):
 
 
 def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictionary, dtype: str) -> Lookup:
-    """Return a step's lookup in a vocabulary learned from a column of type `dtype`, prepared once.
-
-    Raises:
-        SchemaMismatch: the column holds text where numbers were learned, or the other way round.
-    """
-    if value_type(column.dtype) != value_type(dtype):
+    """Return a step's lookup in a vocabulary learned from a column of type `dtype`, prepared once; refuses others."""
+    if dictionaries.value_type(column.dtype) != dictionaries.value_type(dtype):
         where, remedy = f"{step.class_name}, column {name!r}", f"Cast({{{name!r}: {dtype!r}}})"
         raise SchemaMismatch(where, "another type than in fit", got=column.dtype, expected=dtype, remedy=remedy)
     lookups: _Lookups = vars(step).setdefault("_lookups", _Lookups())
@@ -215,13 +190,15 @@ def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
             raise refuse_argument(owner, name, value, "a list of values, or a mapping from columns to such")
 
 
-def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
-    """Return lists by column name, given by name (for some columns) or in the columns' order (for all).
+def get_given(given: Any, name: str, where: str) -> Any:
+    """Return what is given for a column, by name or for all."""
+    if isinstance(given, Mapping) and name not in given:
+        raise ColumnNotFound.among(where, name, given)
+    return given[name] if isinstance(given, Mapping) else given
 
-    Raises:
-        ColumnNotFound: a name that is no column's.
-        BadConfig: not as many as there are columns.
-    """
+
+def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
+    """Return lists by column name, given by name (for some columns) or in the columns' order (for all); checks both."""
     if isinstance(given, Mapping):
         for name in given:
             if name not in names:
@@ -236,21 +213,17 @@ def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
 
 
 def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
-    """Return the values listed for each column in that order, and whether missing is one; by name of listed columns.
-
-    Raises:
-        BadConfig: no list, a value of another type than its column, or one that is listed twice.
-    """
+    """Return the values listed for each listed column, and whether missing is one; refuses other types and repeats."""
     found = {}
     for name in (name for name in dtypes if name in lists):
         column, given, dtype = f"{where}, column {name!r}", lists[name], dtypes[name]
         try:
-            values, has_missing = parse_values(given, dtype)
+            values, has_missing = dictionaries.parse_values(given, dtype)
         except (TypeError, ValueError, OverflowError) as cause:
             problem, got = "its values are not of the column's type, or no list", given
             got, remedy = got[:3] if hasattr(got, "__getitem__") else got, "the values of the column, in their order"
             raise BadConfig(column, problem, got=got, expected=f"a list of {dtype}", remedy=remedy) from cause
-        distinct = len(sort_values(values))
+        distinct = len(dictionaries.sort_values(values))
         if distinct < len(values):
             problem, got = "a value stands there more than once", f"{len(values):,} values, {distinct:,} distinct"
             raise BadConfig(column, problem, got=got, expected="each value once", remedy="list(dict.fromkeys(values))")
@@ -311,11 +284,11 @@ class CategoryStep(LearnedStep):
 
     def _count(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
         seen, counts = column.ranked()
-        values, has_missing = (sort_values(seen), column.missing > 0) if given is None else given
-        place = find_positions(values, seen)
+        values, has_missing = (dictionaries.sort_values(seen), column.missing > 0) if given is None else given
+        place = dictionaries.find_positions(values, seen)
         known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
         if self.handle_unknown == "error" and known.sum() < counts.sum():
-            unknown = np.flatnonzero(find_positions(seen, values) < 0)
+            unknown = np.flatnonzero(dictionaries.find_positions(seen, values) < 0)
             self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
         return Learned(values, has_missing, np.append(known, column.missing), int(counts.sum()) + column.missing)
 

@@ -34,11 +34,10 @@ class CrossFittedStep(SeededStep):
 
     @abstractmethod
     def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
-        """Return the output for training rows, each from the folds without it; inputs are not modified.
+        """Return the output for training rows, each from the folds without it.
 
         Raises:
-            NotFitted: it was loaded from a file.
-            BadData: there is no other fold.
+            NotFitted, BadData: it was loaded from a file, or there is no other fold.
         """
 
     def folds(self, row_numbers: Array, xp: Any) -> Array:
@@ -50,8 +49,7 @@ class CrossFittedStep(SeededStep):
         """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
 
         Raises:
-            BadConfig: there is no target, or it has another number of rows.
-            BadData: a value of the target is missing.
+            BadConfig, BadData: there is no target, it has another number of rows, or a value is missing.
         """
         where = type(self).__name__
         columns, backend = self._columns_to_fit(frame)
@@ -76,10 +74,9 @@ def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
     """Return the target as a frame of the same library, whatever its type."""
     remedy = f"{where}().fit(frame, y)"
     if y is None or len(y) != len(frame):
-        problem = (
-            "it learns from the target, and there is none" if y is None else "the target has another number of rows"
-        )
-        got = None if y is None else len(y)
+        problem, got = "the target has another number of rows", None if y is None else len(y)
+        if y is None:
+            problem = "it learns from the target, and there is none"
         raise BadConfig(where, problem, got=got, expected=f"{len(frame)} values", remedy=remedy)
     if hasattr(y, "columns"):
         return y

@@ -8,20 +8,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.estimators import (
-    FittedEstimator,
-    apply_estimator,
-    fit_estimator,
-    get_output_names,
-    is_estimator,
-    needs_target,
-    rebuild_estimator,
-)
+from gpupipe.backend import Array, Backend, Column, estimators
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.learned_step import Columns, SeededStep
 from gpupipe.preprocessing.numeric import any_true, check_numeric, refuse, refuse_no_rows, stack_rows
-from gpupipe.preprocessing.summaries.row_sample import GatheredRows
+from gpupipe.preprocessing.summaries.rows import GatheredRows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_integer, check_seed
 
@@ -93,14 +84,12 @@ class EstimatorStep(GatheredStep):
         check_integer(self, "[1, inf)", max_rows=max_rows)
         check_seed(self, None, random_state=random_state)
         self.estimator, self.max_rows, self.random_state = estimator, max_rows, random_state
-        if not is_estimator(estimator):
-            problem, expected = (
-                "not a step and not an estimator",
-                "an object with fit and transform (or predict); not a class",
-            )
+        if not estimators.is_estimator(estimator):
+            problem = "not a step and not an estimator"
+            expected = "an object with fit and transform (or predict); not a class"
             remedy = "a step of gpupipe.preprocessing, or a scikit-learn or cuML estimator"
             raise BadConfig("EstimatorStep", problem, got=estimator, expected=expected, remedy=remedy)
-        if needs_target(estimator):
+        if estimators.needs_target(estimator):
             problem = "it learns from a target, which no estimator in a list of steps is given"
             expected = "an estimator that learns from numbers alone"
             remedy = "pre.TargetEncoder(), or gp.baselines(...) for models to compare with the network"
@@ -117,18 +106,15 @@ class EstimatorStep(GatheredStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one for all, as only the fitted estimator knows their number."""
         check_numeric(fields, self._where)
-        names = self.output_names([item.name for item in fields]) if self.is_fitted else [self._stem + "0"]
-        return [Field.derived(name, "float32", fields, self._stem) for name in names]
-
-    @property
-    def _stem(self) -> str:
-        return self.class_name.lower()
+        stem = self.class_name.lower()
+        names = self.output_names([item.name for item in fields]) if self.is_fitted else [f"{stem}0"]
+        return [Field.derived(name, "float32", fields, stem) for name in names]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         self.check_fitted()
         if list(names) == self.names_in_:
             return list(self._names_out)
-        return get_output_names(self.estimator_, list(names), self.num_outputs_)
+        return estimators.get_output_names(self.estimator_, list(names), self.num_outputs_)
 
     @property
     def estimator_(self) -> Any:
@@ -138,14 +124,14 @@ class EstimatorStep(GatheredStep):
     def _learn(self, rows: GatheredRows) -> None:
         block = rows.block()
         first = block[:1].copy()
-        estimator = fit_estimator(self.estimator, block, rows.backend, self._where)
-        self.num_outputs_ = int(apply_estimator(estimator, first, rows.backend, self._where).shape[1])
+        estimator = estimators.fit_estimator(self.estimator, block, rows.backend, self._where)
+        self.num_outputs_ = int(estimators.apply_estimator(estimator, first, rows.backend, self._where).shape[1])
         self._keep(estimator, rows.names)
 
     def _keep(self, estimator: Any, names: Sequence[str]) -> None:
         """Store the fitted estimator with the names of its outputs: another process may not be able to ask it."""
-        self._fitted = FittedEstimator(estimator, self._where)
-        self._names_out = get_output_names(estimator, list(names), self.num_outputs_)
+        self._fitted = estimators.FittedEstimator(estimator, self._where)
+        self._names_out = estimators.get_output_names(estimator, list(names), self.num_outputs_)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
@@ -160,16 +146,12 @@ class EstimatorStep(GatheredStep):
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the learned state: the estimator as its class name, parameters and arrays.
-
-        Raises:
-            ArtifactError: the estimator's class is not one of those that can be saved without pickle.
-        """
+        """Return the estimator as class, parameters and arrays; `ArtifactError` for a class that cannot be saved."""
         self.check_fitted()
         return {name: getattr(self, name) for name in _STATE} | self._fitted.state()
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         for name in _STATE:
             setattr(self, name, state[name])
-        self._keep(rebuild_estimator(state, self._where), self.names_in_)
+        self._keep(estimators.rebuild_estimator(state, self._where), self.names_in_)
         return self

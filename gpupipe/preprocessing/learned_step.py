@@ -69,19 +69,11 @@ class LearnedStep(Step, ABC):
 
     @abstractmethod
     def summarize(self, columns: Columns, backend: Backend) -> Any:
-        """Return one partition's `Summary`; an empty partition is fine.
-
-        Raises:
-            BadData: a value the step cannot learn from, such as an infinity; names column and value.
-        """
+        """Return one partition's `Summary`; `BadData` for a value the step cannot learn from. It may have no rows."""
 
     @abstractmethod
     def finalize(self, summary: Any) -> Self:
-        """Learn the state (attributes ending in `_`) from all partitions' sum; returns self.
-
-        Raises:
-            BadData: nothing can be learned, such as the mean of a column without any value.
-        """
+        """Learn the state (attributes ending in `_`) from all partitions' sum; returns self, or raises `BadData`."""
 
     @abstractmethod
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
@@ -92,11 +84,7 @@ class LearnedStep(Step, ABC):
 
     @abstractmethod
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        """Return the output's fields for these input fields; checks types. Cardinalities are known once fitted.
-
-        Raises:
-            SchemaMismatch: a column's type is not what the step works on.
-        """
+        """Return the output's fields for these input fields; `SchemaMismatch` for a type the step does not work on."""
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         """Return what the fitted step makes of each number of a column, to the bit; None where it does more."""
@@ -111,11 +99,7 @@ class LearnedStep(Step, ABC):
         return list(names)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the learned numbers, strings, lists, NumPy and pyarrow arrays by attribute name, for saving.
-
-        Raises:
-            NotFitted: before `fit`.
-        """
+        """Return the learned numbers, strings, lists and arrays by attribute name; `NotFitted` before `fit`."""
         self.check_fitted()
         state = {name: value for name, value in vars(self).items() if name.endswith("_")}
         for attribute in self.learned_by_name:
@@ -158,11 +142,10 @@ class LearnedStep(Step, ABC):
         return columns, backend
 
     def transform(self, frame: Frame) -> Frame:
-        """Return the output columns for a user's frame with its index; columns outside the fit are left out.
+        """Return the output columns for a user's frame, with its index; columns outside the fit are left out.
 
         Raises:
-            ColumnNotFound: a column it was fitted on is not there.
-            SchemaMismatch: a column's type is not what the step works on.
+            ColumnNotFound, SchemaMismatch: a column it was fitted on is not there, or has another type.
         """
         self.check_fitted()
         names = self.looks_at(self.names_in_)
@@ -181,11 +164,7 @@ class LearnedStep(Step, ABC):
         return self.output_names(self.names_in_ if input_features is None else as_list(input_features))
 
     def set_output(self, *, transform: str | None = None) -> Self:
-        """Accept scikit-learn's request for frames, which a step returns anyway; returns self.
-
-        Raises:
-            BadConfig: something else is wanted.
-        """
+        """Accept scikit-learn's request for frames, which a step returns anyway; `BadConfig` for anything else."""
         if transform not in (None, "default", "pandas"):
             where, expected = f"{type(self).__name__}.set_output(transform=)", "'pandas' or 'default'"
             problem, remedy = "a step gives frames of the library it is given", "gp.from_frame(...) for other tables"
@@ -237,19 +216,14 @@ class Invertible(LearnedStep):
         """Return the inputs for a frame of outputs, with its index.
 
         Raises:
-            BadConfig: there are no outputs.
-            ColumnNotFound: an output is not there.
+            BadConfig, ColumnNotFound: there are no outputs, or one is not in the frame.
         """
         self.check_fitted()
         where, outputs = type(self).__name__, self.get_feature_names_out()
         if self.names_in_ and not outputs:
-            raise BadConfig(
-                f"{where}.inverse_transform",
-                "the step has no outputs, from which inputs could be computed",
-                got=self.names_in_,
-                expected="an output at least",
-                remedy="a step that leaves no column out, such as drop=None",
-            )
+            problem, expected = "the step has no outputs, from which inputs could be computed", "an output at least"
+            remedy = "a step that leaves no column out, such as drop=None"
+            raise BadConfig(f"{where}.inverse_transform", problem, got=self.names_in_, expected=expected, remedy=remedy)
         columns, _, backend = to_columns(frame, outputs, where)
         return to_frame(self.inverse_columns(columns, backend), frame, backend)
 
@@ -280,16 +254,14 @@ def to_columns(
         values, inner, element = column, known, get_element_dtype(known)
         if column.elements is not None and element is not None:
             values, inner = column.elements, element
-        if values.dtype == "float64" and inner not in FLOATS and _is_empty(values, backend):
+        absent = values.missing(backend.xp)
+        if values.dtype != "float64" or inner in FLOATS or absent is None:
+            continue
+        if backend.to_host(absent.all()[None])[0]:
             missing = missing_column(inner, len(values), backend.xp)
             fields[place] = replace(item, dtype=known, kind=None)
             columns[item.name] = missing if values is column else replace(column, dtype=known, elements=missing)
     return columns, fields, backend
-
-
-def _is_empty(column: Column, backend: Backend) -> bool:
-    missing = column.missing(backend.xp)
-    return missing is not None and bool(backend.to_host(missing.all()[None])[0])
 
 
 def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
@@ -318,11 +290,8 @@ class ColumnSummaries(Generic[ColumnSummary]):
         return type(self)(self.names, tuple(column.filled(values[name]) for name, column in pairs))
 
 
-@dataclass(frozen=True)
-class Types:
+class Types(dict[str, str]):
     """Summary of a step that reads no value: the columns' types by name."""
-
-    dtypes: dict[str, str]
 
     def __add__(self, other: Self) -> Self:
         return self
@@ -341,7 +310,7 @@ class StatelessStep(LearnedStep):
         return Types({name: column.dtype for name, column in columns.items()})
 
     def finalize(self, summary: Types) -> Self:
-        self.names_in_ = list(summary.dtypes)
+        self.names_in_ = list(summary)
         return self
 
 
@@ -400,15 +369,11 @@ def _with_list_fields(method: Callable[..., list[Field]]) -> Callable[..., list[
 
 def find_fused_start(steps: Sequence[LearnedStep]) -> int:
     """Return the position in a chain of fitted steps from which on they fuse to one program for each column."""
-    place = len(steps)
-    # A program's parts are the same for all columns and types: any column tells whether there is one.
-    while (
-        place
-        and steps[place - 1].names_in_
-        and all(fuse_program(steps[place - 1 :], name, "float64") for name in steps[place - 1].names_in_)
-    ):
-        place -= 1
-    return place
+    for place in range(len(steps), 0, -1):
+        names = steps[place - 1].names_in_
+        if not names or not all(fuse_program(steps[place - 1 :], name, "float64") for name in names):
+            return place
+    return 0
 
 
 def fuse_program(steps: Sequence[LearnedStep], name: str, dtype: str) -> ElementwiseProgram | None:

@@ -9,16 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, Matrix
+from gpupipe.backend import Array, Backend, Column, Matrix, float_kernels
 from gpupipe.backend.columns import floats
-from gpupipe.backend.float_kernels import (
-    compute_moments,
-    compute_moments_each,
-    fill_each,
-    find_bounds,
-    scale_each,
-    scale_into,
-)
 from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
@@ -79,12 +71,12 @@ def tabulate(
     are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
     """
     xp = backend.xp
-    if isinstance(columns, Matrix) and function in (find_bounds, compute_moments):
+    if isinstance(columns, Matrix) and function in (float_kernels.find_bounds, float_kernels.compute_moments):
         around = np.zeros(len(columns)) if centres is None else np.array(centres)
         tables = [np.zeros((0, width))]
         for rows, places in _matrix_pieces(columns, backend):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            tables.append(compute_moments_each(block, around[places])[:, :width])
+            tables.append(float_kernels.compute_moments_each(block, around[places])[:, :width])
         return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -108,7 +100,7 @@ def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> 
     """Return the columns with missing values replaced by C float64; refuses infinities."""
     out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
     for rows, places in _matrix_pieces(columns, backend):
-        infinite |= fill_each(out[places, rows], columns.data[places, rows], instead[places])
+        infinite |= float_kernels.fill_each(out[places, rows], columns.data[places, rows], instead[places])
     if infinite:
         refuse(columns, backend, where)
     return Matrix(columns.names, out)
@@ -140,13 +132,15 @@ def scale_columns(
         first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
         for rows, places in _matrix_pieces(columns, backend):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            infinite |= scale_each(data[places, rows], block, first[places], second[places], by)
+            infinite |= float_kernels.scale_each(data[places, rows], block, first[places], second[places], by)
         if infinite:
             refuse(columns, backend, where, too_large="a result does not fit float32")
         return Matrix(columns.names, data)
 
     def write(name: str, out: Array, block: Array) -> Array:
-        return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
+        return float_kernels.scale_into(
+            out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp
+        )
 
     return _write_columns(columns, write, backend, where, "float32", looped=True)
 
@@ -180,10 +174,7 @@ def _write_columns(
 def float32_rows(
     columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
 ) -> dict[str, Column]:
-    """Compute float32 columns of these names from blocks of whole rows: `function` maps F x R float64 to as many rows.
-
-    Refuses missing values and infinite results.
-    """
+    """Compute float32 columns from blocks of rows, F x R float64; refuses missing values and infinite results."""
     xp, size = backend.xp, num_rows(columns)
     made = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
     bad = []
@@ -216,10 +207,7 @@ def num_rows(columns: Columns) -> int:
 def refuse(
     columns: Columns, backend: Backend, where: str, *, too_large: str = "a value is too large", missing: bool = False
 ) -> NoReturn:
-    """Raise `BadData` with column, count and value for numeric columns in which a problem was found.
-
-    One holds an infinity, a missing value if that is a problem (`missing`), or else `too_large` is what is wrong.
-    """
+    """Raise `BadData` for an infinity, for a missing value if that is a problem, or else for what is `too_large`."""
     xp = backend.xp
     largest = (0.0, "")
     for name, column in columns.items():
@@ -283,6 +271,14 @@ def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where:
     for column in columns.values():
         if any_true([~(xp.abs(floats(column, xp)) <= LARGEST_SQUARED).all()], backend):
             refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
+
+
+def fits(dtype: str, value: Any) -> bool:
+    """Return whether a type of numbers or booleans can hold a number; NaN is none."""
+    if dtype in FLOATS:
+        return abs(float(value)) <= float(np.finfo(dtype).max)
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(low <= value <= high and value == int(value))
 
 
 def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:

@@ -54,7 +54,7 @@ class Clip(ColumnwiseTransform):
                 raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
             number: Any = end  # an integer may be beyond a float
             whole = isinstance(number, int) and not is_bool(number)
-            if not (given is None or isinstance(given, str) or whole or (is_number(number) and not math.isnan(number))):
+            if not (end is None or isinstance(end, str) or whole or (is_number(number) and not math.isnan(number))):
                 raise refuse_argument(self, name, end, "a number, or a time as text in ISO 8601", f"{name}=0")
         if low is None and high is None:
             raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")

@@ -25,8 +25,8 @@ from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import compute_moments
 from gpupipe.monitoring.drift import Sample, draw_rows
 from gpupipe.preprocessing.numeric import tabulate
+from gpupipe.preprocessing.summaries.counts import Histogram
 from gpupipe.preprocessing.summaries.moments import Moments
-from gpupipe.preprocessing.summaries.quantiles import Histogram
 from gpupipe.support.text import format_columns, html_table, text_table
 
 CHAINS: dict[str, Callable[[], list[pre.LearnedStep]]] = {

@@ -10,19 +10,13 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
-from gpupipe.backend.estimators import cluster_values
-from gpupipe.errors import ColumnNotFound
-from gpupipe.preprocessing.categories import FIRST, MISSING, make_id_field, make_number_field
+from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
 from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
+from gpupipe.preprocessing.summaries.counts import MAX_BINS, Histogram, Quantiles
 from gpupipe.preprocessing.summaries.moments import Extremes
-from gpupipe.preprocessing.summaries.quantiles import MAX_BINS, Histogram, Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
-
-_STRATEGIES = ("quantile", "uniform", "kmeans")
-_ENCODINGS = ("ordinal", "onehot-dense")
-_QUANTILES = ("averaged_inverted_cdf", "linear")
 
 # Narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it.
 _NARROWEST = 1e-8
@@ -67,10 +61,7 @@ class Bucketize(StatelessStep):
         return {name: _assign_bins(column, self._edges_of(name), backend, side) for name, column in columns.items()}
 
     def _edges_of(self, name: str) -> Any:
-        if isinstance(self.edges, Mapping) and name not in self.edges:
-            raise ColumnNotFound.among("Bucketize(edges=...)", name, self.edges)
-        given = self.edges[name] if isinstance(self.edges, Mapping) else self.edges
-        return np.asarray(given, dtype=np.float64)
+        return np.asarray(get_given(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
 
 
 class KBinsDiscretizer(Invertible):
@@ -95,8 +86,7 @@ class KBinsDiscretizer(Invertible):
     Raises:
         BadData: an infinity in `fit`, or a column without a value.
 
-    Memory: transform allocates n int32 per column (n float32 per bin) on the device, and one float64 block at a time;
-        fitting sorts a column at a time there.
+    Memory: transform allocates n int32 per column (n float32 per bin) on the device; fitting sorts a column there.
 
     Example:
         >>> import pandas as pd
@@ -120,9 +110,9 @@ class KBinsDiscretizer(Invertible):
         for number in numbers:
             if not is_integer(number, 2, MAX_BINS):
                 raise refuse_argument(self, "n_bins", n_bins, f"an integer in [2, {MAX_BINS}], or one per column")
-        check_choice(self, _ENCODINGS, encode=encode)
-        check_choice(self, _STRATEGIES, strategy=strategy)
-        check_choice(self, _QUANTILES, quantile_method=quantile_method)
+        check_choice(self, ("ordinal", "onehot-dense"), encode=encode)
+        check_choice(self, ("quantile", "uniform", "kmeans"), strategy=strategy)
+        check_choice(self, ("averaged_inverted_cdf", "linear"), quantile_method=quantile_method)
         check_bool(self, exact=exact)
         self.n_bins, self.encode, self.strategy = n_bins, encode, strategy
         self.quantile_method, self.exact = quantile_method, exact
@@ -179,10 +169,7 @@ class KBinsDiscretizer(Invertible):
         if self.strategy == "quantile":
             edges = histogram.quantiles(np.linspace(0, 100, size + 1) / 100, self.quantile_method)
         else:
-            centres = histogram.values
-            if len(centres) > size:  # from the middles of bins of equal width, as scikit-learn's, in units of the range
-                unit, start = (centres - low) / (high - low), (np.arange(size) + 0.5) / size
-                centres = low + (high - low) * np.sort(cluster_values(unit, histogram.counts, start))
+            centres = np.sort(cluster_sorted_values(histogram.values, histogram.counts, size))
             edges = np.concatenate([[low], (centres[1:] + centres[:-1]) / 2, [high]])
         return edges[np.diff(edges, prepend=-np.inf) > _NARROWEST * min(1.0, high - low)]
 
@@ -230,3 +217,43 @@ def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Col
         block: Array = floats(column.take(rows), xp)
         out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(known, block, side=side) + FIRST)
     return Column("int32", out)
+
+
+def cluster_sorted_values(values: Any, counts: Any, k: int) -> Any:
+    """Return the centres where Lloyd's iterations end, started from the middles of k bins of equal width.
+
+    They stop, and a centre that has lost all its values is moved, as in scikit-learn's `KMeans`; ties, which there are
+    decided by rounding, are decided for the lower value or centre, and a centre's only value is not taken away. Values
+    are ascending and not all equal, each with its count; an iteration takes time that grows with k, not with them.
+    """
+    low, width = values[0], values[-1] - values[0]
+    unit = (values - low) / width
+    weights = np.concatenate([[0.0], np.cumsum(counts, dtype=np.float64)])
+    sums = np.concatenate([[0.0], np.cumsum(unit * counts)])
+    tolerance = 1e-4 * (np.square(unit - sums[-1] / weights[-1]) * counts).sum() / weights[-1]
+    centres, seen = (np.arange(k) + 0.5) / k, None
+    for _ in range(300):
+        order = np.argsort(centres, kind="stable")
+        ascending = centres[order]
+        borders = np.searchsorted(unit, (ascending[1:] + ascending[:-1]) / 2, side="right")
+        if seen is not None and np.array_equal(borders, seen):
+            break
+        ends = np.concatenate([[0], borders, [len(unit)]])
+        weight, total = np.diff(weights[ends]), np.diff(sums[ends])
+        empty = np.flatnonzero(weight == 0)
+        if len(empty):  # each moves to the row farthest from its own centre
+            owner = np.repeat(np.arange(k), np.diff(ends))
+            distance = np.where(weight[owner] > 1, np.abs(unit - ascending[owner]).round(12), -1.0)
+            farthest = np.argsort(-distance, kind="stable")[: len(empty)]
+            rows = np.repeat(farthest, np.minimum(counts[farthest], len(empty)))[: len(empty)]
+            for place, row in zip(empty, rows, strict=True):
+                weight[owner[row]] -= 1
+                total[owner[row]] -= unit[row]
+                weight[place], total[place] = 1.0, unit[row]
+        moved = centres.copy()
+        moved[order] = np.where(weight > 0, total / np.maximum(weight, 1), ascending)
+        shift = np.square(moved - centres).sum()
+        centres, seen = moved, borders
+        if shift <= tolerance:
+            break
+    return low + width * centres

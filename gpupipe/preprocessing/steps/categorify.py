@@ -14,18 +14,7 @@ from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import whole_numbers
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.categories import (
-    FIRST,
-    MISSING,
-    MOST_BUCKETS,
-    check_categories,
-    check_listed,
-    find_lookup,
-    make_id_field,
-    match_lists,
-    resolve_lists,
-    take_values,
-)
+from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import Columns, Invertible, by_element
 from gpupipe.preprocessing.summaries.counts import CategoryCounts
 from gpupipe.schema import Field
@@ -98,20 +87,20 @@ class Categorify(Invertible):
         vocabulary: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         sizes = {"min_frequency": min_frequency, "max_categories": max_categories, "num_buckets": num_buckets}
-        check_integer(self, f"[1, {MOST_BUCKETS}]", None, **sizes)
+        check_integer(self, f"[1, {cats.MOST_BUCKETS}]", None, **sizes)
         check_bool(self, joint=joint)
-        check_listed(self, None, vocabulary=vocabulary)
+        cats.check_listed(self, None, vocabulary=vocabulary)
         self.min_frequency, self.max_categories, self.num_buckets = min_frequency, max_categories, num_buckets
         self.joint, self.vocabulary = joint, vocabulary
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_categories(fields, "Categorify")
+        cats.check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
         sizes = {name: len(values) for name, values in self.vocabularies_.items()} if self.is_fitted else {}
-        behind = FIRST + (self.num_buckets or 0)
-        return [make_id_field(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
+        behind = cats.FIRST + (self.num_buckets or 0)
+        return [cats.make_id_field(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
 
     def _check_joint(self, fields: Sequence[Field]) -> None:
         if not self.joint:
@@ -132,7 +121,7 @@ class Categorify(Invertible):
             return {}
         where = "Categorify(vocabulary=)"
         if isinstance(self.vocabulary, Mapping):
-            lists = match_lists(self.vocabulary, list(dtypes), where)
+            lists = cats.match_lists(self.vocabulary, list(dtypes), where)
         else:
             lists = dict.fromkeys(dtypes, self.vocabulary)
         if not isinstance(self.vocabulary, Mapping) and (self.min_frequency or self.max_categories):
@@ -140,7 +129,7 @@ class Categorify(Invertible):
             got = {"min_frequency": self.min_frequency, "max_categories": self.max_categories}
             remedy = "leave min_frequency and max_categories out"
             raise BadConfig(where, problem, got=got, expected=expected, remedy=remedy)
-        found = resolve_lists(lists, dtypes, where)
+        found = cats.resolve_lists(lists, dtypes, where)
         for name, (_, has_missing) in found.items():
             if has_missing:
                 column, problem = f"{where}, column {name!r}", "missing is no value of a vocabulary: it always has id 0"
@@ -181,7 +170,7 @@ class Categorify(Invertible):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
         for name, column in columns.items():
-            lookup = find_lookup(self, name, column, self.vocabularies_[name], self.dtypes_in_[name])
+            lookup = cats.find_lookup(self, name, column, self.vocabularies_[name], self.dtypes_in_[name])
             made[name] = Column("int32", lookup.ids(column, backend, self.num_buckets or 0))
         return made
 
@@ -190,6 +179,6 @@ class Categorify(Invertible):
         made = {}
         for name, column in columns.items():
             ids, there = whole_numbers(column, np.dtype("int64"), backend.xp)
-            places = backend.xp.where(there, ids, MISSING) - FIRST
-            made[name] = take_values(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
+            places = backend.xp.where(there, ids, cats.MISSING) - cats.FIRST
+            made[name] = cats.take_values(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
         return made

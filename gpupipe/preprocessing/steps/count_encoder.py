@@ -29,8 +29,7 @@ class CountEncoder(CategoryStep):
     Raises:
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
-    Memory: distinct values and their counts go to the host once a partition. Transform allocates n float32 per column
-        on the device, and one lookup table.
+    Memory: distinct values and counts go to the host; transform allocates n float32 per column on the device.
 
     Example:
         >>> import pandas as pd

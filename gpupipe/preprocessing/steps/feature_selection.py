@@ -11,8 +11,8 @@ from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric, check_values
-from gpupipe.preprocessing.summaries.covariance import Covariance
 from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries.rows import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_number
 
@@ -44,11 +44,7 @@ class _Selector(LearnedStep):
         return {name: columns[name] for name in self.output_names(list(columns))}
 
     def get_support(self, indices: bool = False) -> Any:
-        """Return which columns are selected, as C booleans or as positions.
-
-        Raises:
-            NotFitted: before `fit`.
-        """
+        """Return which columns are selected, as C booleans or as positions; `NotFitted` before `fit`."""
         self.check_fitted()
         mask = np.array([name in self.kept_ for name in self.names_in_])
         return np.flatnonzero(mask) if indices else mask

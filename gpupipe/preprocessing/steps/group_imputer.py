@@ -16,17 +16,9 @@ from gpupipe.errors import BadConfig
 from gpupipe.preprocessing.categories import FIRST, find_lookup
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import any_true, check_numeric, refuse, refuse_empty
-from gpupipe.preprocessing.summaries.groups import (
-    GroupTable,
-    GroupTables,
-    check_sizes,
-    key_field,
-    learn_ids,
-)
+from gpupipe.preprocessing.summaries import groups as grouped
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, check_name
-
-_STRATEGIES = ("mean", "median", "most_frequent")
 
 
 class GroupImputer(LearnedStep):
@@ -51,8 +43,7 @@ class GroupImputer(LearnedStep):
         SchemaMismatch: the groups are text where numbers were learned, or the other way round.
         BadData: an infinity, a value beyond 1e145, or a column without a value.
 
-    Memory: fitting keeps two numbers per group and column on the host, for medians and most frequent values a row per
-        distinct pair of group and value; transform allocates the outputs and n int32 on the device.
+    Memory: fitting keeps a row per group, for other than means per group and value, on the host; transform the outputs.
 
     Example:
         >>> import pandas as pd
@@ -65,12 +56,12 @@ class GroupImputer(LearnedStep):
 
     def __init__(self, by: str, strategy: str = "mean") -> None:
         check_name(self, by=by)
-        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_choice(self, ("mean", "median", "most_frequent"), strategy=strategy)
         self.by, self.strategy = by, strategy
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         values = [item for item in fields if item.name != self.by]
-        key = key_field(fields, self.by, "GroupImputer")
+        key = grouped.key_field(fields, self.by, "GroupImputer")
         check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
         if not values:
             problem, expected = "there is no column besides the group keys", "columns of numbers to fill"
@@ -85,20 +76,20 @@ class GroupImputer(LearnedStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name != self.by]
 
-    def summarize(self, columns: Columns, backend: Backend) -> GroupTables:
+    def summarize(self, columns: Columns, backend: Backend) -> grouped.GroupTables:
         names = self.output_names(list(columns))
-        check_sizes({name: columns[name] for name in names}, backend, "GroupImputer")
+        grouped.check_sizes({name: columns[name] for name in names}, backend, "GroupImputer")
         if self.strategy == "mean":
             states = [State(part, name) for name in names for part in FUNCTIONS["mean"]]
-            tables = [GroupTable.of(columns, [self.by], states, backend)]
+            tables = [grouped.GroupTable.of(columns, [self.by], states, backend)]
         else:
-            tables = [GroupTable.of_pairs(columns, [self.by], name, backend) for name in names]
-        return GroupTables(tuple(columns), (columns[self.by].dtype,), tuple(tables))
+            tables = [grouped.GroupTable.of_pairs(columns, [self.by], name, backend) for name in names]
+        return grouped.GroupTables(tuple(columns), (columns[self.by].dtype,), tuple(tables))
 
-    def finalize(self, summary: GroupTables) -> Self:
+    def finalize(self, summary: grouped.GroupTables) -> Self:
         cpu, names = select("cpu"), self.output_names(summary.names)
         merged = [table.merged() for table in summary.tables]
-        keys = [learn_ids(cpu.column(table, self.by)) for table in merged]
+        keys = [grouped.learn_ids(cpu.column(table, self.by)) for table in merged]
         self.groups_ = sort_values(unite_dictionaries([values for _, values in keys]))
         self.statistics_ = np.empty((len(names), len(self.groups_) + 1))
         for number, name in enumerate(names):
@@ -117,7 +108,9 @@ class GroupImputer(LearnedStep):
         self.names_in_ = list(summary.names)
         return self
 
-    def _statistics(self, table: GroupTable, merged: Frame, name: str, ids: Any, size: int) -> tuple[Any, float]:
+    def _statistics(
+        self, table: grouped.GroupTable, merged: Frame, name: str, ids: Any, size: int
+    ) -> tuple[Any, float]:
         """Return the statistic of each id's rows, NaN without a value, and that of all rows."""
         found, cpu = np.full(size, np.nan), select("cpu")
         if self.strategy == "mean":

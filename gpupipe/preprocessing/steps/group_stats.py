@@ -14,21 +14,13 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.categories import FIRST, MISSING, find_lookup
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric
-from gpupipe.preprocessing.summaries.groups import (
-    GroupKeys,
-    GroupTable,
-    GroupTables,
-    check_sizes,
-    key_field,
-    learn_ids,
-)
+from gpupipe.preprocessing.summaries import groups as grouped
 from gpupipe.schema import Field
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_bool, check_choice, check_names
 
 _OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")
-_UNKNOWN = ("overall", "missing")
 _STATS = (*_COUNTS, *_OF_NUMBERS)
 _ABOUT_ROWS = "size"
 
@@ -62,8 +54,7 @@ class GroupStats(LearnedStep):
         SchemaMismatch: a key that makes no groups, statistics of what is no number, or `"nunique"` of lists.
         BadData: an infinity, a value beyond 1e145; or with `"overall"` too few values for a statistic of all rows.
 
-    Memory: fitting keeps up to five numbers per group and column on the host, for `"nunique"` each distinct pair of
-        group and value; transform allocates the outputs, and one group number a row, on the device.
+    Memory: fitting keeps a row per group, for `"nunique"` per group and value, on the host; transform the outputs.
 
     Example:
         >>> import pandas as pd
@@ -84,13 +75,13 @@ class GroupStats(LearnedStep):
         for stat in as_list(stats):
             check_choice(self, _STATS, stats=stat)
         check_bool(self, dropna=dropna)
-        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
+        check_choice(self, ("overall", "missing"), handle_unknown=handle_unknown)
         self.by, self.stats, self.dropna, self.handle_unknown = by, stats, dropna, handle_unknown
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
         for name in by:
-            key_field(fields, name, where)
+            grouped.key_field(fields, name, where)
         values = [item for item in fields if item.name not in by]
         if not self._wanted([item.name for item in fields]):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
@@ -125,21 +116,21 @@ class GroupStats(LearnedStep):
         sizes = [(by[0], _ABOUT_ROWS)] if by and _ABOUT_ROWS in stats else []
         return sizes + [(name, stat) for name in names if name not in by for stat in stats if stat != _ABOUT_ROWS]
 
-    def summarize(self, columns: Columns, backend: Backend) -> GroupTables:
+    def summarize(self, columns: Columns, backend: Backend) -> grouped.GroupTables:
         by, wanted = as_list(self.by), self._wanted(list(columns))
         numbers = {name: columns[name] for name, stat in wanted if stat in _OF_NUMBERS}
-        check_sizes(numbers, backend, "GroupStats")
+        grouped.check_sizes(numbers, backend, "GroupStats")
         states = dict.fromkeys(State(part, name) for name, stat in wanted for part in FUNCTIONS.get(stat, ()))
-        table = GroupTable.of(columns, by, list(states), backend)
-        pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat == "nunique"]
-        return GroupTables(tuple(columns), tuple(columns[name].dtype for name in by), (table, *pairs))
+        table = grouped.GroupTable.of(columns, by, list(states), backend)
+        pairs = [grouped.GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat == "nunique"]
+        return grouped.GroupTables(tuple(columns), tuple(columns[name].dtype for name in by), (table, *pairs))
 
-    def finalize(self, summary: GroupTables) -> Self:
+    def finalize(self, summary: grouped.GroupTables) -> Self:
         cpu, by, wanted = select("cpu"), as_list(self.by), self._wanted(summary.names)
         table, *pairs = summary.tables
         groups = table.merged()
         overall = table.overall(groups)
-        keys = [learn_ids(cpu.column(groups, name)) for name in by]
+        keys = [grouped.learn_ids(cpu.column(groups, name)) for name in by]
         ids = np.stack([ids for ids, _ in keys], axis=1)
         kept = (ids != MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
         self.categories_ = [values for _, values in keys]
@@ -184,7 +175,7 @@ class GroupStats(LearnedStep):
         ]
         known = self.__dict__.get("_keys")
         if known is None or known[0] is not self.groups_:
-            keys = GroupKeys(self.groups_, [len(values) + FIRST for values in self.categories_])
+            keys = grouped.GroupKeys(self.groups_, [len(values) + FIRST for values in self.categories_])
             known = self._keys = self.groups_, keys
         return known[1].places(ids, backend)
 

@@ -6,17 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend import Backend, Column
 from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
-from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.preprocessing.categories import (
-    FIRST,
-    MISSING,
-    MOST_BUCKETS,
-    assign_buckets,
-    check_categories,
-    make_id_field,
-)
+from gpupipe.errors import BadConfig
+from gpupipe.preprocessing import categories as cats
+from gpupipe.preprocessing.categories import FIRST, MISSING, assign_buckets
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep, by_element
 from gpupipe.preprocessing.numeric import gather, num_rows, row_blocks
 from gpupipe.schema import Field
@@ -37,8 +31,7 @@ class HashBucket(StatelessStep):
     Raises:
         ColumnNotFound: a column without a number of buckets.
 
-    Memory: transform allocates n int32 per column on the device; strings are hashed once per distinct value, on the
-        host, numbers in blocks.
+    Memory: transform allocates n int32 per column on the device; each distinct string is hashed once, on the host.
 
     Example:
         >>> import pandas as pd
@@ -48,18 +41,17 @@ class HashBucket(StatelessStep):
 
     def __init__(self, num_buckets: int | Mapping[str, int], *, seed: int = 0) -> None:
         for size in num_buckets.values() if isinstance(num_buckets, Mapping) else [num_buckets]:
-            check_integer(self, f"[1, {MOST_BUCKETS}]", num_buckets=size)
+            check_integer(self, f"[1, {cats.MOST_BUCKETS}]", num_buckets=size)
         check_seed(self, seed=seed)
         self.num_buckets, self.seed = num_buckets, seed
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_categories(fields, "HashBucket")
-        return [make_id_field(item, self._size(item.name) + FIRST) for item in fields]
+        cats.check_categories(fields, "HashBucket")
+        return [cats.make_id_field(item, self._size(item.name) + FIRST) for item in fields]
 
     def _size(self, name: str) -> int:
-        if isinstance(self.num_buckets, Mapping) and name not in self.num_buckets:
-            raise ColumnNotFound.among("HashBucket(num_buckets=...)", name, self.num_buckets)
-        return self.num_buckets[name] if isinstance(self.num_buckets, Mapping) else self.num_buckets
+        size: int = cats.get_given(self.num_buckets, name, "HashBucket(num_buckets=...)")
+        return size
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
@@ -93,8 +85,7 @@ class HashedCross(StatelessStep):
     Raises:
         BadConfig: fewer than two columns.
 
-    Memory: transform allocates n int32 on the device, and blocks of 64-bit hashes; strings are hashed once per distinct
-        value, on the host.
+    Memory: transform allocates n int32 on the device, and blocks of hashes; distinct strings are hashed on the host.
 
     Example:
         >>> import pandas as pd
@@ -104,17 +95,17 @@ class HashedCross(StatelessStep):
     """
 
     def __init__(self, num_buckets: int, *, seed: int = 0) -> None:
-        check_integer(self, f"[1, {MOST_BUCKETS}]", num_buckets=num_buckets)
+        check_integer(self, f"[1, {cats.MOST_BUCKETS}]", num_buckets=num_buckets)
         check_seed(self, seed=seed)
         self.num_buckets, self.seed = num_buckets, seed
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_categories(fields, "HashedCross")
+        cats.check_categories(fields, "HashedCross")
         if len(fields) < 2:
             names, expected, remedy = [item.name for item in fields], "two columns or more", "HashBucket for one column"
             raise BadConfig("HashedCross", "there is nothing to cross", got=names, expected=expected, remedy=remedy)
         made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
-        return [make_id_field(made, self.num_buckets + FIRST)]
+        return [cats.make_id_field(made, self.num_buckets + FIRST)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["_x_".join(names)]
@@ -124,23 +115,18 @@ class HashedCross(StatelessStep):
         # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
         # values of one column that share a bucket with one value of another do not share it with all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
-        hashes = [_by_text(column, backend) for column in columns.values()]
+        texts = [column.dictionary for column in columns.values()]
+        bits_of = [None if text is None else splitmix64(0, hash_strings(text)) for text in texts]
+        known = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
         ids = xp.empty(size, dtype="int32")
         for rows in row_blocks(size, backend):
             bits, missing = xp.uint64(0), None
-            for column, seed, known in zip(columns.values(), seeds, hashes, strict=True):
+            for column, seed, table in zip(columns.values(), seeds, known, strict=True):
                 block = column.take(rows)
-                own = hash_column(block, 0, backend) if known is None else known[block.data]
+                own = hash_column(block, 0, backend) if table is None else table[block.data]
                 bits = splitmix64(seed, bits ^ own)
                 absent = block.missing(xp)
                 missing = absent if missing is None else missing if absent is None else missing | absent
             found = assign_buckets(bits, self.num_buckets) + FIRST
             ids[rows] = found if missing is None else xp.where(missing, MISSING, found)
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
-
-
-def _by_text(column: Column, backend: Backend) -> Array | None:
-    """Return the hash of each distinct string on the device, and any for a missing one; None for numbers."""
-    if column.dictionary is None:
-        return None
-    return backend.to_device(np.append(splitmix64(0, hash_strings(column.dictionary)), np.uint64(0)))

@@ -15,14 +15,11 @@ from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep, Types
-from gpupipe.preprocessing.numeric import any_true, check_numeric, fill_matrix, refuse, refuse_empty, row_blocks
-from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts
+from gpupipe.preprocessing.numeric import any_true, check_numeric, fill_matrix, fits, refuse, refuse_empty, row_blocks
+from gpupipe.preprocessing.summaries.counts import CategoryCounts, Quantiles, ValueCounts
 from gpupipe.preprocessing.summaries.moments import Moments
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import FLOATS, LISTS, Field
 from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
-
-_STRATEGIES = ("mean", "median", "most_frequent", "constant")
 
 
 class SimpleImputer(LearnedStep):
@@ -60,7 +57,7 @@ class SimpleImputer(LearnedStep):
     def __init__(
         self, strategy: str = "mean", *, fill_value: Any = None, add_indicator: bool = False, exact: bool = False
     ) -> None:
-        check_choice(self, _STRATEGIES, strategy=strategy)
+        check_choice(self, ("mean", "median", "most_frequent", "constant"), strategy=strategy)
         check_bool(self, add_indicator=add_indicator, exact=exact)
         if not (fill_value is None or isinstance(fill_value, str) or is_bool(fill_value) or is_number(fill_value)):
             raise refuse_argument(self, "fill_value", fill_value, "a number, a boolean, text or None")
@@ -108,7 +105,7 @@ class SimpleImputer(LearnedStep):
 
     def finalize(self, summary: Moments | Quantiles | CategoryCounts | Types) -> Self:
         if isinstance(summary, Types):
-            learned = {name: self._constant(name, dtype) for name, dtype in summary.dtypes.items()}
+            learned = {name: self._constant(name, dtype) for name, dtype in summary.items()}
         elif isinstance(summary, Moments):
             numbers = zip(summary.names, summary.mean.tolist(), summary.count, strict=True)
             learned = {name: mean if count else None for name, mean, count in numbers}
@@ -177,7 +174,7 @@ class SimpleImputer(LearnedStep):
         if value is None:
             return "missing_value" if dtype == "string" else np.dtype(dtype).type(0).item()
         is_number = isinstance(value, bool | int | float | np.number | np.bool_)
-        if not (isinstance(value, str) if dtype == "string" else is_number and _holds(dtype, value)):
+        if not (isinstance(value, str) if dtype == "string" else is_number and fits(dtype, value)):
             where, problem = f"SimpleImputer, column {name!r}", f"fill_value does not fit {dtype}"
             remedy = f"another fill_value, or Cast({{{name!r}: ...}}) before it"
             raise BadConfig(where, problem, got=value, expected=f"a value {dtype} can hold", remedy=remedy)
@@ -195,14 +192,6 @@ def _most_frequent(counts: ValueCounts) -> Any:
     if not len(values):
         return None
     return bool(values[0].as_py()) if counts.dtype == "bool" else values[0].as_py()
-
-
-def _holds(dtype: str, value: Any) -> bool:
-    if dtype in FLOATS:
-        return abs(float(value)) <= float(np.finfo(dtype).max)
-    if dtype == "bool":
-        return value in (0, 1)
-    return bool(np.iinfo(dtype).min <= value <= np.iinfo(dtype).max and value == int(value))
 
 
 def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:

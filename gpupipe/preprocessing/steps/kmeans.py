@@ -24,11 +24,9 @@ from gpupipe.preprocessing.numeric import (
     row_blocks,
     stack_rows,
 )
-from gpupipe.preprocessing.summaries.row_sample import GatheredRows
+from gpupipe.preprocessing.summaries.rows import GatheredRows
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
-
-_OUTPUTS = ("labels", "distances")
 
 # Centres that move less than this fraction of the rows' spread, squared, move by what rounding leaves of a sum.
 _ROUNDING = 2.0**-80
@@ -82,8 +80,7 @@ class KMeans(GatheredStep):
     Raises:
         BadData: a missing value, an infinity, a value whose square is one, or too few distinct rows.
 
-    Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs on the device,
-        and one float64 block of rows at a time (on a GPU: all columns at once).
+    Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs, and blocks.
 
     Example:
         >>> import pandas as pd
@@ -106,7 +103,7 @@ class KMeans(GatheredStep):
     ) -> None:
         check_integer(self, "[1, inf)", n_clusters=n_clusters, max_iter=max_iter, max_rows=max_rows)
         check_integer(self, "[0, inf)", max_passes=max_passes)
-        check_choice(self, _OUTPUTS, output=output)
+        check_choice(self, ("labels", "distances"), output=output)
         check_number(self, "[0, inf)", tol=tol)
         check_seed(self, None, random_state=random_state)
         self.n_clusters, self.output, self.max_iter, self.tol = n_clusters, output, max_iter, tol

@@ -13,6 +13,7 @@ from gpupipe.backend.columns import with_missing_row
 from gpupipe.backend.protocol import locate_values
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep
+from gpupipe.preprocessing.numeric import fits
 from gpupipe.schema import FLOATS, Field, get_element_dtype
 from gpupipe.support.validation import check_bool, check_integer, is_bool, is_number, refuse_argument
 
@@ -109,8 +110,10 @@ class ListSlice(StatelessStep):
             raise BadConfig("ListSlice(pad=True)", problem, got=got, expected=expected, remedy=remedy)
         if self.pad_value is None and item.cardinality is None:
             return
-        holds = _holds(element, self.pad_value)
-        if not holds or (item.cardinality is not None and not 0 <= (self.pad_value or 0) < item.cardinality):
+        value: Any = self.pad_value
+        holds = value is not None and element not in ("string", "timestamp")
+        holds = holds and (fits(element, value) or (element in FLOATS and bool(np.isnan(value))))
+        if not holds or (item.cardinality is not None and not 0 <= (value or 0) < item.cardinality):
             where, problem = f"ListSlice(pad_value=), column {item.name!r}", "the elements' type does not hold it"
             expected, remedy = f"a value of {element}", "pad_value=None, a missing element"
             if item.cardinality is not None:
@@ -121,12 +124,3 @@ class ListSlice(StatelessStep):
 def _place(place: int, lengths: Array, xp: Any) -> Array:
     """Return a position in each list, from its end where negative; its end where the list is shorter."""
     return xp.maximum(lengths + place, 0) if place < 0 else xp.minimum(lengths, place)
-
-
-def _holds(dtype: str, value: Any) -> bool:
-    if value is None or dtype in ("string", "timestamp"):
-        return False
-    if dtype in FLOATS:
-        return not np.isinf(value)
-    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    return bool(low <= value <= high and value == int(value))

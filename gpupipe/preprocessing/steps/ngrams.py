@@ -20,8 +20,6 @@ from gpupipe.support.validation import check_bool, check_choice, check_integer, 
 
 # Each is a column.
 _MOST_FEATURES = 1 << 20
-_ANALYZERS = ("word", "char", "char_wb")
-_NORMS = ("l1", "l2")
 # Distinct texts taken apart at a time: their n-grams are Python strings while that lasts.
 _CHUNK = 1 << 14
 
@@ -48,8 +46,7 @@ class HashedNgrams(StatelessStep):
     Raises:
         SchemaMismatch: a column holds no text.
 
-    Memory: transform allocates n x n_features float32 on the device; on the host 24 bytes per pair of distinct text
-        and n-gram.
+    Memory: n x n_features float32 on the device; on the host 24 bytes per pair of distinct text and n-gram.
 
     Example:
         >>> import pandas as pd
@@ -72,20 +69,18 @@ class HashedNgrams(StatelessStep):
         sizes = ngram_range if is_sequence(ngram_range) and len(ngram_range) == 2 else (0, 0)
         if not all(is_integer(size, 1) for size in sizes) or sizes[0] > sizes[1]:
             raise refuse_argument(self, "ngram_range", ngram_range, "two integers from 1 up, the second no smaller")
-        check_choice(self, _ANALYZERS, analyzer=analyzer)
+        check_choice(self, ("word", "char", "char_wb"), analyzer=analyzer)
         check_bool(self, lowercase=lowercase, alternate_sign=alternate_sign)
-        check_choice(self, _NORMS, None, norm=norm)
+        check_choice(self, ("l1", "l2"), None, norm=norm)
         self.n_features, self.ngram_range, self.analyzer = n_features, ngram_range, analyzer
         self.lowercase, self.alternate_sign, self.norm = lowercase, alternate_sign, norm
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         for item in fields:
             if item.dtype != "string":
-                where, remedy = (
-                    f"HashedNgrams, column {item.name!r}",
-                    f"Cast({{{item.name!r}: 'string'}}), or HashBucket",
-                )
-                raise SchemaMismatch(where, "not a text", got=item.dtype, expected="strings", remedy=remedy)
+                where, expected = f"HashedNgrams, column {item.name!r}", "strings"
+                remedy = f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers"
+                raise SchemaMismatch(where, "not a text", got=item.dtype, expected=expected, remedy=remedy)
         return [make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
 
     def output_names(self, names: Sequence[str]) -> list[str]:

@@ -11,8 +11,6 @@ from gpupipe.preprocessing.numeric import float32_fields, float32_rows
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice
 
-_NORMS = ("l2", "l1", "max")
-
 
 class Normalizer(StatelessStep):
     """Normalization: each row, over the columns of the step, divided by its norm; a row of zeros does not change.
@@ -34,7 +32,7 @@ class Normalizer(StatelessStep):
     """
 
     def __init__(self, norm: str = "l2") -> None:
-        check_choice(self, _NORMS, norm=norm)
+        check_choice(self, ("l2", "l1", "max"), norm=norm)
         self.norm = norm
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:

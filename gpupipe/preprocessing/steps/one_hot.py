@@ -10,21 +10,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.errors import BadConfig
-from gpupipe.preprocessing.categories import (
-    CategoryStep,
-    Learned,
-    check_categories,
-    check_distinct,
-    check_limits,
-    check_listed,
-    group_rare,
-    make_number_field,
-    match_lists,
-    rare,
-    resolve_categories,
-    resolve_lists,
-    take_values,
-)
+from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import num_rows, row_blocks
 from gpupipe.preprocessing.summaries.counts import CategoryCounts
@@ -32,12 +18,10 @@ from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, is_sequence, refuse_argument
 
 _WHERE = "OneHotEncoder"
-_UNKNOWN = ("error", "ignore", "infrequent_if_exist")
-_DTYPES = ("uint8", "float32")
 _NOWHERE, _REFUSED = -1, -2
 
 
-class OneHotEncoder(CategoryStep, Invertible):
+class OneHotEncoder(cats.CategoryStep, Invertible):
     """One-hot encoding of strings, integers and booleans; scikit-learn's, always dense.
 
     The columns are named as scikit-learn names them: `<name>_<category>`, categories in ascending order, then
@@ -64,8 +48,7 @@ class OneHotEncoder(CategoryStep, Invertible):
         BadData: an unknown value, where that is an error; two outputs of one name.
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
-    Memory: distinct values and their counts go to the host once a partition. Transform allocates n bytes (n float32)
-        per output on the device, and n small integers at a time.
+    Memory: distinct values and counts go to the host; transform allocates n bytes (n float32) per output on the device.
 
     Example:
         >>> import pandas as pd
@@ -77,7 +60,7 @@ class OneHotEncoder(CategoryStep, Invertible):
     infrequent_: dict[str, Any]
     drop_idx_: dict[str, int]
 
-    learned_by_name = (*CategoryStep.learned_by_name, "infrequent_", "drop_idx_")
+    learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_", "drop_idx_")
 
     def __init__(
         self,
@@ -89,26 +72,26 @@ class OneHotEncoder(CategoryStep, Invertible):
         min_frequency: float | None = None,
         max_categories: int | None = None,
     ) -> None:
-        check_listed(self, "auto", categories=categories)
+        cats.check_listed(self, "auto", categories=categories)
         if isinstance(drop, str):
             check_choice(self, ("first", "if_binary"), None, drop=drop)
         elif not (drop is None or isinstance(drop, Mapping) or is_sequence(drop)):
             raise refuse_argument(self, "drop", drop, "'first', 'if_binary', None, or a category per column")
-        check_choice(self, _DTYPES, dtype=dtype)
-        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
-        check_limits(self, min_frequency, max_categories)
+        check_choice(self, ("uint8", "float32"), dtype=dtype)
+        check_choice(self, ("error", "ignore", "infrequent_if_exist"), handle_unknown=handle_unknown)
+        cats.check_limits(self, min_frequency, max_categories)
         self.categories, self.drop, self.dtype = categories, drop, dtype
         self.handle_unknown = handle_unknown
         self.min_frequency, self.max_categories = min_frequency, max_categories
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one field per column stands for all its outputs."""
-        check_categories(fields, _WHERE)
+        cats.check_categories(fields, _WHERE)
         dtypes = {item.name: item.dtype for item in fields}
         if not self.is_fitted:
-            resolve_categories(self, dtypes)
+            cats.resolve_categories(self, dtypes)
             self._dropped(dtypes)
-        return [make_number_field(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
+        return [cats.make_number_field(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [output for name in names for output in self._outputs(name)]
@@ -130,21 +113,21 @@ class OneHotEncoder(CategoryStep, Invertible):
         if self.drop is None or isinstance(self.drop, str):
             return {}
         where = f"{_WHERE}(drop=)"
-        single = match_lists(self.drop, list(dtypes), where)
-        return resolve_lists({name: [value] for name, value in single.items()}, dtypes, where)
+        single = cats.match_lists(self.drop, list(dtypes), where)
+        return cats.resolve_lists({name: [value] for name, value in single.items()}, dtypes, where)
 
     def finalize(self, summary: CategoryCounts) -> Self:
         super().finalize(summary)
         names = self.get_feature_names_out()
         del self.names_in_  # not fitted where that is refused
-        check_distinct(names, _WHERE)
+        cats.check_distinct(names, _WHERE)
         self.names_in_ = list(summary.names)
         return self
 
-    def _learn(self, name: str, found: Learned) -> None:
+    def _learn(self, name: str, found: cats.Learned) -> None:
         counts = found.counts if found.has_missing else found.counts[:-1]
-        is_rare = rare(counts, found.num_rows, self.min_frequency, self.max_categories)
-        groups, num_groups = group_rare(is_rare)
+        is_rare = cats.rare(counts, found.num_rows, self.min_frequency, self.max_categories)
+        groups, num_groups = cats.group_rare(is_rare)
         place = -1
         if self.drop == "first" or (self.drop == "if_binary" and num_groups == 2):
             place = 0 if num_groups else -1
@@ -178,7 +161,7 @@ class OneHotEncoder(CategoryStep, Invertible):
     def _table(self, name: str) -> Any:
         """Return the output that is 1 for missing, unknown and each category; none for some."""
         is_rare, dropped = self.infrequent_[name], self.drop_idx_[name]
-        groups, num_groups = group_rare(is_rare)
+        groups, num_groups = cats.group_rare(is_rare)
         unknown = _REFUSED if self.handle_unknown == "error" else _NOWHERE
         size = len(self.categories_[name])
         missing = groups[size] if len(groups) > size else _NOWHERE
@@ -204,5 +187,5 @@ class OneHotEncoder(CategoryStep, Invertible):
                 if outputs:
                     flags = xp.stack([columns[output].data[rows] for output in outputs])
                     places[rows] = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), len(outputs))
-            made[name] = take_values(table[places], self.categories_[name], self.dtypes_in_[name], backend)
+            made[name] = cats.take_values(table[places], self.categories_[name], self.dtypes_in_[name], backend)
         return made

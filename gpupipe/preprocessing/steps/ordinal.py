@@ -11,27 +11,15 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.preprocessing.categories import (
-    CategoryStep,
-    Learned,
-    check_categories,
-    check_limits,
-    check_listed,
-    group_rare,
-    make_number_field,
-    rare,
-    resolve_categories,
-    take_values,
-)
+from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import check_choice, is_number, refuse_argument
 
 _WHERE = "OrdinalEncoder"
-_UNKNOWN = ("error", "use_encoded_value")
 
 
-class OrdinalEncoder(CategoryStep, Invertible):
+class OrdinalEncoder(cats.CategoryStep, Invertible):
     """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
     They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
@@ -56,8 +44,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         BadData: an unknown value, where that is an error; too many categories for float32.
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
 
-    Memory: distinct values and their counts go to the host once a partition. Transform allocates n floats per column on
-        the device, and one lookup table.
+    Memory: distinct values and counts go to the host; transform allocates n floats per column on the device.
 
     Example:
         >>> import pandas as pd
@@ -68,7 +55,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
 
     infrequent_: dict[str, Any]
 
-    learned_by_name = (*CategoryStep.learned_by_name, "infrequent_")
+    learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_")
 
     def __init__(
         self,
@@ -81,10 +68,10 @@ class OrdinalEncoder(CategoryStep, Invertible):
         min_frequency: float | None = None,
         max_categories: int | None = None,
     ) -> None:
-        check_listed(self, "auto", categories=categories)
+        cats.check_listed(self, "auto", categories=categories)
         check_choice(self, FLOATS, dtype=dtype)
-        check_choice(self, _UNKNOWN, handle_unknown=handle_unknown)
-        check_limits(self, min_frequency, max_categories)
+        check_choice(self, ("error", "use_encoded_value"), handle_unknown=handle_unknown)
+        cats.check_limits(self, min_frequency, max_categories)
         self.categories, self.dtype, self.handle_unknown = categories, dtype, handle_unknown
         self.unknown_value, self.encoded_missing_value = unknown_value, encoded_missing_value
         self.min_frequency, self.max_categories = min_frequency, max_categories
@@ -97,11 +84,11 @@ class OrdinalEncoder(CategoryStep, Invertible):
                 raise refuse_argument(self, name, number, f"a number that {dtype} holds, or NaN", f"{name}=-1")
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_categories(fields, _WHERE)
+        cats.check_categories(fields, _WHERE)
         if not self.is_fitted:
-            resolve_categories(self, {item.name: item.dtype for item in fields})
+            cats.resolve_categories(self, {item.name: item.dtype for item in fields})
         nullable = any(math.isnan(number) for number in self._numbers.values())
-        return [make_number_field(item, item.name, self.dtype, nullable=nullable) for item in fields]
+        return [cats.make_number_field(item, item.name, self.dtype, nullable=nullable) for item in fields]
 
     @property
     def _numbers(self) -> dict[str, Any]:
@@ -109,15 +96,13 @@ class OrdinalEncoder(CategoryStep, Invertible):
         unknown = {} if self.handle_unknown == "error" else {"unknown_value": self.unknown_value}
         return {"encoded_missing_value": self.encoded_missing_value, **unknown}
 
-    def _learn(self, name: str, found: Learned) -> None:
-        is_rare = rare(found.counts[:-1], found.num_rows, self.min_frequency, self.max_categories)
-        _, num_groups = group_rare(is_rare)
+    def _learn(self, name: str, found: cats.Learned) -> None:
+        is_rare = cats.rare(found.counts[:-1], found.num_rows, self.min_frequency, self.max_categories)
+        _, num_groups = cats.group_rare(is_rare)
         for parameter, number in self._numbers.items():
             if 0 <= number < num_groups and number == int(number):
-                where, expected = (
-                    f"{_WHERE}({parameter}=), column {name!r}",
-                    f"NaN, or no number of 0 to {num_groups - 1}",
-                )
+                where = f"{_WHERE}({parameter}=), column {name!r}"
+                expected = f"NaN, or a number that is not among 0 to {num_groups - 1}"
                 problem, remedy = "it is a category's number", f"{parameter}=-1"
                 raise BadConfig(where, problem, got=number, expected=expected, remedy=remedy)
         if self.dtype == "float32" and num_groups > 1 << 24:
@@ -130,7 +115,7 @@ class OrdinalEncoder(CategoryStep, Invertible):
         # An unknown value that is an error is infinite until it is found.
         unknown = self._numbers.get("unknown_value", np.inf)
         for name, column in columns.items():
-            groups, _ = group_rare(self.infrequent_[name])
+            groups, _ = cats.group_rare(self.infrequent_[name])
             table = np.concatenate([[self.encoded_missing_value, unknown], groups]).astype(self.dtype)
             made[name] = Column(self.dtype, self._lookup(name, column).gathered(column, table, backend))
         if self.handle_unknown == "error":
@@ -145,5 +130,5 @@ class OrdinalEncoder(CategoryStep, Invertible):
             last, numbers = len(frequent) - 1, floats(column, xp)
             known = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
             places = frequent[xp.where(known, numbers, last).astype("int64")]
-            made[name] = take_values(places, self.categories_[name], self.dtypes_in_[name], backend)
+            made[name] = cats.take_values(places, self.categories_[name], self.dtypes_in_[name], backend)
         return made

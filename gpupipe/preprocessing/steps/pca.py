@@ -11,7 +11,7 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, Invertible, to_columns
 from gpupipe.preprocessing.numeric import check_numeric, derive_fields, float32_rows
-from gpupipe.preprocessing.summaries.covariance import Covariance
+from gpupipe.preprocessing.summaries.rows import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer
@@ -20,7 +20,36 @@ from gpupipe.support.validation import check_bool, check_choice, check_integer
 _MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}
 
 
-class PCA(Invertible):
+class Projection(Invertible):
+    """Base class of steps that project columns on directions, `pca0`, `pca1`, ... by the name of the class."""
+
+    n_components: int | None
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        also = () if self.n_components else (None,)
+        check_integer(self, f"[1, {len(fields)}]", *also, n_components=self.n_components)
+        check_numeric(fields, self.class_name)
+        return derive_fields(self.output_names([item.name for item in fields]), "float32", fields, self.class_name)
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [f"{self.class_name.lower()}{position}" for position in range(self.n_components or len(names))]
+
+    def _mapped(
+        self, columns: Columns, names: list[str], matrix: Any, backend: Backend, before: Any = None, after: Any = None
+    ) -> dict[str, Column]:
+        """Compute `matrix @ (column + before) + after` for each row as float32 columns; refuses infinite results."""
+        known = backend.to_device(np.ascontiguousarray(matrix))
+        shifts = [None if shift is None else backend.to_device(shift[:, None]) for shift in (before, after)]
+
+        def mapped(block: Array) -> Array:
+            result = known @ (block if shifts[0] is None else xp.add(block, shifts[0], out=block))
+            return result if shifts[1] is None else xp.add(result, shifts[1], out=result)
+
+        xp = backend.xp
+        return float32_rows(columns, names, mapped, backend, self.class_name)
+
+
+class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
     Args:
@@ -55,23 +84,13 @@ class PCA(Invertible):
         check_choice(self, _MAX_BYTES, solver=solver)
         self.n_components, self.whiten, self.solver = n_components, whiten, solver
 
-    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_integer(self, f"[1, {len(fields)}]", None, n_components=self.n_components)
-        check_numeric(fields, type(self).__name__)
-        return derive_fields(self.output_names([item.name for item in fields]), "float32", fields, type(self).__name__)
-
-    def output_names(self, names: Sequence[str]) -> list[str]:
-        return [f"{type(self).__name__.lower()}{position}" for position in range(self.n_components or len(names))]
-
     def summarize(self, columns: Columns, backend: Backend) -> Covariance:
         return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
 
     def finalize(self, summary: Covariance) -> Self:
         if summary.count < 2:
-            problem, remedy = (
-                f"it was given {format_count(summary.count, 'row')}",
-                "fit on more rows, or leave the step out",
-            )
+            remedy = "fit on more rows, or leave the step out"
+            problem = f"it was given {format_count(summary.count, 'row')}"
             raise BadData(type(self).__name__, problem, expected="at least two", remedy=remedy)
         kept = self.n_components or len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
@@ -97,27 +116,12 @@ class PCA(Invertible):
         return np.sqrt(np.where(varies & self.whiten, variance, 1.0))
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        matrix = self.components_ / self._scale()[:, None]
-        names = self.output_names(list(columns))
-        return self._mapped(columns, names, -self.mean_, matrix, np.zeros(len(matrix)), backend)
+        matrix, names = self.components_ / self._scale()[:, None], self.output_names(list(columns))
+        return self._mapped(columns, names, matrix, backend, before=-self.mean_)
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         matrix = (self.components_ * self._scale()[:, None]).T
-        return self._mapped(columns, self.names_in_, np.zeros(matrix.shape[1]), matrix, self.mean_, backend)
-
-    def _mapped(
-        self, columns: Columns, names: Sequence[str], before: Any, matrix: Any, after: Any, backend: Backend
-    ) -> dict[str, Column]:
-        """Compute `matrix @ (column + before) + after` for each row as float32 columns; refuses infinite results."""
-        before, matrix, after = (backend.to_device(part) for part in (before[:, None], matrix, after[:, None]))
-
-        def mapped(block: Array) -> Array:
-            block += before
-            result = matrix @ block
-            result += after
-            return result
-
-        return float32_rows(columns, names, mapped, backend, type(self).__name__)
+        return self._mapped(columns, self.names_in_, matrix, backend, after=self.mean_)
 
 
 class IncrementalPCA(PCA):
@@ -149,8 +153,7 @@ class IncrementalPCA(PCA):
         """Learn from a user's frame in addition to the earlier ones. `y` is ignored.
 
         Raises:
-            BadConfig: it was loaded, and what it had seen was not saved with it.
-            SchemaMismatch: the columns are not those it was fitted on.
+            BadConfig, SchemaMismatch: it was loaded without what it had seen, or the columns are others.
         """
         names = list(frame.columns)
         if not self.is_fitted:

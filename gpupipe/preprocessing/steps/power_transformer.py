@@ -10,15 +10,13 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.columns import floats
+from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_values, float32_fields, map_columns, row_blocks
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
+from gpupipe.preprocessing.numeric import check_values, float32_fields, map_columns, tabulate
+from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice
-
-_METHODS = ("yeo-johnson", "box-cox")
 
 # e^700 is a float: no value is bent beyond.
 _LARGEST = 700.0
@@ -47,8 +45,7 @@ class PowerTransformer(Invertible):
     Raises:
         BadData: an infinity, a column without a value, or one that is not positive for `"box-cox"`.
 
-    Memory: transform allocates n float32 per column on the device, and a float64 block at a time; fitting sorts a
-        column at a time there.
+    Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
     Sources: Yeo, Johnson, "A new family of power transformations to improve normality or symmetry", Biometrika 87
     (2000); Box, Cox, "An analysis of transformations", Journal of the Royal Statistical Society B 26 (1964).
@@ -63,7 +60,7 @@ class PowerTransformer(Invertible):
     monotone = True
 
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
-        check_choice(self, _METHODS, method=method)
+        check_choice(self, ("yeo-johnson", "box-cox"), method=method)
         check_bool(self, standardize=standardize, exact=exact)
         self.method, self.standardize, self.exact = method, standardize, exact
 
@@ -94,7 +91,10 @@ class PowerTransformer(Invertible):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, learned = backend.xp, self._learned()
         if self.method == "box-cox":
-            _check_positive(columns, backend)
+            lowest = tabulate(columns, find_bounds, 3, backend)[..., 1].min(axis=0, initial=np.inf)
+            for name, value in zip(columns, lowest.tolist(), strict=True):
+                if value <= 0:
+                    _refuse(name, value)
 
         def bent(name: str, block: Array) -> Array:
             power, centre, mean, scale = learned[name]
@@ -122,12 +122,9 @@ class PowerTransformer(Invertible):
             sign, near, far = _sides(power, centre)
             block = block * sign
             beyond = _raise_to_power(-abs(centre), near, np) - block
-            size = xp.where(
-                beyond > 0,
-                -xp.expm1(_invert_power(beyond * np.exp(near * abs(centre)), far, xp)),
-                xp.expm1(_invert_power(block, near, xp) + abs(centre)),
-            )
-            return size * sign
+            below = -xp.expm1(_invert_power(beyond * np.exp(near * abs(centre)), far, xp))
+            above = xp.expm1(_invert_power(block, near, xp) + abs(centre))
+            return xp.where(beyond > 0, below, above) * sign
 
         return map_columns(columns, straight, backend, "PowerTransformer.inverse_transform", "float64")
 
@@ -135,9 +132,8 @@ class PowerTransformer(Invertible):
         """Return the mean logarithm of values in ascending order, with their sign; 0 where they have both."""
         if self.method == "box-cox":
             return float(np.average(np.log(values), weights=counts))
-        if values[0] < 0 <= values[-1]:
-            return 0.0
-        return float(np.average(np.sign(values) * np.log1p(np.abs(values)), weights=counts))
+        logs = np.sign(values) * np.log1p(np.abs(values))
+        return 0.0 if values[0] < 0 <= values[-1] else float(np.average(logs, weights=counts))
 
     def _learned(self) -> dict[str, tuple[float, ...]]:
         columns = (array.tolist() for array in (self.lambdas_, self.centres_, self.mean_, self.scale_))
@@ -162,18 +158,6 @@ def _invert_power(bent: Array, power: float, xp: ModuleType) -> Array:
     return xp.log1p(xp.where(product > -1, product, xp.nan)) / power
 
 
-def _check_positive(columns: Columns, backend: Backend) -> None:
-    xp = backend.xp
-    lowest = []
-    for column in columns.values():
-        blocks = (floats(column.take(rows), xp) for rows in row_blocks(len(column), backend))
-        found = [xp.where(xp.isnan(block), xp.inf, block).min() for block in blocks]
-        lowest.append(xp.stack([xp.asarray(xp.inf), *found]).min())
-    for name, value in zip(columns, backend.to_host(xp.stack(lowest)).tolist(), strict=True):
-        if value <= 0:
-            _refuse(name, value)
-
-
 def _refuse(name: str, value: float) -> NoReturn:
     where, problem = f"PowerTransformer('box-cox'), column {name!r}", "a value is not positive"
     raise BadData(where, problem, got=value, expected="numbers above 0", remedy="method='yeo-johnson'")
@@ -193,10 +177,7 @@ class Bent:
 
     @classmethod
     def of(cls, values: Any, power: float, method: str, centre: float = 0.0) -> Self:
-        """Transform `values` (B float64) by `"yeo-johnson"` or `"box-cox"`, in the unit with this logarithm.
-
-        The centre has the sign of the values; it is 0 where they have both.
-        """
+        """Transform values in the unit with the logarithm `centre`, which has their sign; 0 where they have both."""
         if method == "box-cox":
             return cls.by_powers(np.log(values) - centre, power, 1.0)
         negative = values < 0
@@ -213,23 +194,24 @@ class Bent:
             safe = np.where(near, 1.0, exponent)
             grown = np.exp(safe - shift)
             less = np.where(safe > 50, grown, np.expm1(np.minimum(safe, 50)) * np.exp(-shift))
-            first = np.where(near, _series(exponent, _FIRST) * np.exp(-shift), less / safe)
-            second = np.where(near, _series(exponent, _SECOND) * np.exp(-shift), (grown - less / safe) / safe)
+            first = np.where(near, np.polyval(_FIRST, exponent) * np.exp(-shift), less / safe)
+            second = np.where(near, np.polyval(_SECOND, exponent) * np.exp(-shift), (grown - less / safe) / safe)
         return cls(signs * logs * first, np.square(logs) * second, signs * logs, shift)
 
     def moments(self, counts: Any) -> tuple[float, float]:
         """Compute mean and standard deviation of the transformed values."""
-        mean = _mean(self.values, counts)
-        deviation = np.sqrt(_mean(np.square(self.values - mean), counts))
+        mean = np.average(self.values, weights=counts)
+        deviation = np.sqrt(np.average(np.square(self.values - mean), weights=counts))
         return float(mean * np.exp(self.shift)), float(deviation * np.exp(self.shift))
 
     def score(self, counts: Any) -> float:
         """Compute the derivative of the mean log-likelihood by the power; NaN where the results do not differ."""
-        deviation = self.values - _mean(self.values, counts)
-        variance = _mean(np.square(deviation), counts)
+        deviation = self.values - np.average(self.values, weights=counts)
+        variance = np.average(np.square(deviation), weights=counts)
         if not variance > 0:
             return float("nan")
-        return float(_mean(self.jacobian, counts) - _mean(deviation * self.slopes, counts) / variance)
+        slope = np.average(deviation * self.slopes, weights=counts) / variance
+        return float(np.average(self.jacobian, weights=counts) - slope)
 
 
 # (e^t - 1) / t and (t e^t - e^t + 1) / t², around 0.
@@ -243,12 +225,6 @@ def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
     That it has is proved in Kouider, Chen, "Concavity of Box-Cox log-likelihood function" (1995), and for Yeo-Johnson
     in Marchand et al., "SecureFedYJ: a safe feature Gaussianization protocol for federated learning" (2022). The values
     are ascending and distinct, at least two, each with its count.
-
-    Example:
-        >>> logs = np.linspace(-3, 3, 101)
-        >>> bell = np.exp(-np.square(logs) / 2)
-        >>> abs(round(find_likeliest_power(np.exp(logs), bell, "box-cox"), 6))
-        0.0
     """
     logs = np.log(values) if method == "box-cox" else np.log1p(np.abs(values))
     if method == "yeo-johnson" and values[0] < 0 <= values[-1]:
@@ -259,7 +235,7 @@ def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
 
         return _zero(score, lowest, highest)
     # All of one sign: a unit in which the mean logarithm is 0 has the same likeliest power, and all digits.
-    centred = logs - _mean(logs, counts)
+    centred = logs - np.average(logs, weights=counts)
 
     def centred_score(power: float) -> float:
         return Bent.by_powers(centred, power, 1.0).score(counts)
@@ -299,14 +275,3 @@ def _between(score: Callable[[float], float], one: tuple[float, float], two: tup
             at_a /= 2
         b, at_b = c, at_c
     return float(b)
-
-
-def _mean(values: Any, counts: Any) -> Any:
-    return (values * counts).sum() / counts.sum()
-
-
-def _series(t: Any, coefficients: tuple[float, ...]) -> Any:
-    value = 0.0
-    for coefficient in coefficients:
-        value = value * t + coefficient
-    return value

@@ -12,11 +12,9 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
+from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer
-
-_DISTRIBUTIONS = ("uniform", "normal")
 
 # Probabilities nearer to 0 or 1 than this are clipped: beyond is only noise.
 CLIP = 1e-7
@@ -66,8 +64,7 @@ class QuantileTransformer(Invertible):
     Raises:
         BadData: an infinity, or a column without a value.
 
-    Memory: transform allocates n float32 per column on the device, and a float64 block at a time; fitting sorts a
-        column at a time there.
+    Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
     Example:
         >>> import pandas as pd
@@ -80,7 +77,7 @@ class QuantileTransformer(Invertible):
 
     def __init__(self, *, n_quantiles: int = 1000, output_distribution: str = "uniform", exact: bool = False) -> None:
         check_integer(self, "[1, inf)", n_quantiles=n_quantiles)
-        check_choice(self, _DISTRIBUTIONS, output_distribution=output_distribution)
+        check_choice(self, ("uniform", "normal"), output_distribution=output_distribution)
         check_bool(self, exact=exact)
         self.n_quantiles, self.output_distribution, self.exact = n_quantiles, output_distribution, exact
 

@@ -13,8 +13,8 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.fused.program import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns, scale_columns
+from gpupipe.preprocessing.summaries.counts import Quantiles
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments
-from gpupipe.preprocessing.summaries.quantiles import Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_pair
 
@@ -38,8 +38,9 @@ class _Scaler(Invertible):
         return scale_columns(columns, offsets, divisors, self._scale(0.0, 1.0), backend, type(self).__name__)
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
-        offsets, divisors = self._by_column()
-        return ElementwiseProgram(scale=self._scale(offsets[name], divisors[name]))
+        offsets, divisors = self._affine()
+        place = self.names_in_.index(name)
+        return ElementwiseProgram(scale=self._scale(float(offsets[place]), float(divisors[place])))
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         offsets, divisors = self._by_column()

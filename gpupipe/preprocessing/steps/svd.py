@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_numeric, derive_fields, float32_rows, refuse_no_rows
-from gpupipe.preprocessing.steps.pca import fix_signs
-from gpupipe.preprocessing.summaries.covariance import Covariance
-from gpupipe.schema import Field
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.numeric import refuse_no_rows
+from gpupipe.preprocessing.steps.pca import Projection, fix_signs
+from gpupipe.preprocessing.summaries.rows import Covariance
 from gpupipe.support.validation import check_integer
 
 
-class TruncatedSVD(Invertible):
+class TruncatedSVD(Projection):
     """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
 
     The directions are the eigenvectors of the columns' Gram matrix, which is summed over partitions in float64: they
@@ -49,14 +47,6 @@ class TruncatedSVD(Invertible):
         check_integer(self, "[1, inf)", n_components=n_components)
         self.n_components = n_components
 
-    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_integer(self, f"[1, {len(fields)}]", n_components=self.n_components)
-        check_numeric(fields, "TruncatedSVD")
-        return derive_fields(self.output_names([item.name for item in fields]), "float32", fields, "TruncatedSVD")
-
-    def output_names(self, names: Sequence[str]) -> list[str]:
-        return [f"truncatedsvd{position}" for position in range(self.n_components)]
-
     def summarize(self, columns: Columns, backend: Backend) -> Covariance:
         return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
 
@@ -65,14 +55,13 @@ class TruncatedSVD(Invertible):
             refuse_no_rows("TruncatedSVD")
         gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
         squares, vectors = np.linalg.eigh(gram)
-        kept = self.n_components
-        self.components_ = fix_signs(vectors.T[::-1][:kept])
-        self.singular_values_ = np.sqrt(np.maximum(squares[::-1][:kept], 0.0))
+        self.components_ = fix_signs(vectors.T[::-1][: self.n_components])
+        self.singular_values_ = np.sqrt(np.maximum(squares[::-1][: self.n_components], 0.0))
         covariance = summary.m2 / summary.count
         variance = np.einsum("kf,fg,kg->k", self.components_, covariance, self.components_)
         self.explained_variance_ = np.maximum(variance, 0.0)
         total = float(np.trace(covariance))
-        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(len(variance))
         self.n_samples_ = summary.count
         self.names_in_ = list(summary.names)
         return self
@@ -82,7 +71,3 @@ class TruncatedSVD(Invertible):
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         return self._mapped(columns, self.names_in_, self.components_.T, backend)
-
-    def _mapped(self, columns: Columns, names: Sequence[str], matrix: Any, backend: Backend) -> dict[str, Column]:
-        known = backend.to_device(np.ascontiguousarray(matrix))
-        return float32_rows(columns, names, lambda block: known @ block, backend, "TruncatedSVD")

@@ -10,23 +10,15 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.dictionaries import Dictionary, make_dictionary, sort_values
 from gpupipe.errors import BadData, NotFitted
-from gpupipe.preprocessing.categories import (
-    check_categories,
-    check_distinct,
-    check_listed,
-    find_lookup,
-    make_number_field,
-    resolve_categories,
-)
+from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.cross_fitted import CrossFittedStep
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import any_true, gather, num_rows, refuse_no_rows
+from gpupipe.preprocessing.summaries.groups import ClassCounts, MeanStats, TargetSummary
 from gpupipe.preprocessing.summaries.moments import merge_moments
-from gpupipe.preprocessing.summaries.target_stats import ClassCounts, MeanStats, TargetSummary
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
-_TYPES = ("auto", "continuous", "binary", "multiclass")
 _WHERE = "TargetEncoder"
 
 
@@ -87,8 +79,8 @@ class TargetEncoder(CrossFittedStep):
         cv: int = 5,
         random_state: int | None = 0,
     ) -> None:
-        check_listed(self, "auto", categories=categories)
-        check_choice(self, _TYPES, target_type=target_type)
+        cats.check_listed(self, "auto", categories=categories)
+        check_choice(self, ("auto", "continuous", "binary", "multiclass"), target_type=target_type)
         check_number(self, "[0, inf)", "auto", smooth=smooth)
         check_integer(self, "[2, 1000]", cv=cv)
         check_seed(self, None, random_state=random_state)
@@ -98,10 +90,10 @@ class TargetEncoder(CrossFittedStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one field per column stands for all its outputs."""
-        check_categories(fields, _WHERE)
+        cats.check_categories(fields, _WHERE)
         if not self.is_fitted:
-            resolve_categories(self, {item.name: item.dtype for item in fields})
-        return [make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
+            cats.resolve_categories(self, {item.name: item.dtype for item in fields})
+        return [cats.make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [made for name in names for made in self._outputs(name)]
@@ -127,11 +119,11 @@ class TargetEncoder(CrossFittedStep):
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
         self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
         self.target_mean_ = merge_moments(*overall)[1]
-        check_distinct(self.output_names(summary.names), _WHERE)
+        cats.check_distinct(self.output_names(summary.names), _WHERE)
         self.names_in_ = list(summary.names)
         self.dtypes_in_ = dict(zip(summary.names, summary.dtypes, strict=True))
         self.categories_, self.encodings_, self._folds = {}, {}, {}
-        given = resolve_categories(self, self.dtypes_in_)
+        given = cats.resolve_categories(self, self.dtypes_in_)
         for name, cells in zip(summary.names, columns, strict=True):
             values, has_missing = given.get(name, (cells.categories, True))
             categories = sort_values(values)
@@ -186,7 +178,7 @@ class TargetEncoder(CrossFittedStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made: dict[str, Column] = {}
         for name, column in columns.items():
-            lookup = find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
+            lookup = cats.find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
             made |= self._gathered(name, lookup.ids(column, backend), self.encodings_[name], backend)
         return made
 
@@ -205,7 +197,7 @@ class TargetEncoder(CrossFittedStep):
         made: dict[str, Column] = {}
         for name, column in columns.items():
             tables = self._folds[name]
-            lookup = find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
+            lookup = cats.find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
             ids = lookup.ids(column, backend) + (folds * tables.shape[1])
             made |= self._gathered(name, ids, tables.reshape(-1, tables.shape[2]), backend)
         return made

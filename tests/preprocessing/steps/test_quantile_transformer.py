@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import QuantileTransformer
-from gpupipe.preprocessing.summaries import quantiles
+from gpupipe.preprocessing.summaries import counts
 
 both = pytest.mark.parametrize("output", ["uniform", "normal"])
 
@@ -86,7 +86,7 @@ def test_without_exact_the_stated_error_holds() -> None:
     ) / len(values)
     gap = np.abs(rough.transform(table)["x"] - exact.transform(table)["x"])
     assert (gap <= near + 1e-6).all()
-    assert len(np.unique(values)) > quantiles.MAX_BINS
+    assert len(np.unique(values)) > counts.MAX_BINS
 
 
 def test_ends_constants_and_gaps() -> None:
