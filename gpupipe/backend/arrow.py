@@ -116,13 +116,10 @@ def read_stream(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
     schema, readings = map_schema(read.schema)
     for name, (kind, reading) in readings.items():
         if reading.dtype is None:
-            raise SchemaMismatch(
-                f"{where}, column {name!r}",
-                "no column here can hold such values",
-                got=str(kind),
-                expected="a type of the table in docs/guide-files.md",
-                remedy=f"the table without {name!r}",
-            )
+            problem = "no column here can hold such values"
+            expected = "a type of the table in docs/guide-files.md"
+            remedy = f"the table without {name!r}"
+            raise SchemaMismatch(f"{where}, column {name!r}", problem, got=str(kind), expected=expected, remedy=remedy)
         if reading.change:
             level = logging.WARNING if reading.is_lossy else logging.INFO
             _log.log(level, "%s, column %r, %s: %s", where, name, kind, reading.change)
@@ -161,12 +158,9 @@ def _conform_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.Larg
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), pa.large_list(pa.null()))
     if not is_list(values.type):
-        raise SchemaMismatch(
-            f"column {element.name!r}",
-            f"values of type {values.type} are no lists",
-            expected=to_list_dtype(element.dtype),
-            remedy=f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])",
-        )
+        problem = f"values of type {values.type} are no lists"
+        remedy = f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])"
+        raise SchemaMismatch(f"column {element.name!r}", problem, expected=to_list_dtype(element.dtype), remedy=remedy)
     lists = _combine(_plain(values))
     offsets, elements = split_list(lists)
     if pa.types.is_dictionary(elements.type):

@@ -105,13 +105,10 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
         if tuple(names) != BASELINES:
-            raise BackendMissing(
-                "baselines(only=)",
-                "XGBoost is not installed",
-                got="xgboost",
-                expected="the package xgboost, or xgboost-cpu, which is smaller",
-                remedy="pip install xgboost",
-            )
+            problem = "XGBoost is not installed"
+            expected = "the package xgboost, or xgboost-cpu, which is smaller"
+            remedy = "pip install xgboost"
+            raise BackendMissing("baselines(only=)", problem, got="xgboost", expected=expected, remedy=remedy)
         names = names[:-1]
     return [Baseline(name, columns, on_gpu=on_gpu) for name in names]
 

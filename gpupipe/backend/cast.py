@@ -107,12 +107,8 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
         if is_passenger(dtype):
             wanted = arrow_type(dtype)
             if kind.id != wanted.id:
-                raise SchemaMismatch(
-                    f"column {name!r}",
-                    f"{column.dtype} cannot become {dtype}",
-                    expected="the same kind of type",
-                    remedy=suggest_conversion(name, column.dtype),
-                )
+                problem, remedy = f"{column.dtype} cannot become {dtype}", suggest_conversion(name, column.dtype)
+                raise SchemaMismatch(f"column {name!r}", problem, expected="the same kind of type", remedy=remedy)
             made = values.cast(wanted)
         elif pa.types.is_decimal(kind) and dtype in (*FLOATS, "string"):
             # By their text, which is rounded once; Arrow's own cast rounds each digit.

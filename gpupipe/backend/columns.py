@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from datetime import datetime
 from types import ModuleType
 from typing import Any, NoReturn
@@ -23,6 +22,7 @@ from gpupipe.schema import (
     OF_A_DATASET,
     Field,
     Kind,
+    Schema,
     get_element_dtype,
     is_passenger,
     suggest_conversion,
@@ -48,23 +48,17 @@ def as_floats(data: Array, dtype: str) -> Array:
 
 def refuse_times(name: str, cause: Exception) -> NoReturn:
     """Raise `BadData` for a column with a time out of range of int64 microseconds."""
-    raise BadData(
-        f"column {name!r}",
-        f"a time is out of range ({cause})",
-        expected="times from -290307 to 294246, which 64 bits of microseconds hold",
-        remedy="the unit that the numbers are in; or the column as int64, or without those times",
-    ) from cause
+    expected = "times from -290307 to 294246, which 64 bits of microseconds hold"
+    remedy = "the unit that the numbers are in; or the column as int64, or without those times"
+    raise BadData(f"column {name!r}", f"a time is out of range ({cause})", expected=expected, remedy=remedy) from cause
 
 
 def refuse_type(name: str, dtype: object, remedy: str | None = None) -> NoReturn:
     """Raise `SchemaMismatch` for a column of an unsupported type."""
-    raise SchemaMismatch(
-        f"column {name!r}",
-        "no column here can hold such values",
-        got=str(dtype),
-        expected="a type of the table in docs/guide-files.md",
-        remedy=remedy or f"frame.astype({{{name!r}: 'str'}}), or the frame without it",
-    )
+    problem = "no column here can hold such values"
+    expected = "a type of the table in docs/guide-files.md"
+    remedy = remedy or f"frame.astype({{{name!r}: 'str'}}), or the frame without it"
+    raise SchemaMismatch(f"column {name!r}", problem, got=str(dtype), expected=expected, remedy=remedy)
 
 
 def check_names(names: Iterable[object]) -> None:
@@ -75,11 +69,13 @@ def check_names(names: Iterable[object]) -> None:
             raise SchemaMismatch("frame", "a column's name is no string", got=name, expected="strings", remedy=remedy)
 
 
-def with_readings(fields: Iterable[Field], readings: Mapping[str, Reading]) -> Iterator[Field]:
-    """Set `written_as` of the fields from the types they were read from."""
-    for item in fields:
-        written_as = readings[item.name].written_as
-        yield replace(item, written_as=written_as) if written_as else item
+def build_schema(dtypes: Mapping[str, str], nullable: Iterable[bool], readings: Mapping[str, Reading] | None) -> Schema:
+    """Build the fields of a coded frame, each the start of a lineage, written as the types they were read from."""
+    fields = []
+    for (name, dtype), may_miss in zip(dtypes.items(), nullable, strict=True):
+        written_as = "" if readings is None else readings[name].written_as
+        fields.append(Field(name, dtype, nullable=may_miss, lineage=frozenset({name}), written_as=written_as))
+    return Schema(fields)
 
 
 def get_storage(column: Column) -> RawColumn | None:
@@ -131,13 +127,9 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
     for item in fields:
         refuse_passengers([item], where)
         if item.kind == Kind.LIST:
-            raise SchemaMismatch(
-                f"{where}, column {item.name!r}",
-                "lists are not compared",
-                got=item.dtype,
-                expected="a column with one value in each row",
-                remedy=f"another column; or one made of it, T.{derive(item.name, 'len({})', f'{item.name}_length')}",
-            )
+            place, expected = f"{where}, column {item.name!r}", "a column with one value in each row"
+            remedy = f"another column; or one made of it, T.{derive(item.name, 'len({})', f'{item.name}_length')}"
+            raise SchemaMismatch(place, "lists are not compared", got=item.dtype, expected=expected, remedy=remedy)
 
 
 def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:

@@ -128,12 +128,8 @@ def _prepare(estimator: Any, block: Array, backend: Backend, where: str) -> Iter
     except GpupipeError:
         raise
     except (TypeError, ValueError) as cause:
-        raise BadData(
-            where,
-            f"the estimator refuses the data ({cause})",
-            expected="numbers it can work with, without labels",
-            remedy="a SimpleImputer before it, or another estimator",
-        ) from cause
+        expected, remedy = "numbers it can work with, without labels", "a SimpleImputer before it, or another estimator"
+        raise BadData(where, f"the estimator refuses the data ({cause})", expected=expected, remedy=remedy) from cause
 
 
 def _require_gpu(backend: Backend, where: str) -> None:
@@ -173,13 +169,8 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
     try:
         text = json.dumps(params, default=_convert_number)
     except TypeError as cause:
-        raise ArtifactError(
-            where,
-            f"a parameter is an object ({cause})",
-            got=params,
-            expected="numbers, strings and lists",
-            remedy="random_state=0",
-        ) from cause
+        problem, remedy = f"a parameter is an object ({cause})", "random_state=0"
+        raise ArtifactError(where, problem, got=params, expected="numbers, strings and lists", remedy=remedy) from cause
     state: dict[str, Any] = {"estimator_class": name, "estimator_params": text}
     for attribute in SAVEABLE[name][1]:
         if hasattr(estimator, attribute):

@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig
 if TYPE_CHECKING:
     from gpupipe.cluster.cluster import Cluster
 
-__all__ = ["Cluster", "Executor", "LocalThreads", "default_threads", "get_executor", "use_executor"]
+__all__ = ["Cluster"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

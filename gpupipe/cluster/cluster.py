@@ -168,13 +168,8 @@ class Cluster:
     ) -> Iterator[Result]:
         """Yield the results of `function` over `items`, in order; two items per worker are in flight.
 
-        An item is worked on again when its worker dies.
-
-        Raises:
-            ClusterLost: no scheduler, or no worker that takes work, within `timeout`.
-            BadConfig: the function cannot be sent to a worker.
-            Exception: what `function` raised, at the place of its item; later items are abandoned. Dask's
-                `KilledWorker` where the same item ended several workers.
+        An item is worked on again when its worker dies; Dask's `KilledWorker` says that it ended several. What
+        `function` raised comes at the place of its item, and later items are abandoned.
         """
         shared = self._broadcast(function)
         waiting: deque[Future] = deque()
@@ -190,14 +185,10 @@ class Cluster:
                 future.release()
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Run `function` on one item, on one worker; again on another one if that one dies. Raises as `map`.
-
-        Memory: the item and the result travel, through the scheduler.
-        """
+        """Run `function` on one item, on one worker; again on another one if that one dies."""
         future = self._submit_pickled(_run_pickled, _pickle_call((function, item)))
         try:
-            result: Result = self._wait_for(future.result)
-            return result
+            return self._wait_for(future.result)  # type: ignore[no-any-return]
         finally:
             future.release()
 
@@ -206,14 +197,10 @@ class Cluster:
 
         Raises:
             BackendMissing: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
-            ClusterLost: as `map`.
         """
         asked = settings().backend if backend == "auto" else backend
-        if asked not in self._backends:
-            self._backends[asked] = asked if asked == "cpu" else self._resolve_on_workers(asked)
-        return self._backends[asked]
-
-    def _resolve_on_workers(self, asked: str) -> str:
+        if asked == "cpu" or asked in self._backends:
+            return self._backends.get(asked, asked)
         self._wait_for(self._submit(abs, 0).result)  # somebody is there
         answers: dict[str, Any] = self._wait_for(partial(self._client.run, resolve, asked, on_error="return"))
         for address, answer in answers.items():
@@ -221,14 +208,11 @@ class Cluster:
                 answer.add_note(f"on worker {address}")
                 raise self._convert_error(answer)
         if len({*answers.values()}) > 1:
-            raise BackendMissing(
-                "Cluster",
-                "some workers can use a GPU, and others cannot",
-                got=answers,
-                expected="workers of one kind",
-                remedy="backend='cpu' for all of them, or a cluster of the workers with GPUs only",
-            )
-        return str(next(iter(answers.values())))
+            problem = "some workers can use a GPU, and others cannot"
+            remedy = "backend='cpu' for all of them, or a cluster of the workers with GPUs only"
+            raise BackendMissing("Cluster", problem, got=answers, expected="workers of one kind", remedy=remedy)
+        self._backends[asked] = str(next(iter(answers.values())))
+        return self._backends[asked]
 
     def list_workers(self) -> list[str]:
         """Return the sorted addresses of the current workers."""
@@ -237,9 +221,8 @@ class Cluster:
     def run_on_each(self, function: Callable[[Item], Result], items: Mapping[str, Item]) -> list[Result]:
         """Run `function` on exactly these workers at the same time, an item for each address.
 
-        Raises:
-            ClusterLost: one of the workers is gone; the functions on the others are given some seconds to notice.
-            Exception: what `function` raised on one of them; a `ClusterLost` only where none raised anything else.
+        Where one is gone (`ClusterLost`), the others are given some seconds to notice. Of what `function` raised on
+        several of them a `ClusterLost` is the last choice.
         """
         shared = self._broadcast(function)
         running = {
@@ -266,12 +249,7 @@ class Cluster:
                 future.release()
 
     def call_all(self, function: Callable[[Client], Result]) -> Result:
-        """Run a function, given the client, that makes all workers cooperate.
-
-        Raises:
-            ClusterLost: one of the workers is gone, for which the others would wait.
-            Exception: what the function raised.
-        """
+        """Run a function, given the client, that makes all workers cooperate; `ClusterLost` as soon as one is gone."""
         there, answer = set(self.list_workers()), _start_thread(function, self._client)
         while not wait([answer], _LOOK_EVERY).done:
             if gone := there - set(self.list_workers()):
@@ -296,10 +274,8 @@ class Cluster:
         return shared
 
     def _submit_pickled(self, function: Callable[[bytes], Any], packed: bytes) -> Future:
-        """Submit a function of pickled data, which the scheduler can make again on any worker, unlike scattered data.
-
-        It may be large, which Dask would warn of.
-        """
+        """Submit a function of pickled data, which the scheduler can make again on any worker, as no scattered data."""
+        # It may be large, which Dask would warn of.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self._submit(function, packed)
 
@@ -358,43 +334,26 @@ def _make_error(problem: str) -> ClusterLost:
 
 def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
     """Check the arguments; `own` are the options of workers that are started here."""
-    workers, expected = own["n_workers"], "an integer in [1, inf), or None"
-    if isinstance(workers, str):
-        raise refuse_argument("Cluster", "n_workers", workers, expected, f"address={workers!r}")
-    check_integer("Cluster", "[1, inf)", None, n_workers=workers)
+    count = own["n_workers"]
+    if isinstance(count, str):
+        raise refuse_argument("Cluster", "n_workers", count, "an integer in [1, inf), or None", f"address={count!r}")
+    check_integer("Cluster", "[1, inf)", None, n_workers=count)
     check_bool("Cluster", None, gpu=own["gpu"])
     check_number("Cluster", "(0, inf]", timeout=timeout)
     named = [name for name, value in own.items() if value is not None]
     if address is not None and named:
-        raise BadConfig(
-            "Cluster",
-            f"{' and '.join(named)} cannot be had of workers that run already",
-            expected="address= without them",
-            remedy="them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB",
-        )
+        problem = f"{' and '.join(named)} cannot be had of workers that run already"
+        remedy = "them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB"
+        raise BadConfig("Cluster", problem, expected="address= without them", remedy=remedy)
     if not (address is None or isinstance(address, str | Client) or hasattr(address, "scheduler_address")):
-        raise BadConfig(
-            "Cluster",
-            "no address",
-            got=address,
-            expected="a scheduler's address, a Dask cluster or a Dask client",
-            remedy="address='tcp://host:8786'",
-        )
+        expected = "a scheduler's address, a Dask cluster or a Dask client"
+        raise BadConfig("Cluster", "no address", got=address, expected=expected, remedy="address='tcp://host:8786'")
     if getattr(address, "asynchronous", False):
-        raise BadConfig(
-            "Cluster",
-            "the Dask object is asynchronous",
-            expected="one that answers when it is asked",
-            remedy="asynchronous=False where it is made",
-        )
+        expected, remedy = "one that answers when it is asked", "asynchronous=False where it is made"
+        raise BadConfig("Cluster", "the Dask object is asynchronous", expected=expected, remedy=remedy)
     if own["device_memory"] is not None and not own["gpu"]:
-        raise BadConfig(
-            "Cluster",
-            "device_memory without GPUs",
-            got=own["device_memory"],
-            expected="workers with a GPU each",
-            remedy="gpu=True, or memory_limit= for the host's memory",
-        )
+        problem, remedy = "device_memory without GPUs", "gpu=True, or memory_limit= for the host's memory"
+        raise BadConfig("Cluster", problem, got=own["device_memory"], expected="workers with a GPU each", remedy=remedy)
     for name, least in (("memory_limit", 0), ("device_memory", 1)):  # for the host's memory Dask accepts a fraction
         value = own.get(name)
         try:
@@ -429,12 +388,9 @@ def _check_main_guard() -> None:
     guards = [node for node, names in tests.items() if "__name__" in names]
     # Without a frame of the main file, as in another thread, any guard will do.
     if not any(frame is None or node.lineno <= frame.f_lineno <= (node.end_lineno or 0) for node in guards):
-        raise BadConfig(
-            "Cluster",
-            f"it is started outside a guard in {path}, which every worker process imports",
-            expected="what starts a cluster behind the guard",
-            remedy='if __name__ == "__main__": main()',
-        )
+        problem = f"it is started outside a guard in {path}, which every worker process imports"
+        remedy = 'if __name__ == "__main__": main()'
+        raise BadConfig("Cluster", problem, expected="what starts a cluster behind the guard", remedy=remedy)
 
 
 @contextmanager

@@ -406,7 +406,7 @@ def read_frame_from_files(
         paths.append(file.stored.path)
         row_groups.append(groups)
     try:
-        frame = backend.read_parquet_files(paths, row_groups, fields)
+        frame = backend.read_parquet(paths, row_groups, fields)
     except OSError:  # one by one they tell which of them it is
         return None
     for file, spans in files:

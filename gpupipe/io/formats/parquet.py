@@ -71,7 +71,7 @@ class ParquetFile:
         if any(dtype_from_arrow(self.schema.field(item.name).type) != item.dtype for item in fields):
             return backend.from_arrow(host_table(self.table(groups, names), fields), fields)
         with self._open(groups, names, with_footer=backend.name == "gpu") as source:
-            return backend.read_parquet(source, groups, fields, self.metadata)
+            return backend.read_parquet([source], [groups], fields, self.metadata)
 
     def is_read_with(self, other: ParquetFile, fields: Sequence[Field]) -> bool:
         """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
