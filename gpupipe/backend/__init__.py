@@ -12,22 +12,11 @@ from functools import lru_cache
 from threading import Lock
 
 from gpupipe.backend.device.probe import choose_backend, this_machine
-from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, RawColumn, Transfers
+from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, RawColumn
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
-__all__ = [
-    "Array",
-    "Backend",
-    "Column",
-    "Frame",
-    "Matrix",
-    "PCAResult",
-    "RawColumn",
-    "Transfers",
-    "infer_backend",
-    "select",
-]
+__all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "RawColumn", "infer_backend", "select"]
 
 _CLASSES = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
 _log = logging.getLogger("gpupipe")
@@ -40,7 +29,6 @@ def select(name: str = "auto") -> Backend:
 
     Raises:
         BackendMissing: `"gpu"` where none can work; says what to install.
-        BadConfig: another name.
 
     Example:
         >>> select("cpu").name

@@ -12,24 +12,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
-from gpupipe.schema import (
-    DTYPES,
-    FLOATS,
-    INTEGERS,
-    LISTS,
-    Field,
-    Schema,
-    get_element_dtype,
-    is_passenger,
-    to_list_dtype,
-)
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
-_OWN = {
-    **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
-    "bool": pa.bool_(),
-    "string": pa.large_string(),
-    "timestamp": pa.timestamp("us"),
-}
+_OWN = {name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)}
+_OWN |= {"bool": pa.bool_(), "string": pa.large_string(), "timestamp": pa.timestamp("us")}
 _LEAVES = [
     *_OWN.values(),
     *(pa.null(), pa.float16(), pa.string(), pa.binary(), pa.large_binary(), pa.date32(), pa.date64()),
@@ -134,7 +120,7 @@ def arrow_type(dtype: str) -> pa.DataType:
 
 def parse_type(text: str) -> pa.DataType:
     """Parse the Arrow type of a field's `dtype` or `written_as`."""
-    return arrow_type(text) if text in DTYPES or text in LISTS else _parse_text(text)
+    return arrow_type(text) if text in DTYPES or get_element_dtype(text) is not None else _parse_text(text)
 
 
 def get_file_type(item: Field) -> pa.DataType:

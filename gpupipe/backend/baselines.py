@@ -51,19 +51,17 @@ class Baseline:
             model: Any = linear_model.LogisticRegression(max_iter=1000) if classifies else linear_model.Ridge()
             one_hot = OneHotEncoder(categories=[np.arange(n) for n in ids], handle_unknown="ignore")
             places = list(range(columns.numeric + len(ids)))
-            parts = [
-                ("numbers", StandardScaler(), places[: columns.numeric]),
-                ("ids", one_hot, places[columns.numeric :]),
-            ]
+            numbers, coded = places[: columns.numeric], places[columns.numeric :]
+            parts = [("numbers", StandardScaler(), numbers), ("ids", one_hot, coded)]
             prepared = ColumnTransformer([part for part in parts if part[2]])
             estimator: Any = make_pipeline(prepared, several(model) if columns.task == "multilabel" else model)
         elif name == "forest":
             cls = getattr(ensemble, f"RandomForest{kind}")
             model = estimator = cls(max_depth=MAX_DEPTH, n_jobs=-1, random_state=seed)
         elif name == "hist-gradient-boosting":
-            coded = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in ids]
+            mask = [False] * columns.numeric + [n <= MAX_CATEGORIES for n in ids]
             cls = getattr(ensemble, f"HistGradientBoosting{kind}")
-            model = cls(categorical_features=coded if any(coded) else None, random_state=seed)
+            model = cls(categorical_features=mask if any(mask) else None, random_state=seed)
             estimator = several(model) if columns.outputs > 1 and columns.task != "multiclass" else model
         else:
             types, device = ["q"] * columns.numeric + ["c"] * len(ids), "cuda" if on_gpu else "cpu"
@@ -78,12 +76,10 @@ class Baseline:
         try:
             self.estimator.fit(features, target, **({} if weight is None else {name: weight}))
         except (TypeError, ValueError) as cause:
-            raise BadData(
-                f"baselines, {self.name}",
-                f"it refuses the rows ({cause})",
-                expected="rows of at least two classes, as a network may do without",
-                remedy="only=[...] without this model, or more rows",
-            ) from cause
+            problem = f"it refuses the rows ({cause})"
+            expected = "rows of at least two classes, as a network may do without"
+            remedy = "only=[...] without this model, or more rows"
+            raise BadData(f"baselines, {self.name}", problem, expected=expected, remedy=remedy) from cause
 
     def outputs(self, features: Any) -> Any:
         """Predict n log-odds or values, n x K log-probabilities, or n x T values."""

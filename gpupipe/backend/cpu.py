@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from gpupipe.backend import arrow, arrow_types
+from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
 from gpupipe.backend.arrow import array_from_series
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import build_schema, check_names, get_storage, refuse_times, refuse_type, split_parts
+from gpupipe.backend.columns import build_fields, check_names, get_storage, refuse_times, refuse_type, split_parts
 from gpupipe.backend.device.host_memory import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, RawColumn, Transfers
+from gpupipe.backend.protocol import FrameMakers, ParquetLayout, Transfers
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 
@@ -71,9 +71,7 @@ class CpuBackend:
     def to_arrow(self, frame: Frame) -> pa.Table:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
-    def write_parquet(
-        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
-    ) -> bool:
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
         return False
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
@@ -83,13 +81,9 @@ class CpuBackend:
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns.tolist())
         if not frame.columns.is_unique:
-            raise SchemaMismatch(
-                "frame",
-                "columns share a name",
-                got=frame.columns[frame.columns.duplicated()].unique().tolist(),
-                expected="unique names",
-                remedy="frame.loc[:, ~frame.columns.duplicated()]",
-            )
+            twice = frame.columns[frame.columns.duplicated()].unique().tolist()
+            remedy = "frame.loc[:, ~frame.columns.duplicated()]"
+            raise SchemaMismatch("frame", "columns share a name", got=twice, expected="unique names", remedy=remedy)
         rows, others = pd.RangeIndex(len(frame)), _find_encodable(frame)
         if others is not None:
             made = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
@@ -116,7 +110,7 @@ class CpuBackend:
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        return build_schema(self.dtypes(frame), _nullable(frame), readings)
+        return Schema(build_fields(self.dtypes(frame), _nullable(frame), readings))
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
         known = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
@@ -167,13 +161,11 @@ class CpuBackend:
         return get_storage(self.column(frame, name))
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        rows = pd.RangeIndex(num_rows)
-        parts = [
-            pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False)
-            if isinstance(part, Matrix)
-            else pd.DataFrame({name: _pandas_data(column) for name, column in part.items()}, index=rows, copy=False)
-            for part in split_parts(columns)
-        ]
+        parts, rows = [], pd.RangeIndex(num_rows)
+        for part in split_parts(columns):
+            is_matrix = isinstance(part, Matrix)
+            data = part.data.T if is_matrix else {name: _pandas_data(column) for name, column in part.items()}
+            parts.append(pd.DataFrame(data, index=rows, columns=part.names if is_matrix else None, copy=False))
         return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
     def plan_engine(self) -> Any:

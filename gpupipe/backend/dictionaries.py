@@ -31,11 +31,8 @@ def strings(values: Any) -> Dictionary:
 
 def value_type(dtype: str) -> pa.DataType:
     """Return the Arrow type of a column's distinct values: the widest of their kind."""
-    if dtype == "string":
-        return pa.large_string()
-    if dtype in FLOATS:
-        return pa.float64()
-    return pa.uint64() if dtype == "uint64" else pa.int64()
+    wide = {"string": pa.large_string(), "uint64": pa.uint64(), **dict.fromkeys(FLOATS, pa.float64())}
+    return wide.get(dtype, pa.int64())
 
 
 def make_dictionary(values: Any, dtype: str) -> Dictionary:
@@ -142,12 +139,10 @@ class SpilledCounts:
                 for start, end in zip([0, *ends[:-1]], ends, strict=True):
                     file.write_batch(batch.slice(start, end - start))
         except OSError as cause:
-            raise BadFile(
-                str(folder.path),
-                f"distinct values cannot be set down there ({cause})",
-                expected=f"room for {batch.nbytes:,} bytes more",
-                remedy="TMPDIR= or gp.configure(scratch=...) with a larger disk, or min_frequency= and fewer columns",
-            ) from cause
+            problem = f"distinct values cannot be set down there ({cause})"
+            expected = f"room for {batch.nbytes:,} bytes more"
+            remedy = "TMPDIR= or gp.configure(scratch=...) with a larger disk, or min_frequency= and fewer columns"
+            raise BadFile(str(folder.path), problem, expected=expected, remedy=remedy) from cause
         return type(self)((*self.runs, folder))
 
     def __add__(self, other: Self) -> Self:

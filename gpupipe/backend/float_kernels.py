@@ -40,8 +40,7 @@ def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, .
 def compute_moments_each(blocks: Array, centres: Array) -> Array:
     """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5."""
     given = _as_contiguous(blocks)
-    table: Array = _loops().compute_moments(given, given.view(np.int64), centres)
-    return table
+    return _loops().compute_moments(given, given.view(np.int64), centres)
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:

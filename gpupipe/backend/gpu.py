@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,12 +29,12 @@ from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, Transfers, arrow, arrow_types
+from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import build_schema, check_names, get_storage, refuse_type, with_missing_row
+from gpupipe.backend.columns import build_fields, check_names, get_storage, refuse_type, with_missing_row
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
 from gpupipe.backend.fused.switch import FusedRows
-from gpupipe.backend.protocol import LEAST_PAGE_ROWS, ParquetLayout, accumulate_lengths
+from gpupipe.backend.protocol import LEAST_PAGE_ROWS, FrameMakers, ParquetLayout, Transfers, accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
@@ -125,9 +125,7 @@ class GpuBackend:
         return table.cast(pa.schema(types))
 
     @explain_out_of_memory("writing Parquet")
-    def write_parquet(
-        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
-    ) -> bool:
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
         zoned = {item.type.tz is not None for item in types if pa.types.is_timestamp(item.type)}
         # A file's times are all UTC, or none is; those that are written frame by frame are.
         times_fit = len(zoned) < 2 and (len(frames) == 1 or False not in zoned)
@@ -176,7 +174,7 @@ class GpuBackend:
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
         nullable = (bool(frame[name].isna().any()) for name in frame.columns)
-        return build_schema(self.dtypes(frame), nullable, readings)
+        return Schema(build_fields(self.dtypes(frame), nullable, readings))
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
         return {name: _dtype_name(name, dtype) for name, dtype in frame.dtypes.items()}

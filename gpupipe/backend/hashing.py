@@ -34,20 +34,14 @@ def splitmix64(seed: int, counters: Array) -> Array:
     return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
 
 
-def shuffle_bits(seed: int, row_ids: Array) -> Array:
-    """Draw 64 distinct random bits for each row: the sort key of a shuffled table."""
-    return splitmix64(shuffle_seed(seed), row_ids)
-
-
 def shuffle_seed(seed: int) -> int:
-    """Derive the seed of the bits that a table is shuffled by."""
+    """Derive the seed of the 64 bits, distinct for each row, that a table is shuffled by."""
     return int(splitmix64(seed, np.array([_SHUFFLE]))[0])
 
 
 def mix_seed(seed: int) -> np.uint64:
     """Mix a seed to the start of its `splitmix64` stream."""
-    start: np.uint64 = _mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
-    return start
+    return np.uint64(_mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
 
 
 def _mix_bits(bits: Array) -> Array:

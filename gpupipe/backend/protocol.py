@@ -22,6 +22,7 @@ from gpupipe.schema import FLOATS, Field, Schema
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
+FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is called when it is its turn
 
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
@@ -215,10 +216,8 @@ class Backend(Protocol):
     def to_arrow(self, frame: Frame) -> pa.Table:
         """Convert a coded frame to a host table with plain strings; missing values are nulls, NaN included."""
 
-    def write_parquet(
-        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
-    ) -> bool:
-        """Write coded frames, each made when it is its turn, to one file in the types' order, without a host copy.
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
+        """Write coded frames, one after the other, to one file in the types' order, without a host copy.
 
         False means that the backend has no writer for such columns or such a layout, and no frame was made: the rows of
         `to_arrow` are then written by pyarrow. Raises OSError where the file cannot be written.

@@ -20,7 +20,7 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import cloudpickle
 import dask
@@ -29,13 +29,10 @@ from distributed import Client, Future, LocalCluster, get_worker
 from distributed.comm import CommClosedError
 
 from gpupipe.backend import resolve
-from gpupipe.cluster import default_threads, use_executor
+from gpupipe.cluster import Item, Result, default_threads, use_executor
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
 from gpupipe.support.validation import check_bool, check_integer, check_number, is_number, is_one_of, refuse_argument
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 # Seconds between two checks that the scheduler and workers are alive, and of workers that wait for each other; the
 # grace period after one failed.
@@ -53,8 +50,7 @@ class Cluster:
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
     how many workers there are. With GPUs there is one worker on each; this process uses a GPU only to train. What
-    travels between processes is in host memory and goes by TCP. The backend of a pipeline or a dataset left at
-    `"auto"` is the workers' own.
+    travels is in host memory and goes by TCP. A pipeline's or dataset's backend `"auto"` is the workers' own.
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
@@ -160,8 +156,7 @@ class Cluster:
     @property
     def num_workers(self) -> int:
         """The number of threads of all current workers."""
-        threads: dict[str, int] = self._wait_for(self._client.nthreads)
-        return sum(threads.values())
+        return int(sum(self._wait_for(self._client.nthreads).values()))
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
@@ -261,12 +256,10 @@ class Cluster:
         shared = self._submit_pickled(pickle.loads, _pickle_call(function))
         failure = self._wait_for(shared.exception)
         if isinstance(failure, ImportError | AttributeError):
-            raise BadConfig(
-                "Cluster",
-                f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})",
-                expected="gpupipe and the program's own modules at the workers, in the versions that are here",
-                remedy="installing them there; client.upload_file(...) for a single module",
-            ) from failure
+            problem = f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})"
+            expected = "gpupipe and the program's own modules at the workers, in the versions that are here"
+            remedy = "installing them there; client.upload_file(...) for a single module"
+            raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from failure
         if failure is not None:
             raise self._convert_error(failure)
         # Or Dask would run all items where the function is, until other workers steal them.
@@ -323,13 +316,10 @@ class Cluster:
 
 
 def _make_error(problem: str) -> ClusterLost:
-    return ClusterLost(
-        "cluster",
-        problem,
-        expected="a scheduler with at least one worker that takes work",
-        remedy="a look at their logs, a larger timeout= where workers come late; "
-        "then the same call again: parts that are written are not written twice",
-    )
+    expected = "a scheduler with at least one worker that takes work"
+    remedy = "a look at their logs, a larger timeout= where workers come late; "
+    remedy += "then the same call again: parts that are written are not written twice"
+    return ClusterLost("cluster", problem, expected=expected, remedy=remedy)
 
 
 def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
@@ -398,14 +388,8 @@ def local_workers(
     n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: int | None, timeout: float
 ) -> Iterator[Any]:
     """Start worker processes with a scheduler in this one; they stop at the end, or when this process ends."""
-    options = {
-        "n_workers": n_workers,
-        "threads_per_worker": 1,
-        "memory_limit": memory_limit,
-        "dashboard_address": ":0",
-        "silence_logs": logging.CRITICAL,  # what fails is raised here
-        "death_timeout": timeout,
-    }
+    options = {"n_workers": n_workers, "threads_per_worker": 1, "memory_limit": memory_limit, "death_timeout": timeout}
+    options |= {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # what fails is raised here
     # Without a GPU they work on the CPU, unless the GPU backend is asked for by name.
     ours = {"GPUPIPE_BACKEND": None if gpu else "cpu", "GPUPIPE_DEVICE_MEMORY": device_memory}
     environment = {
@@ -435,12 +419,10 @@ def connect(address: Any, timeout: float) -> Iterator[Client]:
         # Not the default: Dask collections elsewhere in the program are none of this cluster's business.
         client = Client(address, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, ValueError) as cause:
-        raise ClusterLost(
-            f"Cluster(address={address!r})",
-            f"no scheduler answers ({cause})",
-            expected="a running Dask scheduler",
-            remedy="dask scheduler; dask worker tcp://host:8786",
-        ) from cause
+        problem = f"no scheduler answers ({cause})"
+        expected = "a running Dask scheduler"
+        remedy = "dask scheduler; dask worker tcp://host:8786"
+        raise ClusterLost(f"Cluster(address={address!r})", problem, expected=expected, remedy=remedy) from cause
     try:
         yield client
     finally:
@@ -451,12 +433,10 @@ def _start_dask(options: dict[str, Any]) -> Any:
     try:
         return LocalCluster(**options | {"n_workers": options["n_workers"] or default_threads()})
     except (OSError, RuntimeError) as cause:
-        raise ClusterLost(
-            "Cluster",
-            f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")"),
-            expected=f"worker processes within {options['death_timeout']:g} s",
-            remedy="a look at what this program does when it is imported; a larger timeout= on a slow machine",
-        ) from cause
+        problem = f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")")
+        expected = f"worker processes within {options['death_timeout']:g} s"
+        remedy = "a look at what this program does when it is imported; a larger timeout= on a slow machine"
+        raise ClusterLost("Cluster", problem, expected=expected, remedy=remedy) from cause
 
 
 def _start_dask_cuda(options: dict[str, Any]) -> Any:
@@ -466,12 +446,10 @@ def _start_dask_cuda(options: dict[str, Any]) -> Any:
         start = importlib.import_module("dask_cuda").LocalCUDACluster
         return start(**options, device_memory_limit=None, enable_cudf_spill=False)
     except Exception as cause:
-        raise BackendMissing(
-            "Cluster(gpu=True)",
-            f"Dask-CUDA does not start ({type(cause).__name__}: {cause})",
-            expected="the CUDA extra, and a GPU that is visible",
-            remedy="pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs",
-        ) from cause
+        problem = f"Dask-CUDA does not start ({type(cause).__name__}: {cause})"
+        expected = "the CUDA extra, and a GPU that is visible"
+        remedy = "pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs"
+        raise BackendMissing("Cluster(gpu=True)", problem, expected=expected, remedy=remedy) from cause
 
 
 def _close(opened: Any, timeout: float) -> None:
@@ -513,12 +491,10 @@ def _pickle_call(value: Any) -> bytes:
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as cause:
-        raise BadConfig(
-            "Cluster",
-            f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})",
-            expected="functions and tables that can be pickled",
-            remedy="a function that opens files and takes locks when it is called, and holds none",
-        ) from cause
+        problem = f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})"
+        expected = "functions and tables that can be pickled"
+        remedy = "a function that opens files and takes locks when it is called, and holds none"
+        raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from cause
 
 
 def _run_pickled(packed: bytes) -> Any:

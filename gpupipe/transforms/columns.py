@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.cast import cast_column, require_castable
+from gpupipe.backend.columns import cast_column, require_castable
 from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.text import as_list

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe.backend import Backend
 from gpupipe.backend.arrow_types import arrow_type
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import cast_column
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
 from tests.examples import examples
 

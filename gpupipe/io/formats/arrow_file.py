@@ -11,7 +11,7 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import conform
 from gpupipe.backend.arrow_types import dtype_from_arrow
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import cast_column
 from gpupipe.io.planning.statistics import Bounds
 from gpupipe.io.stores.find_files import Input
 from gpupipe.schema import Field

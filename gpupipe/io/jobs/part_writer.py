@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.device.host_memory import is_out_of_memory
-from gpupipe.backend.hashing import shuffle_bits
+from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
@@ -274,7 +274,7 @@ def _read_frame(backend_name: str, options: ParquetOptions, part: Table) -> Fram
 
 def _draw_order(seed: int, row_ids: Array, backend: Backend) -> Array:
     """Draw the random order of the rows of a partition."""
-    return backend.xp.argsort(shuffle_bits(seed, row_ids), kind="stable")
+    return backend.xp.argsort(splitmix64(shuffle_seed(seed), row_ids), kind="stable")
 
 
 def _get_plan(dataset: Table, options: ParquetOptions, backend: str) -> PlanSource | None:

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.columns import key_dtype, require_comparable_times
-from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
