@@ -1,8 +1,6 @@
-"""Baseline models of scikit-learn and XGBoost, and scikit-learn's gradient boosting as reference.
+"""Baseline models of scikit-learn and XGBoost, with their libraries' defaults apart from the random state.
 
-Each is fitted on the network's feature table with its library's defaults, apart from the random state and, where it
-is required, the list of categorical columns. In: a matrix of numbers, then ids. Out: what a network returns,
-log-odds (binary), log-probabilities (classes) or values.
+In: a matrix of numbers, then ids. Out: what a network returns: log-odds, log-probabilities (classes) or values.
 """
 
 from __future__ import annotations

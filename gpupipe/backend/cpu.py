@@ -163,9 +163,11 @@ class CpuBackend:
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         parts, rows = [], pd.RangeIndex(num_rows)
         for part in split_parts(columns):
-            is_matrix = isinstance(part, Matrix)
-            data = part.data.T if is_matrix else {name: _pandas_data(column) for name, column in part.items()}
-            parts.append(pd.DataFrame(data, index=rows, columns=part.names if is_matrix else None, copy=False))
+            if isinstance(part, Matrix):
+                parts.append(pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False))
+            else:
+                data = {name: _pandas_data(column) for name, column in part.items()}
+                parts.append(pd.DataFrame(data, index=rows, copy=False))
         return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
     def plan_engine(self) -> Any:

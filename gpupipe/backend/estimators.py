@@ -34,6 +34,7 @@ SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("cluster", "KMeans", "cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads"),
     )
 }
+_EXPECTED = f"one of {', '.join(SAVEABLE)}"
 
 
 class FittedEstimator:
@@ -157,13 +158,12 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
     """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays."""
     name, library = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
     if name not in SAVEABLE or library not in ("sklearn", "cuml"):
-        raise ArtifactError(
-            where,
+        problem, got = (
             "an estimator of this class cannot be saved without pickle",
-            got=f"{type(estimator).__module__}.{name}",
-            expected=f"one of {', '.join(SAVEABLE)}",
-            remedy="a step of gpupipe.preprocessing, or fit it again where it is used",
+            f"{type(estimator).__module__}.{name}",
         )
+        remedy = "a step of gpupipe.preprocessing, or fit it again where it is used"
+        raise ArtifactError(where, problem, got=got, expected=_EXPECTED, remedy=remedy)
     _, known = _find_class(name)
     params = {key: value for key, value in estimator.get_params(deep=False).items() if key in known}
     try:
@@ -183,9 +183,7 @@ def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
     """Rebuild the scikit-learn estimator that `export_state` exported."""
     name = state["estimator_class"]
     if name not in SAVEABLE:
-        raise ArtifactError(
-            where, "unknown estimator", got=name, expected=f"one of {', '.join(SAVEABLE)}", remedy="save it again"
-        )
+        raise ArtifactError(where, "unknown estimator", got=name, expected=_EXPECTED, remedy="save it again")
     cls, known = _find_class(name)
     params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in known}
     # JSON has no tuples, and these classes take no lists: a sequence was a range.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -18,9 +18,14 @@ _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16
 _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
-_LOOPS = "gpupipe.backend.numba_kernels"  # imported when used: Numba takes half a second
 # Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
 _DIRECT_SPAN = 1 << 22
+
+
+@cache
+def load_loops() -> Any:
+    """Import the compiled loops on first use: Numba takes half a second to import."""
+    return import_module("gpupipe.backend.numba_kernels")
 
 
 def splitmix64(seed: int, counters: Array) -> Array:
@@ -91,7 +96,7 @@ def _hash_chunk(values: pa.LargeStringArray) -> Any:
 
 def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Add the counts of equal keys, on the host: the distinct keys in order of first appearance, and their sums."""
-    loops: Any = import_module(_LOOPS)
+    loops = load_loops()
     known, sums, slots, found, dtype = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), 0, np.int64
     for keys, counts in parts:
         dtype, room = keys.dtype, found + len(keys)
@@ -127,8 +132,8 @@ class KeyIndex:
         """Find the positions of integers on the host, as `positions`."""
         if self._is_direct:
             return self._table[self._offsets(wanted, np)]
-        loops: Any = import_module(_LOOPS)
-        return loops.find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64))
+        keys, wanted = self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64)
+        return load_loops().find_keys(self._slots, keys, wanted)
 
     def _offsets(self, wanted: Array, xp: ModuleType) -> Array:
         # As unsigned numbers values below the lowest are large, like those beyond the span: all find the last.
@@ -147,5 +152,4 @@ class KeyIndex:
 
     @cached_property
     def _slots(self) -> Any:
-        loops: Any = import_module(_LOOPS)
-        return loops.build_slots(self._keys.view(np.int64), len(self._keys))
+        return load_loops().build_slots(self._keys.view(np.int64), len(self._keys))

@@ -129,11 +129,6 @@ class Matrix(Mapping[str, Column]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def num_rows(self) -> int:
-        """The number of rows, n."""
-        return int(self.data.shape[1])
-
     def pieces(self, num_rows: int) -> Iterator[slice]:
         """Yield slices of columns that fit a core's cache, for so many rows of each."""
         width = max(_CACHED_NUMBERS // max(num_rows, 1), _LINE)
@@ -314,10 +309,9 @@ class Backend(Protocol):
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        """Run k-means (Lloyd) over `block` (n x F, private to the call) from `centres` (k x F, on the host).
+        """Run Lloyd's k-means over `block` (n x F, private to the call) from and to centres on the host, k x F float64.
 
-        They end where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
-        The centres come back on the host, k x F float64. cuML on the GPU, scikit-learn on the CPU.
+        It ends where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
         """
 
     def pca(self, block: Array, n_components: int) -> PCAResult:

@@ -401,7 +401,7 @@ def local_workers(
     forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
     with _keep_environment([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
         with _keep_environment(_FOR_WORKERS), dask.config.set(environment):
-            started = _start_dask_cuda(options) if gpu else _start_dask(options)
+            started = _start(options, gpu=gpu)
         try:
             yield started
         finally:
@@ -429,7 +429,18 @@ def connect(address: Any, timeout: float) -> Iterator[Client]:
         _close(client, timeout)
 
 
-def _start_dask(options: dict[str, Any]) -> Any:
+def _start(options: dict[str, Any], *, gpu: bool) -> Any:
+    if gpu:
+        try:
+            # No memory resource of Dask-CUDA's: nobody could give back what its pool keeps, so each worker's backend
+            # makes its own. Results that wait are on the host, and small: nothing to spill.
+            start = importlib.import_module("dask_cuda").LocalCUDACluster
+            return start(**options, device_memory_limit=None, enable_cudf_spill=False)
+        except Exception as cause:
+            problem = f"Dask-CUDA does not start ({type(cause).__name__}: {cause})"
+            expected = "the CUDA extra, and a GPU that is visible"
+            remedy = "pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs"
+            raise BackendMissing("Cluster(gpu=True)", problem, expected=expected, remedy=remedy) from cause
     try:
         return LocalCluster(**options | {"n_workers": options["n_workers"] or default_threads()})
     except (OSError, RuntimeError) as cause:
@@ -437,19 +448,6 @@ def _start_dask(options: dict[str, Any]) -> Any:
         expected = f"worker processes within {options['death_timeout']:g} s"
         remedy = "a look at what this program does when it is imported; a larger timeout= on a slow machine"
         raise ClusterLost("Cluster", problem, expected=expected, remedy=remedy) from cause
-
-
-def _start_dask_cuda(options: dict[str, Any]) -> Any:
-    try:
-        # No memory resource of Dask-CUDA's: nobody could give back what its pool keeps, so each worker's backend makes
-        # its own. Results that wait are on the host, and small: nothing to spill.
-        start = importlib.import_module("dask_cuda").LocalCUDACluster
-        return start(**options, device_memory_limit=None, enable_cudf_spill=False)
-    except Exception as cause:
-        problem = f"Dask-CUDA does not start ({type(cause).__name__}: {cause})"
-        expected = "the CUDA extra, and a GPU that is visible"
-        remedy = "pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs"
-        raise BackendMissing("Cluster(gpu=True)", problem, expected=expected, remedy=remedy) from cause
 
 
 def _close(opened: Any, timeout: float) -> None:
@@ -466,11 +464,9 @@ def _keep_environment(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _start_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:

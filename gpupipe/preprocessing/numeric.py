@@ -14,7 +14,7 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.float_kernels import (
     compute_moments,
     compute_moments_each,
-    fill_each,
+    fill_into,
     find_bounds,
     scale_each,
     scale_into,
@@ -94,7 +94,7 @@ def tabulate(
 def _tabulate_matrix(columns: Matrix, width: int, backend: Backend, centres: Any) -> Any:
     """Compute the table of a matrix, of which a compiled loop processes many columns in one call."""
     tables = [np.zeros((0, width))]
-    for rows in row_blocks(columns.num_rows, backend, looped=True):
+    for rows in row_blocks(columns.data.shape[1], backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
             block = columns.data[places, rows].astype(np.float64, copy=False)
             tables.append(compute_moments_each(block, centres[places])[:, :width])
@@ -110,9 +110,9 @@ def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> 
     Memory: allocates the result.
     """
     out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
-    for rows in row_blocks(columns.num_rows, backend, looped=True):
+    for rows in row_blocks(columns.data.shape[1], backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
-            infinite |= fill_each(out[places, rows], columns.data[places, rows], instead[places])
+            infinite |= fill_into(out[places, rows], columns.data[places, rows], instead[places], np)
     if infinite:
         refuse(columns, backend, where)
     return Matrix(columns.names, out)
@@ -175,7 +175,7 @@ def scale_columns(
 
 def _scale_matrix(columns: Matrix, offsets: Any, divisors: Any, by: Scale, backend: Backend, where: str) -> Matrix:
     out, infinite = np.empty(columns.data.shape, dtype=np.float32), False
-    for rows in row_blocks(columns.num_rows, backend, looped=True):
+    for rows in row_blocks(columns.data.shape[1], backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
             block = columns.data[places, rows].astype(np.float64, copy=False)
             infinite |= scale_each(out[places, rows], block, offsets[places], divisors[places], by)
