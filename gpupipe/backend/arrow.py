@@ -28,10 +28,7 @@ def parquet_path(item: Field) -> str:
 
 
 def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
-    """Convert to one array of the field's type: strings as int32 codes with a dictionary, times in UTC microseconds.
-
-    Shares when there is one chunk of the right type; values that the type cannot hold raise `SchemaMismatch`.
-    """
+    """Convert to one array of the field's type: strings as int32 codes with a dictionary, times in UTC microseconds."""
     if isinstance(values, pa.ChunkedArray) and values.num_chunks == 1:
         values = values.chunk(0)
     element = get_element_dtype(item.dtype)
@@ -87,10 +84,7 @@ def _encode_strings(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
 
 
 def open_stream(table: Any) -> pa.RecordBatchReader:
-    """Open an object that has the Arrow C stream protocol.
-
-    A name with the character NUL is refused: the stream cuts it there, and Polars ends the process.
-    """
+    """Open an object that has the Arrow C stream protocol, which cuts a name at NUL, where Polars ends the process."""
     schema = getattr(table, "schema", None)
     if isinstance(schema, pa.Schema):
         for item in schema:
@@ -244,7 +238,7 @@ def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
     columns = []
     for column in table.columns:
         if pa.types.is_decimal256(column.type):
-            columns.append(_with_type(column, pa.binary(32)))
+            columns.append(pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32)))
         elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
             copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
             columns.append(pa.chunked_array(copies, column.type))
@@ -259,7 +253,8 @@ def arrow_from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
     columns = []
     for item, column in zip(schema, table.columns, strict=True):
         if pa.types.is_decimal256(item.type) and not pa.types.is_decimal(column.type):
-            columns.append(_with_type(column.cast(pa.binary(32)), item.type))
+            chunks = column.cast(pa.binary(32)).chunks
+            columns.append(pa.chunked_array([chunk.view(item.type) for chunk in chunks], item.type))
         elif pa.types.is_map(item.type) and not pa.types.is_map(column.type):  # Polars below 2 has no maps
             columns.append(pa.chunked_array([_build_map(chunk, item.type) for chunk in column.chunks], item.type))
         else:
@@ -273,7 +268,3 @@ def _build_map(pairs: pa.Array, kind: pa.MapType) -> pa.MapArray:
     keys, values = elements.flatten()
     places, missing = pa.array(offsets, pa.int32()), pairs.is_null()
     return pa.MapArray.from_arrays(places, keys.cast(kind.key_type), values.cast(kind.item_type), kind, mask=missing)
-
-
-def _with_type(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return pa.chunked_array([chunk.view(kind) for chunk in column.chunks], kind)

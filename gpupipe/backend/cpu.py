@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pandas.api.types import infer_dtype
 from pyarrow import orc
 
 from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
@@ -379,8 +380,10 @@ def _classify_column(series: Any) -> Reading:
     if isinstance(dtype, pd.SparseDtype):
         found = _classify_column(series.sparse.to_dense())
         return replace(found, change=found.change or f"read as {found.dtype} with all values")
+    if isinstance(dtype, pd.StringDtype):
+        return Reading("string")
     is_object = dtype == np.dtype(object)
-    if isinstance(dtype, pd.StringDtype) or (is_object and (series.empty or _infer_kind(series) == "string")):
+    if is_object and (series.empty or infer_dtype(series) == "string"):
         return Reading("string")
     change = "nothing here carries such values"
     if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype):
@@ -394,15 +397,11 @@ def _classify_column(series: Any) -> Reading:
         return Reading(None, change=change)
 
 
-def _infer_kind(series: Any) -> str:
-    return str(pd.api.types.infer_dtype(series, skipna=True))
-
-
 def _made_one_type(name: str, series: Any) -> str | None:
     """Word what makes a column of Python objects one of this package's types; None for the usual remedy."""
     if series.dtype != np.dtype(object):
         return None
-    kind = _infer_kind(series)
+    kind = infer_dtype(series)
     if kind == "integer":
         return f"frame.astype({{{name!r}: 'float64'}}), or 'str' for all digits of an id"
     if kind.startswith("datetime"):
@@ -426,7 +425,7 @@ def _to_arrow_array(series: Any) -> pa.Array:
         return array_from_series(series)
     if series.isna().all():
         return pa.nulls(len(series))
-    kind = _infer_kind(series)
+    kind = infer_dtype(series)
     if kind.startswith(("datetime", "timedelta")):
         typed = series.infer_objects()
         if typed.dtype == np.dtype(object):
@@ -479,7 +478,5 @@ def _nullable(frame: Frame) -> list[bool]:
     missing: list[bool] = []
     for start in range(0, len(frame.columns), _CHUNK):
         missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
-    maskless = np.dtype | pd.CategoricalDtype | pd.ArrowDtype
-    return [
-        found or not isinstance(dtype, maskless) for found, dtype in zip(missing, frame.dtypes.to_numpy(), strict=True)
-    ]
+    maskless, dtypes = np.dtype | pd.CategoricalDtype | pd.ArrowDtype, frame.dtypes.to_numpy()
+    return [found or not isinstance(dtype, maskless) for found, dtype in zip(missing, dtypes, strict=True)]

@@ -1,7 +1,6 @@
 """Arrow dictionaries, on the host: union, merged counts, lookup of one in another.
 
-A dictionary here is any Arrow array of distinct values without nulls: strings, integers or floats. Strings are ordered
-by their UTF-8 bytes, which is the order of their code points.
+A dictionary here is any Arrow array of distinct values without nulls. Strings are ordered by their code points.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpupipe.schema import FLOATS
 from gpupipe.scratch import ScratchFolder
 
 Dictionary: TypeAlias = pa.Array
-_BUCKETS = 64
+_BUCKETS, _FILE = 64, "counts.arrow"
 
 
 def strings(values: Any) -> Dictionary:
@@ -135,7 +134,7 @@ class SpilledCounts:
         batch = pa.record_batch({"value": values.take(pa.array(order)), "count": pa.array(np.asarray(counts)[order])})
         folder = ScratchFolder()
         try:
-            with pa.ipc.new_file(_get_file(folder), batch.schema) as file:
+            with pa.ipc.new_file(str(folder.path / _FILE), batch.schema) as file:
                 for start, end in zip([0, *ends[:-1]], ends, strict=True):
                     file.write_batch(batch.slice(start, end - start))
         except OSError as cause:
@@ -150,7 +149,7 @@ class SpilledCounts:
 
     def merge(self, min_count: int) -> tuple[Dictionary, Any]:
         """Merge the files: the distinct values that occur at least `min_count` times and their counts, unordered."""
-        files = [pa.ipc.open_file(pa.memory_map(_get_file(folder))) for folder in self.runs]
+        files = [pa.ipc.open_file(pa.memory_map(str(folder.path / _FILE))) for folder in self.runs]
         found = []
         for bucket in range(_BUCKETS):
             batches = [file.get_batch(bucket) for file in files]
@@ -158,7 +157,3 @@ class SpilledCounts:
             found.append(filter_frequent(*merge_counts(parts), min_count))
         values, counts = zip(*found, strict=True)
         return pa.concat_arrays(values), np.concatenate(counts)
-
-
-def _get_file(folder: ScratchFolder) -> str:
-    return str(folder.path / "counts.arrow")

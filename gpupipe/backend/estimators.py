@@ -40,8 +40,8 @@ _EXPECTED = f"one of {', '.join(SAVEABLE)}"
 class FittedEstimator:
     """Fitted estimator that can be kept where its library cannot run.
 
-    A cuML estimator goes to other processes as bytes, which are opened when it is first used there. So the process that
-    drives a cluster receives it from a GPU worker, saves it and sends it to other workers without touching a GPU.
+    One of cuML goes to other processes as bytes, which are opened when it is first used there: the process that drives
+    a cluster saves it and sends it to other workers without touching a GPU.
     """
 
     def __init__(self, estimator: Any, where: str) -> None:

@@ -1,9 +1,7 @@
 """GPU backend: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
 
 Not yet run on a GPU: the tests in `tests/rapids` bind every call to RAPIDS' own signatures and rehearse the rest.
-
-Inside coded frames floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees
-(`decode`, `to_arrow`) has nulls.
+Coded floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees has nulls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Groups of rows with equal keys, and their statistics, which merge: array code, the same on both backends.
-
-A missing value comes last, as in pandas; two missing values are equal, and so are 0.0 and -0.0.
-"""
+"""Groups of rows with equal keys (as missing ones, and 0.0 and -0.0, are), and their statistics, which merge."""
 
 from __future__ import annotations
 
@@ -156,9 +153,7 @@ FUNCTIONS |= {"sum": ["total"], "mean": _MOMENTS[:2], "var": _MOMENTS, "std": _M
 class State:
     """One statistic of the values of one column."""
 
-    # How many rows (`size`) or values (`count`); of floats their sum (`total`), the squared deviations from their mean
-    # (`squares`), or the `min` or `max` of them.
-    statistic: str
+    statistic: str  # how many rows (size) or values (count); of floats total, squares (of deviations), min or max
     column: str
 
     @property

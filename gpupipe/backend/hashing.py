@@ -56,10 +56,7 @@ def _mix_bits(bits: Array) -> Array:
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:
-    """Hash each value of a column to 64 bits; all missing values have one hash.
-
-    An integer has the same bits in any width. Strings are hashed once per distinct value, on the host.
-    """
+    """Hash each value of a column to 64 bits: an integer alike in any width, all missing values to one hash."""
     xp = backend.xp
     if column.dictionary is not None:
         table = backend.to_device(np.append(hash_strings(column.dictionary), _MISSING))
@@ -75,7 +72,7 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
 def hash_strings(values: pa.LargeStringArray) -> Any:
     """Hash each string to a uint64, on the host: a polynomial in its UTF-8 bytes."""
     chunks = [_hash_chunk(values.slice(start, _CHUNK)) for start in range(0, len(values), _CHUNK)]
-    return np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.uint64)
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *chunks])
 
 
 def _hash_chunk(values: pa.LargeStringArray) -> Any:

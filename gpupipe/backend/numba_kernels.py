@@ -158,8 +158,7 @@ def _find_slot(key, bits):
 def build_slots(keys, room):
     """Build a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
 
-    A key whose slot is taken goes to the next one that is free (linear probing: Knuth, "The Art of Computer
-    Programming", volume 3, section 6.4).
+    Linear probing: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
     """
     bits = _count_bits(2 * room)
     slots = np.full(1 << bits, -1, np.int32)

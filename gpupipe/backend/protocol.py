@@ -274,10 +274,7 @@ class Backend(Protocol):
         """Concatenate the rows of frames with a new index; dictionaries are united."""
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
-        """Join frames, duplicates included, in left order, then right order, with the left index; null matches nothing.
-
-        Right names collide into `name + suffix`.
-        """
+        """Join frames in left, then right order, with left index; null keys match none; right names get `suffix`."""
 
     # arrays -----------------------------------------------------------------------------------------------------------
     def to_device(self, array: Any) -> Array:

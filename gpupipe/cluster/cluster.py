@@ -216,8 +216,7 @@ class Cluster:
     def run_on_each(self, function: Callable[[Item], Result], items: Mapping[str, Item]) -> list[Result]:
         """Run `function` on exactly these workers at the same time, an item for each address.
 
-        Where one is gone (`ClusterLost`), the others are given some seconds to notice. Of what `function` raised on
-        several of them a `ClusterLost` is the last choice.
+        Where one is gone, the others are given some seconds to notice; a `ClusterLost` is raised if nothing else was.
         """
         shared = self._broadcast(function)
         running = {
