@@ -43,7 +43,7 @@ def decode(files: list[Path], fields: list[Field], backend: Backend) -> float:
     groups = [list(range(pq.read_metadata(path).num_row_groups)) for path in files]
     started = time.perf_counter()
     for path, wanted in zip(files, groups, strict=True):
-        backend.read_parquet(path, wanted, fields)
+        backend.read_parquet([path], [wanted], fields)
     if backend.name == "gpu":
         torch.cuda.synchronize()
     return time.perf_counter() - started

@@ -126,18 +126,18 @@ def parquet(lab: Lab) -> dict[str, Any]:
         pq.write_table(table, path, row_group_size=max(lab.rows // 4, 1))
         indexed = Path(folder) / "indexed.parquet"
         table.select(["x", "y"]).to_pandas().set_index("x").to_parquet(indexed)
-        part = backend.to_arrow(backend.read_parquet(path, [1, 2], fields))
+        part = backend.to_arrow(backend.read_parquet([path], [[1, 2]], fields))
         wanted = table.slice(lab.rows // 4, len(part))
         with path.open("rb") as file:
-            opened = backend.to_arrow(backend.read_parquet(file, [1, 2], fields))
+            opened = backend.to_arrow(backend.read_parquet([file], [[1, 2]], fields))
         return {
             "columns_equal": {
                 name: part.column(name).combine_chunks().equals(wanted.column(name).combine_chunks())
                 for name in part.column_names
             },
             "open_file_equal": opened.equals(part),
-            "index_is_a_column": backend.to_arrow(backend.read_parquet(indexed, [0], fields[:2])).column_names,
-            "ms": lab.milliseconds(lambda: backend.read_parquet(path, [0, 1, 2, 3], fields)),
+            "index_is_a_column": backend.to_arrow(backend.read_parquet([indexed], [[0]], fields[:2])).column_names,
+            "ms": lab.milliseconds(lambda: backend.read_parquet([path], [[0, 1, 2, 3]], fields)),
         }
 
 
@@ -154,7 +154,7 @@ def files(lab: Lab) -> dict[str, Any]:
         orc.write_table(table, stripes, batch_size=max(lab.rows // 4, 1), stripe_size=1)
         pq.write_table(table, plain)
         part = backend.to_arrow(backend.read_orc(str(stripes), [0], fields))
-        twice = backend.to_arrow(backend.read_parquet_files([str(plain)] * 2, [[0], [0]], fields))
+        twice = backend.to_arrow(backend.read_parquet([str(plain)] * 2, [[0], [0]], fields))
         frame, written = coded(backend, table), {}
         for name, types in schemas.items():
             before = backend.transfers.num_bytes

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list, map_schema
-from gpupipe.backend.columns import refuse_times
-from gpupipe.backend.protocol import Column, accumulate_lengths
+from gpupipe.backend.columns import refuse_times, refuse_type
+from gpupipe.backend.protocol import Backend, Column, Frame, accumulate_lengths
 from gpupipe.errors import SchemaMismatch
-from gpupipe.schema import Field, get_element_dtype, is_passenger, require_no_nul, to_list_dtype
+from gpupipe.schema import FLOATS, ROW, Field, get_element_dtype, is_passenger, require_no_nul, to_list_dtype
 
 _log = logging.getLogger("gpupipe")
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
+Plan: TypeAlias = Callable[[pl.LazyFrame], pl.LazyFrame]
 
 
 def parquet_path(item: Field) -> str:
@@ -26,10 +28,7 @@ def parquet_path(item: Field) -> str:
 
 
 def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
-    """Convert to one array of the field's type: strings as int32 codes with a dictionary, times in UTC microseconds.
-
-    Shares when there is one chunk of the right type; values that the type cannot hold raise `SchemaMismatch`.
-    """
+    """Convert to one array of the field's type: strings as int32 codes with a dictionary, times in UTC microseconds."""
     if isinstance(values, pa.ChunkedArray) and values.num_chunks == 1:
         values = values.chunk(0)
     element = get_element_dtype(item.dtype)
@@ -49,12 +48,10 @@ def conform(values: pa.ChunkedArray | pa.Array, item: Field) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         if item.dtype == "timestamp" and pa.types.is_timestamp(values.type):
             refuse_times(item.name, cause)
-        raise SchemaMismatch(
-            f"column {item.name!r}",
-            f"values of type {values.type} do not fit {item.dtype} ({cause})",
-            expected=f"values that fit {item.dtype}",
-            remedy="a wider type for this column",
-        ) from cause
+        problem = f"values of type {values.type} do not fit {item.dtype} ({cause})"
+        expected = f"values that fit {item.dtype}"
+        remedy = "a wider type for this column"
+        raise SchemaMismatch(f"column {item.name!r}", problem, expected=expected, remedy=remedy) from cause
     return _combine(values)
 
 
@@ -87,10 +84,7 @@ def _encode_strings(values: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
 
 
 def open_stream(table: Any) -> pa.RecordBatchReader:
-    """Open an object that has the Arrow C stream protocol.
-
-    A name with the character NUL is refused: the stream cuts it there, and Polars ends the process.
-    """
+    """Open an object that has the Arrow C stream protocol, which cuts a name at NUL, where Polars ends the process."""
     schema = getattr(table, "schema", None)
     if isinstance(schema, pa.Schema):
         for item in schema:
@@ -116,13 +110,7 @@ def read_stream(table: Any, where: str) -> tuple[pa.Table, list[Field]]:
     schema, readings = map_schema(read.schema)
     for name, (kind, reading) in readings.items():
         if reading.dtype is None:
-            raise SchemaMismatch(
-                f"{where}, column {name!r}",
-                "no column here can hold such values",
-                got=str(kind),
-                expected="a type of the table in docs/guide-files.md",
-                remedy=f"the table without {name!r}",
-            )
+            refuse_type(name, kind, f"the table without {name!r}", where)
         if reading.change:
             level = logging.WARNING if reading.is_lossy else logging.INFO
             _log.log(level, "%s, column %r, %s: %s", where, name, kind, reading.change)
@@ -161,12 +149,9 @@ def _conform_list(values: pa.ChunkedArray | pa.Array, element: Field) -> pa.Larg
     if pa.types.is_null(values.type):
         values = pa.nulls(len(values), pa.large_list(pa.null()))
     if not is_list(values.type):
-        raise SchemaMismatch(
-            f"column {element.name!r}",
-            f"values of type {values.type} are no lists",
-            expected=to_list_dtype(element.dtype),
-            remedy=f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])",
-        )
+        problem = f"values of type {values.type} are no lists"
+        remedy = f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])"
+        raise SchemaMismatch(f"column {element.name!r}", problem, expected=to_list_dtype(element.dtype), remedy=remedy)
     lists = _combine(_plain(values))
     offsets, elements = split_list(lists)
     if pa.types.is_dictionary(elements.type):
@@ -227,3 +212,59 @@ def plain(array: pa.Array) -> pa.Array:
 def _null_for_nan(values: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     is_nan = pc.is_nan(values)
     return pc.if_else(is_nan, pa.scalar(None, values.type), values) if pc.any(is_nan).as_py() else values
+
+
+def columns_by_plan(
+    plan: Plan, frame: Frame, inputs: Sequence[Field], made: Sequence[Field], backend: Backend
+) -> dict[str, Column]:
+    """Compute columns of a coded frame by a Polars plan over all its rows."""
+    floats = [item.name for item in inputs if item.dtype in FLOATS]
+    rows = polars_from_arrow(host_table(frame, inputs, backend)).lazy().with_row_index(ROW)
+    rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
+    found = plan(rows).collect(engine=backend.plan_engine())
+    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
+    result = backend.from_arrow(arrow_from_polars(found, types), made)
+    return {item.name: backend.column(result, item.name) for item in made}
+
+
+def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:
+    """Copy columns of a coded frame to the host, as the types of their fields."""
+    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
+    return backend.to_arrow(backend.select(frame, types.names)).cast(types)
+
+
+def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
+    """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
+    columns = []
+    for column in table.columns:
+        if pa.types.is_decimal256(column.type):
+            columns.append(pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32)))
+        elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
+            copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
+            columns.append(pa.chunked_array(copies, column.type))
+        else:
+            columns.append(column)
+    return pl.DataFrame(pa.table(columns, table.column_names))
+
+
+def arrow_from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
+    """Convert a Polars frame to an Arrow table of this schema."""
+    table = frame.select(schema.names).to_arrow()
+    columns = []
+    for item, column in zip(schema, table.columns, strict=True):
+        if pa.types.is_decimal256(item.type) and not pa.types.is_decimal(column.type):
+            chunks = column.cast(pa.binary(32)).chunks
+            columns.append(pa.chunked_array([chunk.view(item.type) for chunk in chunks], item.type))
+        elif pa.types.is_map(item.type) and not pa.types.is_map(column.type):  # Polars below 2 has no maps
+            columns.append(pa.chunked_array([_build_map(chunk, item.type) for chunk in column.chunks], item.type))
+        else:
+            columns.append(column.cast(item.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _build_map(pairs: pa.Array, kind: pa.MapType) -> pa.MapArray:
+    """Build maps from lists of keys and values."""
+    offsets, elements = split_list(pairs)
+    keys, values = elements.flatten()
+    places, missing = pa.array(offsets, pa.int32()), pairs.is_null()
+    return pa.MapArray.from_arrays(places, keys.cast(kind.key_type), values.cast(kind.item_type), kind, mask=missing)

@@ -1,7 +1,4 @@
-"""Type mapping between Arrow and the library: the one table by which every reader and writer converts a column.
-
-docs/decisions/023-column-types.md has the reasons; docs/guide-files.md the table for users.
-"""
+"""Type mapping between Arrow and the library, for every reader and writer: docs/decisions/023-column-types.md."""
 
 from __future__ import annotations
 
@@ -12,30 +9,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 
-from gpupipe.schema import (
-    DTYPES,
-    FLOATS,
-    INTEGERS,
-    LISTS,
-    Field,
-    Schema,
-    get_element_dtype,
-    is_passenger,
-    to_list_dtype,
-)
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
-_OWN = {
-    **{name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)},
-    "bool": pa.bool_(),
-    "string": pa.large_string(),
-    "timestamp": pa.timestamp("us"),
-}
-_LEAVES = [
-    *_OWN.values(),
-    *(pa.null(), pa.float16(), pa.string(), pa.binary(), pa.large_binary(), pa.date32(), pa.date64()),
-    *(pa.time32("ms"), pa.time64("us"), pa.time64("ns")),
-    *(make(unit) for make in (pa.duration, pa.timestamp) for unit in ("s", "ms", "us", "ns")),
-]
+_OWN = {name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)}
+_OWN |= {"bool": pa.bool_(), "string": pa.large_string(), "timestamp": pa.timestamp("us")}
+_UNITS = [f"{kind}[{unit}]" for kind in ("duration", "timestamp") for unit in ("s", "ms", "us", "ns")]
+_ALIASES = ["null", "halffloat", "string", "binary", "large_binary", "date32[day]", "date64[ms]", "time32[ms]", *_UNITS]
+_LEAVES = [*_OWN.values(), pa.time64("us"), pa.time64("ns"), *map(pa.type_for_alias, _ALIASES)]
 _BY_TEXT = {str(kind): kind for kind in _LEAVES}
 _DECIMALS = {"decimal32": pa.decimal32, "decimal64": pa.decimal64}
 _DECIMALS |= {"decimal128": pa.decimal128, "decimal256": pa.decimal256}
@@ -134,7 +114,7 @@ def arrow_type(dtype: str) -> pa.DataType:
 
 def parse_type(text: str) -> pa.DataType:
     """Parse the Arrow type of a field's `dtype` or `written_as`."""
-    return arrow_type(text) if text in DTYPES or text in LISTS else _parse_text(text)
+    return arrow_type(text) if text in DTYPES or get_element_dtype(text) is not None else _parse_text(text)
 
 
 def get_file_type(item: Field) -> pa.DataType:
@@ -149,10 +129,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
-    """Return whether a type has all struct fields of another, at any depth, and the same dates and times.
-
-    Arrow's cast leaves out a field that the new type has not, and a date's time of day.
-    """
+    """Return whether a type has all struct fields of another, and the same dates and times: Arrow's cast drops them."""
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
         there = {item.name: item.type for item in kind.fields}
         return all(item.name in there and holds_fields(there[item.name], item.type) for item in other.fields)

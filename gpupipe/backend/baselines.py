@@ -50,12 +50,10 @@ class Baseline:
         try:
             self.estimator.fit(features, target, **({} if weight is None else {name: weight}))
         except (TypeError, ValueError) as cause:
-            raise BadData(
-                f"baselines, {self.name}",
-                f"it refuses the rows ({cause})",
-                expected="rows of at least two classes, as a network may do without",
-                remedy="only=[...] without this model, or more rows",
-            ) from cause
+            problem = f"it refuses the rows ({cause})"
+            expected = "rows of at least two classes, as a network may do without"
+            remedy = "only=[...] without this model, or more rows"
+            raise BadData(f"baselines, {self.name}", problem, expected=expected, remedy=remedy) from cause
 
     def outputs(self, features: Any) -> Any:
         """Predict n log-odds or values, n x K log-probabilities, or n x T values."""
@@ -77,13 +75,10 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
         if tuple(names) != BASELINES:
-            raise BackendMissing(
-                "baselines(only=)",
-                "XGBoost is not installed",
-                got="xgboost",
-                expected="the package xgboost, or xgboost-cpu, which is smaller",
-                remedy="pip install xgboost",
-            )
+            problem = "XGBoost is not installed"
+            expected = "the package xgboost, or xgboost-cpu, which is smaller"
+            remedy = "pip install xgboost"
+            raise BackendMissing("baselines(only=)", problem, got="xgboost", expected=expected, remedy=remedy)
         names = names[:-1]
     return [_make_baseline(name, columns, on_gpu=on_gpu) for name in names]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -12,15 +12,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pandas.api.types import infer_dtype
 from pyarrow import orc
 
-from gpupipe.backend import arrow, arrow_types
+from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
 from gpupipe.backend.arrow import array_from_series
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, get_storage, refuse_times, refuse_type, split_parts, with_readings
+from gpupipe.backend.columns import build_fields, check_names, get_storage, refuse_times, refuse_type, split_parts
 from gpupipe.backend.device.host_memory import keep_freed_memory
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import Array, Column, Frame, Matrix, ParquetLayout, PCAResult, RawColumn, Transfers
+from gpupipe.backend.protocol import FrameMakers, ParquetLayout, Transfers
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 
@@ -35,7 +36,6 @@ _MASKED = {name: name.replace("int", "Int").replace("uI", "UI") for name in INTE
 _FEW = 8  # one column in so many is put into its place by itself
 _CHUNK = 64  # columns checked for missing values at a time
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
-_NOT_CARRIED = Reading(None, change="nothing here carries such values")
 
 
 class CpuBackend:
@@ -51,18 +51,14 @@ class CpuBackend:
 
     # frames in and out ------------------------------------------------------------------------------------------------
     def read_parquet(
-        self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
+        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field], metadata: Any = None
     ) -> Frame:
-        strings = [item.name for item in fields if item.dtype == "string"]
-        with pq.ParquetFile(source, metadata=metadata, read_dictionary=strings) as file:
-            table = file.read_row_groups(list(row_groups), columns=[item.name for item in fields])
-        return self.from_arrow(table, fields)
-
-    def read_parquet_files(
-        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
-    ) -> Frame:
-        files = zip(paths, row_groups, strict=True)
-        return self.concat([self.read_parquet(path, groups, fields) for path, groups in files])
+        texts, frames = [item.name for item in fields if item.dtype == "string"], []
+        for source, groups in zip(sources, row_groups, strict=True):
+            with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts) as file:
+                table = file.read_row_groups(list(groups), columns=[item.name for item in fields])
+            frames.append(self.from_arrow(table, fields))
+        return frames[0] if len(frames) == 1 else self.concat(frames)
 
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
         file, names = orc.ORCFile(path), [item.name for item in fields]
@@ -76,9 +72,7 @@ class CpuBackend:
     def to_arrow(self, frame: Frame) -> pa.Table:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
-    def write_parquet(
-        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
-    ) -> bool:
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
         return False
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
@@ -88,13 +82,9 @@ class CpuBackend:
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns.tolist())
         if not frame.columns.is_unique:
-            raise SchemaMismatch(
-                "frame",
-                "columns share a name",
-                got=frame.columns[frame.columns.duplicated()].unique().tolist(),
-                expected="unique names",
-                remedy="frame.loc[:, ~frame.columns.duplicated()]",
-            )
+            twice = frame.columns[frame.columns.duplicated()].unique().tolist()
+            remedy = "frame.loc[:, ~frame.columns.duplicated()]"
+            raise SchemaMismatch("frame", "columns share a name", got=twice, expected="unique names", remedy=remedy)
         rows, others = pd.RangeIndex(len(frame)), _find_encodable(frame)
         if others is not None:
             made = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
@@ -107,7 +97,7 @@ class CpuBackend:
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
-        zones = {} if schema is None else {item.name: item.zone for item in schema}
+        zones = {item.name: item.zone for item in schema or () if item.written_as}
         others = _find_encodable(frame)
         if others is not None:
             made = frame.copy()
@@ -121,11 +111,7 @@ class CpuBackend:
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        fields = (
-            Field(name, dtype, nullable=may_miss, lineage=frozenset({name}))
-            for (name, dtype), may_miss in zip(self.dtypes(frame).items(), _nullable(frame), strict=True)
-        )
-        return Schema(fields if readings is None else with_readings(fields, readings))
+        return Schema(build_fields(self.dtypes(frame), _nullable(frame), readings))
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
         known = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
@@ -176,13 +162,13 @@ class CpuBackend:
         return get_storage(self.column(frame, name))
 
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
-        rows = pd.RangeIndex(num_rows)
-        parts = [
-            pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False)
-            if isinstance(part, Matrix)
-            else pd.DataFrame({name: _pandas_data(column) for name, column in part.items()}, index=rows, copy=False)
-            for part in split_parts(columns)
-        ]
+        parts, rows = [], pd.RangeIndex(num_rows)
+        for part in split_parts(columns):
+            if isinstance(part, Matrix):
+                parts.append(pd.DataFrame(part.data.T, index=rows, columns=part.names, copy=False))
+            else:
+                data = {name: _pandas_data(column) for name, column in part.items()}
+                parts.append(pd.DataFrame(data, index=rows, copy=False))
         return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
     def plan_engine(self) -> Any:
@@ -359,13 +345,10 @@ def _encode_column(name: str, series: Any) -> Any:
             codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
         except UnicodeEncodeError as cause:
             text = f"frame[{name!r}].str"
-            raise BadData(
-                f"column {name!r}",
-                "text with half a character, a surrogate",
-                got=cause.object,
-                expected="Unicode text",
-                remedy=f"{text}.encode('utf-8', 'replace').str.decode('utf-8')",
-            ) from cause
+            problem = "text with half a character, a surrogate"
+            expected = "Unicode text"
+            remedy = f"{text}.encode('utf-8', 'replace').str.decode('utf-8')"
+            raise BadData(f"column {name!r}", problem, got=cause.object, expected=expected, remedy=remedy) from cause
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
     if pd.api.types.is_datetime64_any_dtype(series.dtype) and not isinstance(series.dtype, pd.ArrowDtype):
         if getattr(series.dtype, "tz", None) is not None:
@@ -399,32 +382,26 @@ def _classify_column(series: Any) -> Reading:
         return replace(found, change=found.change or f"read as {found.dtype} with all values")
     if isinstance(dtype, pd.StringDtype):
         return Reading("string")
-    if dtype == np.dtype(object):
-        return _classify_objects(series)
-    if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype):
-        return _NOT_CARRIED
-    try:
-        return read_as(_to_arrow_array(series.iloc[:0]).type)
-    except (pa.ArrowException, TypeError):
-        return _NOT_CARRIED
-
-
-def _classify_objects(series: Any) -> Reading:
-    """Map a column of Python objects to the type it is read as; scans all of them."""
-    if not len(series) or pd.api.types.infer_dtype(series, skipna=True) == "string":
+    is_object = dtype == np.dtype(object)
+    if is_object and (series.empty or infer_dtype(series) == "string"):
         return Reading("string")
+    change = "nothing here carries such values"
+    if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype):
+        return Reading(None, change=change)
     try:
-        return read_as(_to_arrow_array(series).type)
+        return read_as(_to_arrow_array(series if is_object else series.iloc[:0]).type)
     except (pa.ArrowException, TypeError, OverflowError):
-        types = list(dict.fromkeys(type(value).__name__ for value in series.dropna()))
-        return Reading(None, change=f"no one type holds its values, of type {' and '.join(types[:3])}")
+        if is_object:
+            types = list(dict.fromkeys(type(value).__name__ for value in series.dropna()))
+            change = f"no one type holds its values, of type {' and '.join(types[:3])}"
+        return Reading(None, change=change)
 
 
 def _made_one_type(name: str, series: Any) -> str | None:
     """Word what makes a column of Python objects one of this package's types; None for the usual remedy."""
     if series.dtype != np.dtype(object):
         return None
-    kind = pd.api.types.infer_dtype(series, skipna=True)
+    kind = infer_dtype(series)
     if kind == "integer":
         return f"frame.astype({{{name!r}: 'float64'}}), or 'str' for all digits of an id"
     if kind.startswith("datetime"):
@@ -448,7 +425,7 @@ def _to_arrow_array(series: Any) -> pa.Array:
         return array_from_series(series)
     if series.isna().all():
         return pa.nulls(len(series))
-    kind = pd.api.types.infer_dtype(series, skipna=True)
+    kind = infer_dtype(series)
     if kind.startswith(("datetime", "timedelta")):
         typed = series.infer_objects()
         if typed.dtype == np.dtype(object):
@@ -497,13 +474,9 @@ def _find_slice(frame: Frame, names: Sequence[str]) -> slice | None:
 
 
 def _nullable(frame: Frame) -> list[bool]:
-    """Return for each column of a coded frame whether values may be missing."""
-    dtypes, looked_at = frame.dtypes.to_numpy(), []
-    for dtype in dtypes:
-        plain = isinstance(dtype, np.dtype)
-        by_value = dtype.kind in "fM" if plain else isinstance(dtype, pd.CategoricalDtype | pd.ArrowDtype)
-        looked_at.append(by_value if plain or by_value else None)  # None: it has a mask
+    """Return for each column of a coded frame whether values may be missing; where they may have a mask, they may."""
     missing: list[bool] = []
-    for start in range(0, len(dtypes), _CHUNK):
+    for start in range(0, len(frame.columns), _CHUNK):
         missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
-    return [found if looks else looks is None for looks, found in zip(looked_at, missing, strict=True)]
+    maskless, dtypes = np.dtype | pd.CategoricalDtype | pd.ArrowDtype, frame.dtypes.to_numpy()
+    return [found or not isinstance(dtype, maskless) for found, dtype in zip(missing, dtypes, strict=True)]

@@ -1,7 +1,6 @@
 """Arrow dictionaries, on the host: union, merged counts, lookup of one in another.
 
-A dictionary here is any Arrow array of distinct values without nulls: strings, integers or floats. Strings are ordered
-by their UTF-8 bytes, which is the order of their code points.
+A dictionary here is any Arrow array of distinct values without nulls. Strings are ordered by their code points.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from gpupipe.schema import FLOATS
 from gpupipe.scratch import ScratchFolder
 
 Dictionary: TypeAlias = pa.Array
-_BUCKETS = 64
+_BUCKETS, _FILE = 64, "counts.arrow"
 
 
 def strings(values: Any) -> Dictionary:
@@ -31,11 +30,8 @@ def strings(values: Any) -> Dictionary:
 
 def value_type(dtype: str) -> pa.DataType:
     """Return the Arrow type of a column's distinct values: the widest of their kind."""
-    if dtype == "string":
-        return pa.large_string()
-    if dtype in FLOATS:
-        return pa.float64()
-    return pa.uint64() if dtype == "uint64" else pa.int64()
+    wide = {"string": pa.large_string(), "uint64": pa.uint64(), **dict.fromkeys(FLOATS, pa.float64())}
+    return wide.get(dtype, pa.int64())
 
 
 def make_dictionary(values: Any, dtype: str) -> Dictionary:
@@ -138,16 +134,14 @@ class SpilledCounts:
         batch = pa.record_batch({"value": values.take(pa.array(order)), "count": pa.array(np.asarray(counts)[order])})
         folder = ScratchFolder()
         try:
-            with pa.ipc.new_file(_get_file(folder), batch.schema) as file:
+            with pa.ipc.new_file(str(folder.path / _FILE), batch.schema) as file:
                 for start, end in zip([0, *ends[:-1]], ends, strict=True):
                     file.write_batch(batch.slice(start, end - start))
         except OSError as cause:
-            raise BadFile(
-                str(folder.path),
-                f"distinct values cannot be set down there ({cause})",
-                expected=f"room for {batch.nbytes:,} bytes more",
-                remedy="TMPDIR= or gp.configure(scratch=...) with a larger disk, or min_frequency= and fewer columns",
-            ) from cause
+            problem = f"distinct values cannot be set down there ({cause})"
+            expected = f"room for {batch.nbytes:,} bytes more"
+            remedy = "TMPDIR= or gp.configure(scratch=...) with a larger disk, or min_frequency= and fewer columns"
+            raise BadFile(str(folder.path), problem, expected=expected, remedy=remedy) from cause
         return type(self)((*self.runs, folder))
 
     def __add__(self, other: Self) -> Self:
@@ -155,7 +149,7 @@ class SpilledCounts:
 
     def merge(self, min_count: int) -> tuple[Dictionary, Any]:
         """Merge the files: the distinct values that occur at least `min_count` times and their counts, unordered."""
-        files = [pa.ipc.open_file(pa.memory_map(_get_file(folder))) for folder in self.runs]
+        files = [pa.ipc.open_file(pa.memory_map(str(folder.path / _FILE))) for folder in self.runs]
         found = []
         for bucket in range(_BUCKETS):
             batches = [file.get_batch(bucket) for file in files]
@@ -163,7 +157,3 @@ class SpilledCounts:
             found.append(filter_frequent(*merge_counts(parts), min_count))
         values, counts = zip(*found, strict=True)
         return pa.concat_arrays(values), np.concatenate(counts)
-
-
-def _get_file(folder: ScratchFolder) -> str:
-    return str(folder.path / "counts.arrow")

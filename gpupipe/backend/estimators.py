@@ -34,13 +34,14 @@ SAVEABLE: dict[str, tuple[str, tuple[str, ...]]] = {
         ("cluster", "KMeans", "cluster_centers_", "inertia_", "n_iter_", "_n_features_out", "_n_threads"),
     )
 }
+_EXPECTED = f"one of {', '.join(SAVEABLE)}"
 
 
 class FittedEstimator:
     """Fitted estimator that can be kept where its library cannot run.
 
-    A cuML estimator goes to other processes as bytes, which are opened when it is first used there. So the process that
-    drives a cluster receives it from a GPU worker, saves it and sends it to other workers without touching a GPU.
+    One of cuML goes to other processes as bytes, which are opened when it is first used there: the process that drives
+    a cluster saves it and sends it to other workers without touching a GPU.
     """
 
     def __init__(self, estimator: Any, where: str) -> None:
@@ -136,12 +137,8 @@ def _prepare(estimator: Any, block: Array, backend: Backend, where: str) -> Iter
     except GpupipeError:
         raise
     except (TypeError, ValueError) as cause:
-        raise BadData(
-            where,
-            f"the estimator refuses the data ({cause})",
-            expected="numbers it can work with, without labels",
-            remedy="a SimpleImputer before it, or another estimator",
-        ) from cause
+        expected, remedy = "numbers it can work with, without labels", "a SimpleImputer before it, or another estimator"
+        raise BadData(where, f"the estimator refuses the data ({cause})", expected=expected, remedy=remedy) from cause
 
 
 def _require_gpu(backend: Backend, where: str) -> None:
@@ -169,25 +166,19 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
     """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays."""
     name, library = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
     if name not in SAVEABLE or library not in ("sklearn", "cuml"):
-        raise ArtifactError(
-            where,
+        problem, got = (
             "an estimator of this class cannot be saved without pickle",
-            got=f"{type(estimator).__module__}.{name}",
-            expected=f"one of {', '.join(SAVEABLE)}",
-            remedy="a step of gpupipe.preprocessing, or fit it again where it is used",
+            f"{type(estimator).__module__}.{name}",
         )
+        remedy = "a step of gpupipe.preprocessing, or fit it again where it is used"
+        raise ArtifactError(where, problem, got=got, expected=_EXPECTED, remedy=remedy)
     _, known = _find_class(name)
     params = {key: value for key, value in estimator.get_params(deep=False).items() if key in known}
     try:
         text = json.dumps(params, default=_convert_number)
     except TypeError as cause:
-        raise ArtifactError(
-            where,
-            f"a parameter is an object ({cause})",
-            got=params,
-            expected="numbers, strings and lists",
-            remedy="random_state=0",
-        ) from cause
+        problem, remedy = f"a parameter is an object ({cause})", "random_state=0"
+        raise ArtifactError(where, problem, got=params, expected="numbers, strings and lists", remedy=remedy) from cause
     state: dict[str, Any] = {"estimator_class": name, "estimator_params": text}
     for attribute in SAVEABLE[name][1]:
         if hasattr(estimator, attribute):
@@ -200,9 +191,7 @@ def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
     """Rebuild the scikit-learn estimator that `export_state` exported."""
     name = state["estimator_class"]
     if name not in SAVEABLE:
-        raise ArtifactError(
-            where, "unknown estimator", got=name, expected=f"one of {', '.join(SAVEABLE)}", remedy="save it again"
-        )
+        raise ArtifactError(where, "unknown estimator", got=name, expected=_EXPECTED, remedy="save it again")
     cls, known = _find_class(name)
     params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in known}
     # JSON has no tuples, and these classes take no lists: a sequence was a range.

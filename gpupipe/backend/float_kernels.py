@@ -1,19 +1,15 @@
-"""Float kernels (moments, scaling, filling, group sums): one compiled pass on a CPU, array code on a GPU.
-
-Both forms agree to the last digits of a sum; what is stored has the same bits. Missing numbers are NaN.
-"""
+"""Float kernels, missing numbers NaN: one compiled pass on a CPU, array code on a GPU, equal to a sum's last digits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpupipe.backend.fused.program import Scale
+from gpupipe.backend.hashing import load_loops
 from gpupipe.backend.protocol import Array
 
 
@@ -40,8 +36,7 @@ def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, .
 def compute_moments_each(blocks: Array, centres: Array) -> Array:
     """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5."""
     given = _as_contiguous(blocks)
-    table: Array = _loops().compute_moments(given, given.view(np.int64), centres)
-    return table
+    return load_loops().compute_moments(given, given.view(np.int64), centres)
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
@@ -62,21 +57,20 @@ def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: S
     """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`."""
     # A range may be of whole numbers, for which the loop would be compiled once more.
     held = map(float, (by.multiplier, by.shift, by.low, by.high))
-    return _write(_loops().scale, out, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
+    return _write(load_loops().scale, out, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
 
 
-def fill_into(out: Array, values: Array, instead: float, xp: ModuleType) -> Any:
-    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite."""
+def fill_into(out: Array, values: Array, instead: Array, xp: ModuleType) -> Any:
+    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite.
+
+    On a CPU also k rows of n floats, with k values for them.
+    """
     if xp is np:
-        return fill_each(out[None], values[None], np.array([instead]))
+        given = np.atleast_1d(instead).astype(values.dtype)
+        return _write(load_loops().fill, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), given)
     out[:] = values
     xp.copyto(out, out.dtype.type(instead), where=xp.isnan(out))
     return xp.isinf(out).any()
-
-
-def fill_each(out: Array, values: Array, instead: Array) -> bool:
-    """Fill each row of k x n floats on a CPU, as `fill_into`, given k fill values."""
-    return _write(_loops().fill, out, _as_contiguous(values), instead.astype(values.dtype))
 
 
 class GroupSums:
@@ -120,13 +114,7 @@ class GroupedFloats(NamedTuple):
 
 def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFloats:
     """Aggregate n float64 on a CPU in two passes, NaN where missing, given the number (int64) of each row's group."""
-    return GroupedFloats(*_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
-
-
-@cache
-def _loops() -> ModuleType:
-    """Import the compiled loops on first use: Numba takes half a second to import."""
-    return import_module("gpupipe.backend.numba_kernels")
+    return GroupedFloats(*load_loops().aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
 def _write(loop: Callable[..., Any], out: Array, *given: Any) -> bool:

@@ -1,9 +1,7 @@
 """GPU backend: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
 
 Not yet run on a GPU: the tests in `tests/rapids` bind every call to RAPIDS' own signatures and rehearse the rest.
-
-Inside coded frames floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees
-(`decode`, `to_arrow`) has nulls.
+Coded floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees has nulls.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,19 +21,18 @@ import cupy
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pylibcudf as plc
 import rmm
 from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, Transfers, arrow, arrow_types
+from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
 from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import check_names, get_storage, refuse_type, with_missing_row, with_readings
+from gpupipe.backend.columns import build_fields, check_names, get_storage, refuse_type, with_missing_row
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
 from gpupipe.backend.fused.switch import FusedRows
-from gpupipe.backend.protocol import LEAST_PAGE_ROWS, ParquetLayout, accumulate_lengths
+from gpupipe.backend.protocol import LEAST_PAGE_ROWS, FrameMakers, ParquetLayout, Transfers, accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
@@ -76,14 +73,9 @@ class GpuBackend:
             _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
 
     # frames in and out ------------------------------------------------------------------------------------------------
-    def read_parquet(
-        self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
-    ) -> Frame:
-        return self.read_parquet_files([source], [row_groups], fields)
-
     @explain_out_of_memory("reading Parquet")
-    def read_parquet_files(
-        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
+    def read_parquet(
+        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field], metadata: Any = None
     ) -> Frame:
         _require_held(fields)
         if not any(row_groups):
@@ -92,7 +84,7 @@ class GpuBackend:
         names = [item.name for item in fields]
         with _convert_file_errors():
             frame = cudf.read_parquet(
-                list(paths),
+                list(sources),
                 columns=names,
                 row_groups=[list(groups) for groups in row_groups],
                 use_pandas_metadata=False,
@@ -131,9 +123,7 @@ class GpuBackend:
         return table.cast(pa.schema(types))
 
     @explain_out_of_memory("writing Parquet")
-    def write_parquet(
-        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
-    ) -> bool:
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
         zoned = {item.type.tz is not None for item in types if pa.types.is_timestamp(item.type)}
         # A file's times are all UTC, or none is; those that are written frame by frame are.
         times_fit = len(zoned) < 2 and (len(frames) == 1 or False not in zoned)
@@ -175,17 +165,14 @@ class GpuBackend:
         return _build_frame(columns, len(frame))
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
-        zones = {} if schema is None else {item.name: item.zone for item in schema if item.zone}
+        zones = {item.name: item.zone for item in schema or () if item.zone}
         columns = _columns(frame).items()
         decoded = {name: _decode_column(series, own=name in own, zone=zones.get(name)) for name, series in columns}
         return _build_frame(decoded, len(frame), frame.index)
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        fields = (
-            Field(name, dtype, nullable=bool(frame[name].isna().any()), lineage=frozenset({name}))
-            for name, dtype in self.dtypes(frame).items()
-        )
-        return Schema(fields if readings is None else with_readings(fields, readings))
+        nullable = (bool(frame[name].isna().any()) for name in frame.columns)
+        return Schema(build_fields(self.dtypes(frame), nullable, readings))
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
         return {name: _dtype_name(name, dtype) for name, dtype in frame.dtypes.items()}
@@ -421,13 +408,10 @@ def _require_held(fields: Sequence[Field]) -> None:
     """Raise `SchemaMismatch` for the first passenger that cuDF cannot hold."""
     for item in fields:
         if is_passenger(item.dtype) and re.search(_NOT_HELD, item.dtype):
-            raise SchemaMismatch(
-                f"column {item.name!r}",
-                "a GPU's frames cannot hold such values",
-                got=item.dtype,
-                expected="decimals of up to 128 bits, structs and lists of plain values, durations",
-                remedy="columns=[...] or .select([...]) without it, or backend='cpu'",
-            )
+            problem = "a GPU's frames cannot hold such values"
+            expected = "decimals of up to 128 bits, structs and lists of plain values, durations"
+            remedy = "columns=[...] or .select([...]) without it, or backend='cpu'"
+            raise SchemaMismatch(f"column {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
 def _is_written(kind: pa.DataType) -> bool:

@@ -1,11 +1,8 @@
-"""Groups of rows with equal keys, and their statistics, which merge: array code, the same on both backends.
-
-A missing value comes last, as in pandas; two missing values are equal, and so are 0.0 and -0.0.
-"""
+"""Groups of rows with equal keys (as missing ones, and 0.0 and -0.0, are), and their statistics, which merge."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,29 +144,16 @@ def _rank_strings(column: Column, backend: Backend, dtype: str) -> Array:
 
 
 # The statistics that a function's result follows from.
-FUNCTIONS: Mapping[str, Sequence[str]] = {
-    "size": ["size"],
-    "count": ["count"],
-    "sum": ["total"],
-    "mean": ["count", "total"],
-    "var": ["count", "total", "squares"],
-    "std": ["count", "total", "squares"],
-    "min": ["min"],
-    "max": ["max"],
-}
+_MOMENTS = ["count", "total", "squares"]
+FUNCTIONS = {name: [name] for name in ("size", "count", "min", "max")}
+FUNCTIONS |= {"sum": ["total"], "mean": _MOMENTS[:2], "var": _MOMENTS, "std": _MOMENTS}
 
 
 @dataclass(frozen=True)
 class State:
-    """One statistic of the values of one column.
+    """One statistic of the values of one column."""
 
-    Args:
-        statistic: how many rows (`size`) or values (`count`); of floats their sum (`total`), the squared deviations
-            from their mean (`squares`), or the `min` or `max` of them.
-        column: which.
-    """
-
-    statistic: str
+    statistic: str  # how many rows (size) or values (count); of floats total, squares (of deviations), min or max
     column: str
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -18,9 +18,14 @@ _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16
 _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
-_LOOPS = "gpupipe.backend.numba_kernels"  # imported when used: Numba takes half a second
 # Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
 _DIRECT_SPAN = 1 << 22
+
+
+@cache
+def load_loops() -> Any:
+    """Import the compiled loops on first use: Numba takes half a second to import."""
+    return import_module("gpupipe.backend.numba_kernels")
 
 
 def splitmix64(seed: int, counters: Array) -> Array:
@@ -34,20 +39,14 @@ def splitmix64(seed: int, counters: Array) -> Array:
     return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
 
 
-def shuffle_bits(seed: int, row_ids: Array) -> Array:
-    """Draw 64 distinct random bits for each row: the sort key of a shuffled table."""
-    return splitmix64(shuffle_seed(seed), row_ids)
-
-
 def shuffle_seed(seed: int) -> int:
-    """Derive the seed of the bits that a table is shuffled by."""
+    """Derive the seed of the 64 bits, distinct for each row, that a table is shuffled by."""
     return int(splitmix64(seed, np.array([_SHUFFLE]))[0])
 
 
 def mix_seed(seed: int) -> np.uint64:
     """Mix a seed to the start of its `splitmix64` stream."""
-    start: np.uint64 = _mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0]
-    return start
+    return np.uint64(_mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
 
 
 def _mix_bits(bits: Array) -> Array:
@@ -57,10 +56,7 @@ def _mix_bits(bits: Array) -> Array:
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:
-    """Hash each value of a column to 64 bits; all missing values have one hash.
-
-    An integer has the same bits in any width. Strings are hashed once per distinct value, on the host.
-    """
+    """Hash each value of a column to 64 bits: an integer alike in any width, all missing values to one hash."""
     xp = backend.xp
     if column.dictionary is not None:
         table = backend.to_device(np.append(hash_strings(column.dictionary), _MISSING))
@@ -76,7 +72,7 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
 def hash_strings(values: pa.LargeStringArray) -> Any:
     """Hash each string to a uint64, on the host: a polynomial in its UTF-8 bytes."""
     chunks = [_hash_chunk(values.slice(start, _CHUNK)) for start in range(0, len(values), _CHUNK)]
-    return np.concatenate(chunks) if chunks else np.zeros(0, dtype=np.uint64)
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *chunks])
 
 
 def _hash_chunk(values: pa.LargeStringArray) -> Any:
@@ -97,7 +93,7 @@ def _hash_chunk(values: pa.LargeStringArray) -> Any:
 
 def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Add the counts of equal keys, on the host: the distinct keys in order of first appearance, and their sums."""
-    loops: Any = import_module(_LOOPS)
+    loops = load_loops()
     known, sums, slots, found, dtype = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), 0, np.int64
     for keys, counts in parts:
         dtype, room = keys.dtype, found + len(keys)
@@ -133,8 +129,8 @@ class KeyIndex:
         """Find the positions of integers on the host, as `positions`."""
         if self._is_direct:
             return self._table[self._offsets(wanted, np)]
-        loops: Any = import_module(_LOOPS)
-        return loops.find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64))
+        keys, wanted = self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64)
+        return load_loops().find_keys(self._slots, keys, wanted)
 
     def _offsets(self, wanted: Array, xp: ModuleType) -> Array:
         # As unsigned numbers values below the lowest are large, like those beyond the span: all find the last.
@@ -153,5 +149,4 @@ class KeyIndex:
 
     @cached_property
     def _slots(self) -> Any:
-        loops: Any = import_module(_LOOPS)
-        return loops.build_slots(self._keys.view(np.int64), len(self._keys))
+        return load_loops().build_slots(self._keys.view(np.int64), len(self._keys))

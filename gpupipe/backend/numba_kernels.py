@@ -49,10 +49,7 @@ def _compile(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 @_compile("reassoc", "nsz")
 def compute_moments(values, bits, centres):
-    """Compute for each row the missing values, the min, the max, and sum and squares of the values less its centre.
-
-    `bits` are the values' own, as int64. The result has a row of 5 float64 for each.
-    """
+    """Compute for each row the missing values, min, max, sum and squares less its centre; `bits` are the values'."""
     table = np.empty((values.shape[0], 5))
     for place in range(values.shape[0]):
         missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[place]
@@ -161,8 +158,7 @@ def _find_slot(key, bits):
 def build_slots(keys, room):
     """Build a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
 
-    A key whose slot is taken goes to the next one that is free (linear probing: Knuth, "The Art of Computer
-    Programming", volume 3, section 6.4).
+    Linear probing: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
     """
     bits = _count_bits(2 * room)
     slots = np.full(1 << bits, -1, np.int32)
@@ -188,10 +184,7 @@ def find_keys(slots, keys, wanted):
 
 @_compile()
 def add_up(slots, known, sums, num_known, keys, counts):
-    """Add the counts of int64 keys to the sums of the known ones, and return how many are known then.
-
-    A new key is known from then on: there is space in `slots`, `known` and `sums`. A single count is for all keys.
-    """
+    """Add the counts (or one for all) of int64 keys to the sums of known and new ones; return how many are known."""
     bits = _count_bits(slots.size)
     for row in range(keys.size):
         slot = _find_slot(keys[row], bits)

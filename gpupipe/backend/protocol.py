@@ -16,13 +16,13 @@ from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import Reading
 from gpupipe.schema import FLOATS, Field, Schema
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
 Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
+FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is called when it is its turn
 
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
@@ -106,19 +106,14 @@ class Column:
 
 
 class Matrix(Mapping[str, Column]):
-    """Matrix of columns of one float type in one array, shared; also a mapping of columns.
+    """Matrix of columns of one float type in one array, on which a step works in one operation; also a mapping of them.
 
-    A step that knows it works on all columns in one operation.
-
-    Args:
-        names: of the columns, all different.
-        data: k x n float32 or float64, shared and read only, NaN where a value is missing.
+    The array is k x n float32 or float64, shared and read only, NaN where a value is missing; all names differ.
 
     Example:
         >>> import numpy as np
-        >>> matrix = Matrix(["x", "y"], np.array([[1.0, 2.0], [3.0, np.nan]]))
-        >>> matrix["y"].data.tolist(), len(matrix)
-        ([3.0, nan], 2)
+        >>> Matrix(["x", "y"], np.array([[1.0, 2.0], [3.0, np.nan]]))["y"].data.tolist()
+        [3.0, nan]
     """
 
     def __init__(self, names: Sequence[str], data: Array) -> None:
@@ -134,11 +129,6 @@ class Matrix(Mapping[str, Column]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def num_rows(self) -> int:
-        """The number of rows, n."""
-        return int(self.data.shape[1])
-
     def pieces(self, num_rows: int) -> Iterator[slice]:
         """Yield slices of columns that fit a core's cache, for so many rows of each."""
         width = max(_CACHED_NUMBERS // max(num_rows, 1), _LINE)
@@ -148,19 +138,12 @@ class Matrix(Mapping[str, Column]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawColumn:
-    """Storage of a numeric or boolean column: values and validity mask, as in the frame.
+    """Storage of a numeric or boolean column: values and validity mask, as in the frame."""
 
-    Args:
-        data: n values; what one holds where a value is missing means nothing, but NaN is missing too.
-        mask: uint8 or booleans, of whose bits 1 is a value that is there; None without a mask.
-        first: the first value's bit in the mask.
-        per_byte: 1, or 8 where each bit of a byte, the lowest first, is that of a value.
-    """
-
-    data: Array
-    mask: Array | None = None
-    first: int = 0
-    per_byte: int = 1
+    data: Array  # n values; what one holds where a value is missing means nothing, but NaN is missing too
+    mask: Array | None = None  # uint8 or booleans, of whose bits 1 is a value that is there; None without a mask
+    first: int = 0  # the first value's bit in the mask
+    per_byte: int = 1  # or 8 where each bit of a byte, the lowest first, is that of a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +194,13 @@ class Backend(Protocol):
 
     # frames in and out; readers raise OSError, or what pyarrow has for it, where bytes are damaged or not there -------
     def read_parquet(
-        self, source: Any, row_groups: Sequence[int], fields: Sequence[Field], metadata: pq.FileMetaData | None = None
+        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field], metadata: Any = None
     ) -> Frame:
-        """Read `fields` of these row groups of one file (a path or an open binary file) as a coded frame.
+        """Read `fields` of files of one schema (paths or open binary files), of each its row groups, as a coded frame.
 
-        cuDF reads all of an open file; of a path's file, as everywhere else, only what is asked for.
+        `metadata` is that of a single file. cuDF reads all of an open file; of a path's, as everywhere else, only what
+        is asked for.
         """
-
-    def read_parquet_files(
-        self, paths: Sequence[str], row_groups: Sequence[Sequence[int]], fields: Sequence[Field]
-    ) -> Frame:
-        """Read `fields` of several local files of one schema in one call, of each its row groups, in this order."""
 
     def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
         """Read `fields`, whose types are those of the file, of these stripes of one local file as a coded frame."""
@@ -232,24 +211,18 @@ class Backend(Protocol):
     def to_arrow(self, frame: Frame) -> pa.Table:
         """Convert a coded frame to a host table with plain strings; missing values are nulls, NaN included."""
 
-    def write_parquet(
-        self, frames: Sequence[Callable[[], Frame]], types: pa.Schema, path: Path, layout: ParquetLayout
-    ) -> bool:
-        """Write coded frames, each made when it is its turn, to one file in the types' order, without a host copy.
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
+        """Write coded frames, one after the other, to one file in the types' order, without a host copy.
 
-        Returns whether that was done. Else the backend has no writer for such columns or such a layout, and no frame
-        was made: the rows of `to_arrow` are then written by pyarrow. An OSError means that the file cannot be written.
+        False means that the backend has no writer for such columns or such a layout, and no frame was made: the rows of
+        `to_arrow` are then written by pyarrow. Raises OSError where the file cannot be written.
         """
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         """Map each column of a user's frame to the type it is read as."""
 
     def encode(self, frame: Frame) -> Frame:
-        """Encode a user's frame, with the row positions as index; the user's is not modified.
-
-        Raises:
-            SchemaMismatch: a column has a type that no column here can have, or a name that is no string.
-        """
+        """Encode a user's frame, which is not modified, with row positions as index; `SchemaMismatch` if refused."""
 
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         """Decode a coded frame to plain strings, in separate memory that the user may write to.
@@ -268,10 +241,7 @@ class Backend(Protocol):
         """Return one column as arrays, sharing the frame's memory where possible."""
 
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
-        """Return many columns of one float type as one array; None for few or for any others.
-
-        Memory: shares where possible; else copies up to 8 MiB, and returns None for more.
-        """
+        """Return many columns of one float type as one array, shared, or up to 8 MiB; None for few or any others."""
 
     def stored(self, frame: Frame, name: str) -> RawColumn | None:
         """Return the storage of one numeric or boolean column, shared; None for any other."""
@@ -304,10 +274,7 @@ class Backend(Protocol):
         """Concatenate the rows of frames with a new index; dictionaries are united."""
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
-        """Join frames, duplicates included, in left order, then right order; null keys match nothing.
-
-        Right names collide into `name + suffix`; the left index goes with the rows.
-        """
+        """Join frames in left, then right order, with left index; null keys match none; right names get `suffix`."""
 
     # arrays -----------------------------------------------------------------------------------------------------------
     def to_device(self, array: Any) -> Array:
@@ -322,12 +289,10 @@ class Backend(Protocol):
     def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
         """Write rows of a block in one pass over equally long columns of numbers, or booleans without a mask.
 
-        Column j becomes word j, as int32 where `ids` is True and else as float32; the first `halves` columns
-        are stored as bfloat16, two in a word; the rest of a row is 0. The kernel computes a `DeferredColumn`. `words`
-        is n x W int32, W a multiple of 8, at an address that is a multiple of 32.
-
-        Returns whether that was done. Else there is no such pass here, or a value is missing, infinite, or one that a
-        step refuses: what is in `words` then means nothing. Memory: 136 bytes a column to the device, and a flag back.
+        Column j becomes word j of `words` (n x W int32, W a multiple of 8, at an address that is a multiple of 32): as
+        int32 where `ids` is True, else as float32; the first `halves` columns as bfloat16, two in a word; the rest of a
+        row is 0. The kernel computes a `DeferredColumn`. False means that there is no such pass here, or that a value
+        is missing, infinite, or one that a step refuses: what is in `words` then means nothing.
         """
 
     def trim(self) -> None:
@@ -336,18 +301,14 @@ class Backend(Protocol):
     def make_room(self, num_bytes: int) -> None:
         """Trim, before torch allocates a block of that size, and limit frames and arrays to the rest.
 
-        Training keeps its part. A memory resource of the user's gets no limit.
-
-        Raises:
-            OutOfDeviceMemory: the block does not fit together with what training needs.
+        Raises `OutOfDeviceMemory` if no space is left for training. A memory resource of the user's gets no limit.
         """
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        """Run k-means (Lloyd) over `block` (n x F, private to the call) from `centres` (k x F, on the host).
+        """Run Lloyd's k-means over `block` (n x F, private to the call) from and to centres on the host, k x F float64.
 
-        They end where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
-        The centres come back on the host, k x F float64. cuML on the GPU, scikit-learn on the CPU.
+        It ends where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
         """
 
     def pca(self, block: Array, n_components: int) -> PCAResult:

@@ -15,7 +15,7 @@ from gpupipe.errors import BadConfig
 if TYPE_CHECKING:
     from gpupipe.cluster.cluster import Cluster
 
-__all__ = ["Cluster", "Executor", "LocalThreads", "default_threads", "get_executor", "use_executor"]
+__all__ = ["Cluster"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,10 +27,7 @@ def default_threads() -> int:
 
 
 class LocalThreads:
-    """Executor on the threads of this process.
-
-    Reading, decoding and NumPy release the interpreter lock, so the next partition is prepared while one is consumed.
-    """
+    """Executor on the threads of this process: reading, decoding and NumPy release the interpreter lock."""
 
     in_process = True  # so functions may share its memory; a cluster's, and their items, are pickled
 

@@ -20,7 +20,7 @@ from html import escape
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import cloudpickle
 import dask
@@ -29,13 +29,10 @@ from distributed import Client, Future, LocalCluster, get_worker
 from distributed.comm import CommClosedError
 
 from gpupipe.backend import resolve
-from gpupipe.cluster import default_threads, use_executor
+from gpupipe.cluster import Item, Result, default_threads, use_executor
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
 from gpupipe.support.validation import check_bool, check_integer, check_number, is_number, is_one_of, refuse_argument
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 # Seconds between two checks that the scheduler and workers are alive, and of workers that wait for each other; the
 # grace period after one failed.
@@ -53,8 +50,7 @@ class Cluster:
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on
     how many workers there are. With GPUs there is one worker on each; this process uses a GPU only to train. What
-    travels between processes is in host memory and goes by TCP. The backend of a pipeline or a dataset left at
-    `"auto"` is the workers' own.
+    travels is in host memory and goes by TCP. A pipeline's or dataset's backend `"auto"` is the workers' own.
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
@@ -160,21 +156,15 @@ class Cluster:
     @property
     def num_workers(self) -> int:
         """The number of threads of all current workers."""
-        threads: dict[str, int] = self._wait_for(self._client.nthreads)
-        return sum(threads.values())
+        return int(sum(self._wait_for(self._client.nthreads).values()))
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
     ) -> Iterator[Result]:
         """Yield the results of `function` over `items`, in order; two items per worker are in flight.
 
-        An item is worked on again when its worker dies.
-
-        Raises:
-            ClusterLost: no scheduler, or no worker that takes work, within `timeout`.
-            BadConfig: the function cannot be sent to a worker.
-            Exception: what `function` raised, at the place of its item; later items are abandoned. Dask's
-                `KilledWorker` where the same item ended several workers.
+        An item is worked on again when its worker dies; Dask's `KilledWorker` says that it ended several. What
+        `function` raised comes at the place of its item, and later items are abandoned.
         """
         shared = self._broadcast(function)
         waiting: deque[Future] = deque()
@@ -190,14 +180,10 @@ class Cluster:
                 future.release()
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Run `function` on one item, on one worker; again on another one if that one dies. Raises as `map`.
-
-        Memory: the item and the result travel, through the scheduler.
-        """
+        """Run `function` on one item, on one worker; again on another one if that one dies."""
         future = self._submit_pickled(_run_pickled, _pickle_call((function, item)))
         try:
-            result: Result = self._wait_for(future.result)
-            return result
+            return self._wait_for(future.result)  # type: ignore[no-any-return]
         finally:
             future.release()
 
@@ -206,14 +192,10 @@ class Cluster:
 
         Raises:
             BackendMissing: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
-            ClusterLost: as `map`.
         """
         asked = settings().backend if backend == "auto" else backend
-        if asked not in self._backends:
-            self._backends[asked] = asked if asked == "cpu" else self._resolve_on_workers(asked)
-        return self._backends[asked]
-
-    def _resolve_on_workers(self, asked: str) -> str:
+        if asked == "cpu" or asked in self._backends:
+            return self._backends.get(asked, asked)
         self._wait_for(self._submit(abs, 0).result)  # somebody is there
         answers: dict[str, Any] = self._wait_for(partial(self._client.run, resolve, asked, on_error="return"))
         for address, answer in answers.items():
@@ -221,14 +203,11 @@ class Cluster:
                 answer.add_note(f"on worker {address}")
                 raise self._convert_error(answer)
         if len({*answers.values()}) > 1:
-            raise BackendMissing(
-                "Cluster",
-                "some workers can use a GPU, and others cannot",
-                got=answers,
-                expected="workers of one kind",
-                remedy="backend='cpu' for all of them, or a cluster of the workers with GPUs only",
-            )
-        return str(next(iter(answers.values())))
+            problem = "some workers can use a GPU, and others cannot"
+            remedy = "backend='cpu' for all of them, or a cluster of the workers with GPUs only"
+            raise BackendMissing("Cluster", problem, got=answers, expected="workers of one kind", remedy=remedy)
+        self._backends[asked] = str(next(iter(answers.values())))
+        return self._backends[asked]
 
     def list_workers(self) -> list[str]:
         """Return the sorted addresses of the current workers."""
@@ -237,9 +216,7 @@ class Cluster:
     def run_on_each(self, function: Callable[[Item], Result], items: Mapping[str, Item]) -> list[Result]:
         """Run `function` on exactly these workers at the same time, an item for each address.
 
-        Raises:
-            ClusterLost: one of the workers is gone; the functions on the others are given some seconds to notice.
-            Exception: what `function` raised on one of them; a `ClusterLost` only where none raised anything else.
+        Where one is gone, the others are given some seconds to notice; a `ClusterLost` is raised if nothing else was.
         """
         shared = self._broadcast(function)
         running = {
@@ -266,12 +243,7 @@ class Cluster:
                 future.release()
 
     def call_all(self, function: Callable[[Client], Result]) -> Result:
-        """Run a function, given the client, that makes all workers cooperate.
-
-        Raises:
-            ClusterLost: one of the workers is gone, for which the others would wait.
-            Exception: what the function raised.
-        """
+        """Run a function, given the client, that makes all workers cooperate; `ClusterLost` as soon as one is gone."""
         there, answer = set(self.list_workers()), _start_thread(function, self._client)
         while not wait([answer], _LOOK_EVERY).done:
             if gone := there - set(self.list_workers()):
@@ -283,12 +255,10 @@ class Cluster:
         shared = self._submit_pickled(pickle.loads, _pickle_call(function))
         failure = self._wait_for(shared.exception)
         if isinstance(failure, ImportError | AttributeError):
-            raise BadConfig(
-                "Cluster",
-                f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})",
-                expected="gpupipe and the program's own modules at the workers, in the versions that are here",
-                remedy="installing them there; client.upload_file(...) for a single module",
-            ) from failure
+            problem = f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})"
+            expected = "gpupipe and the program's own modules at the workers, in the versions that are here"
+            remedy = "installing them there; client.upload_file(...) for a single module"
+            raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from failure
         if failure is not None:
             raise self._convert_error(failure)
         # Or Dask would run all items where the function is, until other workers steal them.
@@ -296,10 +266,8 @@ class Cluster:
         return shared
 
     def _submit_pickled(self, function: Callable[[bytes], Any], packed: bytes) -> Future:
-        """Submit a function of pickled data, which the scheduler can make again on any worker, unlike scattered data.
-
-        It may be large, which Dask would warn of.
-        """
+        """Submit a function of pickled data, which the scheduler can make again on any worker, as no scattered data."""
+        # It may be large, which Dask would warn of.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self._submit(function, packed)
 
@@ -347,54 +315,34 @@ class Cluster:
 
 
 def _make_error(problem: str) -> ClusterLost:
-    return ClusterLost(
-        "cluster",
-        problem,
-        expected="a scheduler with at least one worker that takes work",
-        remedy="a look at their logs, a larger timeout= where workers come late; "
-        "then the same call again: parts that are written are not written twice",
-    )
+    expected = "a scheduler with at least one worker that takes work"
+    remedy = "a look at their logs, a larger timeout= where workers come late; "
+    remedy += "then the same call again: parts that are written are not written twice"
+    return ClusterLost("cluster", problem, expected=expected, remedy=remedy)
 
 
 def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
     """Check the arguments; `own` are the options of workers that are started here."""
-    workers, expected = own["n_workers"], "an integer in [1, inf), or None"
-    if isinstance(workers, str):
-        raise refuse_argument("Cluster", "n_workers", workers, expected, f"address={workers!r}")
-    check_integer("Cluster", "[1, inf)", None, n_workers=workers)
+    count = own["n_workers"]
+    if isinstance(count, str):
+        raise refuse_argument("Cluster", "n_workers", count, "an integer in [1, inf), or None", f"address={count!r}")
+    check_integer("Cluster", "[1, inf)", None, n_workers=count)
     check_bool("Cluster", None, gpu=own["gpu"])
     check_number("Cluster", "(0, inf]", timeout=timeout)
     named = [name for name, value in own.items() if value is not None]
     if address is not None and named:
-        raise BadConfig(
-            "Cluster",
-            f"{' and '.join(named)} cannot be had of workers that run already",
-            expected="address= without them",
-            remedy="them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB",
-        )
+        problem = f"{' and '.join(named)} cannot be had of workers that run already"
+        remedy = "them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB"
+        raise BadConfig("Cluster", problem, expected="address= without them", remedy=remedy)
     if not (address is None or isinstance(address, str | Client) or hasattr(address, "scheduler_address")):
-        raise BadConfig(
-            "Cluster",
-            "no address",
-            got=address,
-            expected="a scheduler's address, a Dask cluster or a Dask client",
-            remedy="address='tcp://host:8786'",
-        )
+        expected = "a scheduler's address, a Dask cluster or a Dask client"
+        raise BadConfig("Cluster", "no address", got=address, expected=expected, remedy="address='tcp://host:8786'")
     if getattr(address, "asynchronous", False):
-        raise BadConfig(
-            "Cluster",
-            "the Dask object is asynchronous",
-            expected="one that answers when it is asked",
-            remedy="asynchronous=False where it is made",
-        )
+        expected, remedy = "one that answers when it is asked", "asynchronous=False where it is made"
+        raise BadConfig("Cluster", "the Dask object is asynchronous", expected=expected, remedy=remedy)
     if own["device_memory"] is not None and not own["gpu"]:
-        raise BadConfig(
-            "Cluster",
-            "device_memory without GPUs",
-            got=own["device_memory"],
-            expected="workers with a GPU each",
-            remedy="gpu=True, or memory_limit= for the host's memory",
-        )
+        problem, remedy = "device_memory without GPUs", "gpu=True, or memory_limit= for the host's memory"
+        raise BadConfig("Cluster", problem, got=own["device_memory"], expected="workers with a GPU each", remedy=remedy)
     for name, least in (("memory_limit", 0), ("device_memory", 1)):  # for the host's memory Dask accepts a fraction
         value = own.get(name)
         try:
@@ -429,12 +377,9 @@ def _check_main_guard() -> None:
     guards = [node for node, names in tests.items() if "__name__" in names]
     # Without a frame of the main file, as in another thread, any guard will do.
     if not any(frame is None or node.lineno <= frame.f_lineno <= (node.end_lineno or 0) for node in guards):
-        raise BadConfig(
-            "Cluster",
-            f"it is started outside a guard in {path}, which every worker process imports",
-            expected="what starts a cluster behind the guard",
-            remedy='if __name__ == "__main__": main()',
-        )
+        problem = f"it is started outside a guard in {path}, which every worker process imports"
+        remedy = 'if __name__ == "__main__": main()'
+        raise BadConfig("Cluster", problem, expected="what starts a cluster behind the guard", remedy=remedy)
 
 
 @contextmanager
@@ -442,14 +387,8 @@ def local_workers(
     n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: int | None, timeout: float
 ) -> Iterator[Any]:
     """Start worker processes with a scheduler in this one; they stop at the end, or when this process ends."""
-    options = {
-        "n_workers": n_workers,
-        "threads_per_worker": 1,
-        "memory_limit": memory_limit,
-        "dashboard_address": ":0",
-        "silence_logs": logging.CRITICAL,  # what fails is raised here
-        "death_timeout": timeout,
-    }
+    options = {"n_workers": n_workers, "threads_per_worker": 1, "memory_limit": memory_limit, "death_timeout": timeout}
+    options |= {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # what fails is raised here
     # Without a GPU they work on the CPU, unless the GPU backend is asked for by name.
     ours = {"GPUPIPE_BACKEND": None if gpu else "cpu", "GPUPIPE_DEVICE_MEMORY": device_memory}
     environment = {
@@ -461,7 +400,7 @@ def local_workers(
     forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
     with _keep_environment([_FOR_RAPIDS]), forever:  # a worker that is started again needs it too
         with _keep_environment(_FOR_WORKERS), dask.config.set(environment):
-            started = _start_dask_cuda(options) if gpu else _start_dask(options)
+            started = _start(options, gpu=gpu)
         try:
             yield started
         finally:
@@ -479,43 +418,35 @@ def connect(address: Any, timeout: float) -> Iterator[Client]:
         # Not the default: Dask collections elsewhere in the program are none of this cluster's business.
         client = Client(address, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, ValueError) as cause:
-        raise ClusterLost(
-            f"Cluster(address={address!r})",
-            f"no scheduler answers ({cause})",
-            expected="a running Dask scheduler",
-            remedy="dask scheduler; dask worker tcp://host:8786",
-        ) from cause
+        problem = f"no scheduler answers ({cause})"
+        expected = "a running Dask scheduler"
+        remedy = "dask scheduler; dask worker tcp://host:8786"
+        raise ClusterLost(f"Cluster(address={address!r})", problem, expected=expected, remedy=remedy) from cause
     try:
         yield client
     finally:
         _close(client, timeout)
 
 
-def _start_dask(options: dict[str, Any]) -> Any:
+def _start(options: dict[str, Any], *, gpu: bool) -> Any:
+    if gpu:
+        try:
+            # No memory resource of Dask-CUDA's: nobody could give back what its pool keeps, so each worker's backend
+            # makes its own. Results that wait are on the host, and small: nothing to spill.
+            start = importlib.import_module("dask_cuda").LocalCUDACluster
+            return start(**options, device_memory_limit=None, enable_cudf_spill=False)
+        except Exception as cause:
+            problem = f"Dask-CUDA does not start ({type(cause).__name__}: {cause})"
+            expected = "the CUDA extra, and a GPU that is visible"
+            remedy = "pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs"
+            raise BackendMissing("Cluster(gpu=True)", problem, expected=expected, remedy=remedy) from cause
     try:
         return LocalCluster(**options | {"n_workers": options["n_workers"] or default_threads()})
     except (OSError, RuntimeError) as cause:
-        raise ClusterLost(
-            "Cluster",
-            f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")"),
-            expected=f"worker processes within {options['death_timeout']:g} s",
-            remedy="a look at what this program does when it is imported; a larger timeout= on a slow machine",
-        ) from cause
-
-
-def _start_dask_cuda(options: dict[str, Any]) -> Any:
-    try:
-        # No memory resource of Dask-CUDA's: nobody could give back what its pool keeps, so each worker's backend makes
-        # its own. Results that wait are on the host, and small: nothing to spill.
-        start = importlib.import_module("dask_cuda").LocalCUDACluster
-        return start(**options, device_memory_limit=None, enable_cudf_spill=False)
-    except Exception as cause:
-        raise BackendMissing(
-            "Cluster(gpu=True)",
-            f"Dask-CUDA does not start ({type(cause).__name__}: {cause})",
-            expected="the CUDA extra, and a GPU that is visible",
-            remedy="pip install '.[cuda13]'; gpupipe doctor tells more; gpu=False for workers without GPUs",
-        ) from cause
+        problem = f"the workers did not come up ({type(cause).__name__}: {cause})".replace(": )", ")")
+        expected = f"worker processes within {options['death_timeout']:g} s"
+        remedy = "a look at what this program does when it is imported; a larger timeout= on a slow machine"
+        raise ClusterLost("Cluster", problem, expected=expected, remedy=remedy) from cause
 
 
 def _close(opened: Any, timeout: float) -> None:
@@ -532,11 +463,9 @@ def _keep_environment(names: Sequence[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _start_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:
@@ -557,12 +486,10 @@ def _pickle_call(value: Any) -> bytes:
     try:
         return bytes(cloudpickle.dumps(value))
     except Exception as cause:
-        raise BadConfig(
-            "Cluster",
-            f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})",
-            expected="functions and tables that can be pickled",
-            remedy="a function that opens files and takes locks when it is called, and holds none",
-        ) from cause
+        problem = f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})"
+        expected = "functions and tables that can be pickled"
+        remedy = "a function that opens files and takes locks when it is called, and holds none"
+        raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from cause
 
 
 def _run_pickled(packed: bytes) -> Any:

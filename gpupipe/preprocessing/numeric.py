@@ -9,8 +9,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, Matrix, float_kernels
+from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.columns import floats
+from gpupipe.backend.float_kernels import (
+    compute_moments,
+    compute_moments_each,
+    fill_into,
+    find_bounds,
+    scale_each,
+    scale_into,
+)
 from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
@@ -71,12 +79,12 @@ def tabulate(
     are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
     """
     xp = backend.xp
-    if isinstance(columns, Matrix) and function in (float_kernels.find_bounds, float_kernels.compute_moments):
+    if isinstance(columns, Matrix) and function in (find_bounds, compute_moments):
         around = np.zeros(len(columns)) if centres is None else np.array(centres)
         tables = [np.zeros((0, width))]
         for rows, places in _matrix_pieces(columns, backend):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            tables.append(float_kernels.compute_moments_each(block, around[places])[:, :width])
+            tables.append(compute_moments_each(block, around[places])[:, :width])
         return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -91,7 +99,7 @@ def tabulate(
 
 def _matrix_pieces(columns: Matrix, backend: Backend) -> Iterator[tuple[slice, Any]]:
     """Yield blocks of rows, and pieces of the columns that a compiled loop processes in one call."""
-    for rows in row_blocks(columns.num_rows, backend, looped=True):
+    for rows in row_blocks(columns.data.shape[1], backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
             yield rows, places
 
@@ -100,7 +108,7 @@ def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> 
     """Return the columns with missing values replaced by C float64; refuses infinities."""
     out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
     for rows, places in _matrix_pieces(columns, backend):
-        infinite |= float_kernels.fill_each(out[places, rows], columns.data[places, rows], instead[places])
+        infinite |= fill_into(out[places, rows], columns.data[places, rows], instead[places], np)
     if infinite:
         refuse(columns, backend, where)
     return Matrix(columns.names, out)
@@ -132,15 +140,13 @@ def scale_columns(
         first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
         for rows, places in _matrix_pieces(columns, backend):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            infinite |= float_kernels.scale_each(data[places, rows], block, first[places], second[places], by)
+            infinite |= scale_each(data[places, rows], block, first[places], second[places], by)
         if infinite:
             refuse(columns, backend, where, too_large="a result does not fit float32")
         return Matrix(columns.names, data)
 
     def write(name: str, out: Array, block: Array) -> Array:
-        return float_kernels.scale_into(
-            out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp
-        )
+        return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
 
     return _write_columns(columns, write, backend, where, "float32", looped=True)
 

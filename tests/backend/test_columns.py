@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from gpupipe.backend import Column, Matrix, frame_remedy, infer_backend, is_frame
+from gpupipe.backend import Column, Matrix, frame_remedy, is_frame
 from gpupipe.backend.arrow import open_stream, parquet_path, plain_table, read_stream, with_distinct_values
 from gpupipe.backend.arrow_types import arrow_type, get_file_type, holds_fields, is_list, parse_type, read_as
 from gpupipe.backend.columns import (
@@ -113,4 +113,3 @@ def test_what_is_no_frame_has_a_remedy() -> None:
 
 def test_a_frame_is_known_by_its_class() -> None:
     assert [is_frame(given) for given in (pd.DataFrame(), pd.Series([1]), pd.DataFrame)] == [True, False, False]
-    assert infer_backend(pd.DataFrame({"distance": [2475]})).name == "cpu"

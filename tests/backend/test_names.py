@@ -49,7 +49,7 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
     "concat": lambda b, frame: b.concat([frame, b.filter(frame, b.to_device(np.zeros(3, dtype=bool)))]),
 }
 COVERED = {"to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}  # by the others
-ELSEWHERE = {"classify", "read_parquet", "read_parquet_files", "read_orc", "write_parquet", "merge"}
+ELSEWHERE = {"classify", "read_parquet", "read_orc", "write_parquet", "merge"}
 WITHOUT_NAMES = {
     "positions",
     "to_device",
@@ -78,7 +78,7 @@ def test_a_verb_takes_any_name(backend: Backend, verb: str) -> None:
 
 def test_parquet_has_any_name(backend: Backend, tmp_path: Path) -> None:
     pq.write_table(TABLE, tmp_path / "t.parquet")
-    found = backend.to_arrow(backend.read_parquet(str(tmp_path / "t.parquet"), [0], FIELDS))
+    found = backend.to_arrow(backend.read_parquet([str(tmp_path / "t.parquet")], [[0]], FIELDS))
     assert found.to_pylist() == TABLE.to_pylist()
 
 

@@ -43,8 +43,8 @@ def test_parquet_row_groups(rehearsed_backend: Backend, tmp_path: Any) -> None:
     pq.write_table(table, path, row_group_size=2)
     fields = [Field("price", "float32"), Field("città", "string"), Field("byte", "int64"), Field("open", "bool")]
     for groups in ([1, 2], [0], []):
-        found = rehearsed_backend.to_arrow(rehearsed_backend.read_parquet(path, groups, fields))
-        same(found, CPU.to_arrow(CPU.read_parquet(path, groups, fields)))
+        found = rehearsed_backend.to_arrow(rehearsed_backend.read_parquet([path], [groups], fields))
+        same(found, CPU.to_arrow(CPU.read_parquet([path], [groups], fields)))
 
 
 @pytest.mark.parametrize("index", ["range", "named", "without a name"])
@@ -56,18 +56,18 @@ def test_parquet_whose_index_was_written_by_pandas(rehearsed_backend: Backend, t
     if index == "without a name":
         frame.index.name, name = None, "__index_level_0__"
     frame.to_parquet(tmp_path / "x", row_group_size=2)
-    coded = rehearsed_backend.read_parquet(tmp_path / "x", [1], [Field("x", "float64"), Field(name, "int64")])
+    coded = rehearsed_backend.read_parquet([tmp_path / "x"], [[1]], [Field("x", "float64"), Field(name, "int64")])
     assert rehearsed_backend.to_arrow(coded).to_pydict() == {"x": [3.0], name: [7]}
     assert host(rehearsed_backend.positions(coded)).tolist() == [0]
     assert rehearsed_backend.to_arrow(
-        rehearsed_backend.read_parquet(tmp_path / "x", [1], [Field("x", "float64")])
+        rehearsed_backend.read_parquet([tmp_path / "x"], [[1]], [Field("x", "float64")])
     ).to_pydict() == {"x": [3.0]}
 
 
 def test_a_column_that_is_not_in_the_file_is_no_silence(rehearsed_backend: Backend, tmp_path: Any) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "x.parquet")
     with pytest.raises(OSError, match="non-existent column"):
-        rehearsed_backend.read_parquet(tmp_path / "x.parquet", [0], [Field("y", "int64")])
+        rehearsed_backend.read_parquet([tmp_path / "x.parquet"], [[0]], [Field("y", "int64")])
 
 
 def test_damaged_bytes_are_a_fault_of_the_file(rehearsed_backend: Backend, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_fault_of_the_device_is_none_of_the_file(tmp_path: Path, cause: Except
     modules = standins()
     modules["cudf"] = SimpleNamespace(**vars(modules["cudf"]) | {"read_parquet": throwing(cause)})
     with pytest.raises(raised) as caught:
-        rehearsed_module(modules).GpuBackend().read_parquet(tmp_path / "x.parquet", [0], [Field("x", "int64")])
+        rehearsed_module(modules).GpuBackend().read_parquet([tmp_path / "x.parquet"], [[0]], [Field("x", "int64")])
     assert not issubclass(raised, RuntimeError) or caught.value is cause
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe.backend import infer_backend
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import cast_column
 from gpupipe.backend.protocol import Backend, Column
 from gpupipe.errors import GpupipeError, SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
@@ -258,7 +258,7 @@ def test_names_that_are_also_arguments(rehearsed_backend: Backend, tmp_path: Any
         gpu.rename(gpu.rename(frame, away), {new: name for name, new in away.items()}),
         gpu.encode(gpu.decode(frame)),
         gpu.concat([frame, gpu.take(frame, gpu.xp.arange(0))]),
-        gpu.read_parquet(str(tmp_path / "t.parquet"), [0], fields),
+        gpu.read_parquet([str(tmp_path / "t.parquet")], [[0]], fields),
     ):
         same(gpu.to_arrow(made), table)
     oracle = CPU.from_arrow(table, fields)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import cast_column
 from gpupipe.backend.dictionaries import find_positions, strings, unite_dictionaries
 from gpupipe.backend.expressions.dates import date_part, local_time
 from gpupipe.backend.protocol import Array, Backend, Column

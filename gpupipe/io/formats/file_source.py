@@ -20,7 +20,7 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import conform, plain_table
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
-from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import cast_column
 from gpupipe.cluster import LocalThreads
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import (
@@ -425,7 +425,7 @@ def read_frame_from_files(
         paths.append(file.stored.path)
         row_groups.append(groups)
     try:
-        frame = backend.read_parquet_files(paths, row_groups, fields)
+        frame = backend.read_parquet(paths, row_groups, fields)
     except OSError:  # one by one they tell which of them it is
         return None
     for file, spans in files:

@@ -62,7 +62,7 @@ class ParquetFile(TableFile):
         if not self._is_own(fields):
             return super().read(groups, fields, backend)
         with self._open(groups, [item.name for item in fields], with_footer=backend.name == "gpu") as source:
-            return backend.read_parquet(source, groups, fields, self.metadata)
+            return backend.read_parquet([source], [groups], fields, self.metadata)
 
     def _is_own(self, fields: Sequence[Field]) -> bool:
         return all(self.dtype(item.name) == item.dtype for item in fields)

@@ -264,7 +264,7 @@ def _rows(file: SpillFile, spans: Sequence[RowRange], fields: Sequence[Field], b
         if is_remote(file.path):
             frame = open_footer(Input(file.path)).read(groups, fields, backend)
         else:
-            frame = backend.read_parquet(file.path, groups, fields)
+            frame = backend.read_parquet([file.path], [groups], fields)
     except (OSError, pa.ArrowException) as cause:
         raise make_lost_file_error(file.path, cause) from cause
     group_rows, first_rows, xp = file.group_rows, file.first_rows, backend.xp

@@ -25,7 +25,7 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import parquet_path
 from gpupipe.backend.arrow_types import get_file_type, is_list
 from gpupipe.backend.device.host_memory import is_out_of_memory
-from gpupipe.backend.hashing import shuffle_bits
+from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster import default_threads, get_executor
 from gpupipe.config import settings
@@ -389,7 +389,7 @@ def _read_table(backend_name: str, options: ParquetOptions, part: Table) -> pa.T
     for attach in attached:
         table = attach.to_table(table, ids)
     if options.shuffle == "partition":
-        table = table.take(pa.array(backend.xp.argsort(shuffle_bits(options.seed, ids), kind="stable")))
+        table = table.take(pa.array(backend.xp.argsort(splitmix64(shuffle_seed(options.seed), ids), kind="stable")))
     return table
 
 
@@ -399,7 +399,7 @@ def _read_frame(backend_name: str, options: ParquetOptions, part: Table) -> Fram
     frame = part.read(partition, None, backend)
     if options.shuffle == "partition":
         ids = partition.row_ids(backend.xp)[backend.positions(frame)]
-        frame = backend.take(frame, backend.xp.argsort(shuffle_bits(options.seed, ids), kind="stable"))
+        frame = backend.take(frame, backend.xp.argsort(splitmix64(shuffle_seed(options.seed), ids), kind="stable"))
     return frame
 
 

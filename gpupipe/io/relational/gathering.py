@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import parquet_path
+from gpupipe.backend.arrow import parquet_path, polars_from_arrow
 from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.device.host_memory import free_host_memory
-from gpupipe.backend.polars_plans import polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.spill import GROUP_BYTES, SpillFile, SpillSource, TempParquet, make_subset_error

@@ -23,7 +23,7 @@ from cudf_polars.utils.config import MemoryResourceConfig
 from distributed import Client
 
 from gpupipe.backend import select
-from gpupipe.backend.polars_plans import arrow_from_polars
+from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.cluster.cluster import Cluster
 from gpupipe.config import settings

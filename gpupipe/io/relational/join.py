@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
-from gpupipe.backend.polars_plans import arrow_from_polars
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table, identify_job, map_frames

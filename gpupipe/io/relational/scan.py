@@ -16,9 +16,9 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
+from gpupipe.backend.arrow import host_table
 from gpupipe.backend.arrow_types import get_file_type
 from gpupipe.backend.hashing import mix_seed
-from gpupipe.backend.polars_plans import host_table
 from gpupipe.cluster import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import parse
