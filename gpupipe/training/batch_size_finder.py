@@ -94,13 +94,9 @@ def tune_batch_size(
         )
     most = min(largest or loader.num_rows, loader.num_rows)
     if not 1 <= smallest <= most:
-        raise BadConfig(
-            "tune_batch_size",
-            "no batch size to try",
-            got=f"from {smallest} to {most}",
-            expected=f"1 <= smallest <= largest, and no more than the {loader.num_rows} rows there are",
-            remedy="smallest=256",
-        )
+        got = f"from {smallest} to {most}"
+        expected = f"1 <= smallest <= largest, and no more than the {loader.num_rows} rows there are"
+        raise BadConfig("tune_batch_size", "no batch size to try", got=got, expected=expected, remedy="smallest=256")
     model, device = trainer.model, choose_device(trainer.device, loader)
     weights, training = {name: value.clone() for name, value in model.state_dict().items()}, model.training
     found: dict[int, float] = {}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 import torch
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from tqdm import tqdm
 
 from gpupipe.support.files import writing
@@ -155,19 +155,11 @@ class Profiling(Callback):
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
-        first = WARMING + (SKIPPED if left > SKIPPED + WARMING + TRACED else 0)
-        last = first + TRACED - 1
-
-        def choose_action(step: int) -> ProfilerAction:
-            if first - WARMING <= step < first:
-                return ProfilerAction.WARMUP
-            if first <= step < last:
-                return ProfilerAction.RECORD
-            return ProfilerAction.RECORD_AND_SAVE if step == last else ProfilerAction.NONE
-
+        skipped = SKIPPED if left > SKIPPED + WARMING + TRACED else 0
+        plan = schedule(wait=skipped, warmup=WARMING, active=TRACED, repeat=1)
         on_gpu = run.device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        self._profile = profile(activities=activities, schedule=choose_action, on_trace_ready=self._export)
+        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=self._export)
         run.range = run.update.range = _record_nvtx_range if on_gpu else record_function
         self._profile.start()
 

@@ -68,13 +68,10 @@ class History:
             BadData: it is not defined for the data it was computed on.
         """
         if self.monitor not in self.rows[-1]:
-            raise BadData(
-                f"the monitored figure {self.monitor!r}",
-                "it is not defined for the validation data",
-                got=list(self.rows[-1]),
-                expected="validation rows, of more than one class for AUC",
-                remedy="EarlyStopping(monitor='train_loss')",
-            )
+            where, got = f"the monitored figure {self.monitor!r}", list(self.rows[-1])
+            problem = "it is not defined for the validation data"
+            expected = "validation rows, of more than one class for AUC"
+            raise BadData(where, problem, got=got, expected=expected, remedy="EarlyStopping(monitor='train_loss')")
         return self.rows[-1][self.monitor]
 
     @property

@@ -123,12 +123,9 @@ class TensorBoardLogger(Callback):
             # torch.utils.tensorboard imports TensorBoard, which is optional.
             self._module = importlib.import_module("torch.utils.tensorboard")
         except ImportError as cause:
-            raise BackendMissing(
-                "TensorBoardLogger",
-                "TensorBoard is not installed",
-                expected="the package tensorboard",
-                remedy="pip install tensorboard",
-            ) from cause
+            where, problem = "TensorBoardLogger", "TensorBoard is not installed"
+            expected = "the package tensorboard"
+            raise BackendMissing(where, problem, expected=expected, remedy="pip install tensorboard") from cause
 
     def on_fit_start(self, run: TrainState) -> None:
         """Open a file; what an earlier run logged after the checkpoint is hidden."""

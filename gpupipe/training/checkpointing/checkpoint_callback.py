@@ -76,13 +76,10 @@ class CheckpointCallback(Callback):
     def _make_folder(self) -> None:
         there = list_checkpoints(self._folder)
         if there and not self._resumed:
-            raise BadConfig(
-                "Trainer(checkpoints=)",
-                "the folder holds checkpoints of another run",
-                got=str(there[-1].path),
-                expected="a folder of its own for each run, or a fit that goes on from there",
-                remedy="fit(..., resume='latest'), or another folder",
-            )
+            problem = "the folder holds checkpoints of another run"
+            expected = "a folder of its own for each run, or a fit that goes on from there"
+            remedy = "fit(..., resume='latest'), or another folder"
+            raise BadConfig("Trainer(checkpoints=)", problem, got=str(there[-1].path), expected=expected, remedy=remedy)
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
@@ -179,12 +176,9 @@ def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None)
         SchemaMismatch: it is of another model, optimiser or data.
     """
     if wanted == "latest" and checkpoints is None:
-        raise BadConfig(
-            "Trainer.fit(resume='latest')",
-            "the trainer has no folder of checkpoints",
-            expected="a folder to read from",
-            remedy="Trainer(..., checkpoints='runs/flights'), or a checkpoint's path",
-        )
+        problem = "the trainer has no folder of checkpoints"
+        remedy = "Trainer(..., checkpoints='runs/flights'), or a checkpoint's path"
+        raise BadConfig("Trainer.fit(resume='latest')", problem, expected="a folder to read from", remedy=remedy)
     place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
 
     def find_checkpoint() -> tuple[str, dict[str, Any], dict[str, Any]] | None:

@@ -96,13 +96,10 @@ def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
             return [split(value) for value in node]
         if node is None or isinstance(node, str | bool | int | float):
             return node
-        raise BadConfig(
-            "checkpoint",
-            "the state of the loader or optimiser holds something that cannot be written without pickle",
-            got=type(node).__name__,
-            expected="tensors, numbers, strings, None, and lists, tuples and mappings of them",
-            remedy="a loader without state_dict, whose batches are passed over when a fit goes on",
-        )
+        problem = "the state of the loader or optimiser holds something that cannot be written without pickle"
+        expected = "tensors, numbers, strings, None, and lists, tuples and mappings of them"
+        remedy = "a loader without state_dict, whose batches are passed over when a fit goes on"
+        raise BadConfig("checkpoint", problem, got=type(node).__name__, expected=expected, remedy=remedy)
 
     return split(tree), tensors
 
@@ -227,9 +224,6 @@ def _digest(content: bytes) -> str:
 
 
 def _refuse_damaged(path: Path, problem: str) -> ArtifactError:
-    return ArtifactError(
-        str(path),
-        f"it is no whole checkpoint ({problem})",
-        expected=f"a folder with {STATE} and {TENSORS} as a fit wrote them",
-        remedy="resume='latest', which takes the last whole one; where none is, another folder for Checkpoints",
-    )
+    expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
+    remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
+    return ArtifactError(str(path), f"it is no whole checkpoint ({problem})", expected=expected, remedy=remedy)

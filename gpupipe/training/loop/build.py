@@ -166,13 +166,9 @@ def check_batches(where: str, **given: object) -> None:
         rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
         if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
             data = name if rows and name != "loader" else "data"
-            raise BadConfig(
-                f"{where}({name}=)",
-                "not batches",
-                got=type(loader),
-                expected="a loader: gp.Pipeline's, a DataLoader, or a list of batches",
-                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))",
-            )
+            expected = "a loader: gp.Pipeline's, a DataLoader, or a list of batches"
+            remedy = f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))"
+            raise BadConfig(f"{where}({name}=)", "not batches", got=type(loader), expected=expected, remedy=remedy)
 
 
 def get_schema(loader: object) -> Schema | None:
@@ -204,13 +200,10 @@ def _check_takes_batches(model: nn.Module) -> None:
     while isinstance(first, nn.Sequential) and len(first):
         first = first[0]
     if type(first).__module__.startswith("torch.nn.modules"):
-        raise BadConfig(
-            "Trainer(model=)",
-            "its first layer takes a tensor, and the loader gives Batches",
-            got=type(first),
-            expected="a module whose forward takes a gpupipe.Batch",
-            remedy="a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)",
-        )
+        problem = "its first layer takes a tensor, and the loader gives Batches"
+        expected = "a module whose forward takes a gpupipe.Batch"
+        remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
+        raise BadConfig("Trainer(model=)", problem, got=type(first), expected=expected, remedy=remedy)
 
 
 def make_history(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated: bool) -> History:
@@ -261,13 +254,10 @@ def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> It
         patterns = as_list(blocks or [])
         chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
-        raise BadConfig(
-            "Trainer(activation_checkpointing=)",
-            "the model has no such blocks",
-            got=blocks,
-            expected="members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}",
-            remedy="activation_checkpointing=False, or activation_checkpointing=['layers.*']",
-        )
+        where = "Trainer(activation_checkpointing=)"
+        expected = "members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}"
+        remedy = "activation_checkpointing=False, or activation_checkpointing=['layers.*']"
+        raise BadConfig(where, "the model has no such blocks", got=blocks, expected=expected, remedy=remedy)
     for module in chosen:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
     try:

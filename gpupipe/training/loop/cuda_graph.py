@@ -45,13 +45,9 @@ def explain_no_capture(
     else:
         reason = explain_not_resident(loader, device)
     if reason is not None and wanted is True:
-        raise BadConfig(
-            "Trainer(cuda_graph=True)",
-            f"the step cannot be captured: {reason}",
-            got=type(loader).__name__,
-            expected="a Loader of one process over a table on the GPU",
-            remedy="cuda_graph='auto'",
-        )
+        where, problem = "Trainer(cuda_graph=True)", f"the step cannot be captured: {reason}"
+        expected = "a Loader of one process over a table on the GPU"
+        raise BadConfig(where, problem, got=type(loader).__name__, expected=expected, remedy="cuda_graph='auto'")
     return reason
 
 

@@ -118,18 +118,6 @@ def _compute_log_loss(output: Tensor, target: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
 
 
-def _compute_brier(output: Tensor, target: Tensor) -> Tensor:
-    return (output.sigmoid() - target) ** 2
-
-
-def _compute_absolute_error(output: Tensor, target: Tensor) -> Tensor:
-    return (output.double() - target).abs()
-
-
-def _compute_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    return (output.double() - target) ** 2
-
-
 class _R2(_Sums):
     """R2 score: 1 - (squared error) / (squared distance of the target from its mean); None for a constant target."""
 
@@ -190,22 +178,6 @@ class _OfClasses(_Sums):
         seen = [one for one in sums[two and not self._of_both :] if two or one[1] or one[2]]
         known = [value for one in seen if (value := self._of_class(*one)) is not None]
         return sum(known) / len(known)
-
-
-def _compute_precision(hits: float, _rows: float, taken: float) -> float:
-    return hits / taken if taken else 0.0  # as scikit-learn has it
-
-
-def _compute_recall(hits: float, rows: float, _taken: float) -> float:
-    return hits / rows if rows else 0.0
-
-
-def _compute_f1(hits: float, rows: float, taken: float) -> float:
-    return 2 * hits / (rows + taken) if rows + taken else 0.0
-
-
-def _compute_recall_if_seen(hits: float, rows: float, _taken: float) -> float | None:
-    return hits / rows if rows else None
 
 
 class _Ranking:
@@ -275,14 +247,16 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "auc": partial(_Ranking, "auc", _count_ordered_pairs),
     "average_precision": partial(_Ranking, "average_precision", _sum_precisions),
     "accuracy": partial(_Mean, "accuracy", _is_right, higher_is_better=True, classes=True),
-    "balanced_accuracy": partial(_OfClasses, "balanced_accuracy", _compute_recall_if_seen, of_both=True),
-    "f1": partial(_OfClasses, "f1", _compute_f1),
-    "precision": partial(_OfClasses, "precision", _compute_precision),
-    "recall": partial(_OfClasses, "recall", _compute_recall),
+    "balanced_accuracy": partial(
+        _OfClasses, "balanced_accuracy", lambda hits, rows, _: hits / rows if rows else None, of_both=True
+    ),
+    "f1": partial(_OfClasses, "f1", lambda hits, rows, taken: 2 * hits / (rows + taken) if rows + taken else 0.0),
+    "precision": partial(_OfClasses, "precision", lambda hits, _, taken: hits / taken if taken else 0.0),
+    "recall": partial(_OfClasses, "recall", lambda hits, rows, _: hits / rows if rows else 0.0),
     "log_loss": partial(_Mean, "log_loss", _compute_log_loss, classes=True),
-    "brier": partial(_Mean, "brier", _compute_brier),
-    "rmse": partial(_Mean, "rmse", _compute_squared_error, of_mean=math.sqrt),
-    "mae": partial(_Mean, "mae", _compute_absolute_error),
+    "brier": partial(_Mean, "brier", lambda output, target: (output.sigmoid() - target) ** 2),
+    "rmse": partial(_Mean, "rmse", lambda output, target: (output.double() - target) ** 2, of_mean=math.sqrt),
+    "mae": partial(_Mean, "mae", lambda output, target: (output.double() - target).abs()),
     "r2": _R2,
 }
 METRICS_OF_LOSS = {
@@ -314,13 +288,9 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
     for name in (metric.name for metric in metrics if isinstance(metric, _Sums | _Ranking)):
         if name in wrong:
             fit = ("rmse", "mae", "r2") if of_one else ("accuracy", "auc", "log_loss")
-            raise BadConfig(
-                "Trainer(metrics=)",
-                f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}",
-                got=name,
-                expected=f"some of {', '.join(map(repr, fit))}",
-                remedy=f"metrics={[*fit]!r}",
-            )
+            problem = f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}"
+            expected = f"some of {', '.join(map(repr, fit))}"
+            raise BadConfig("Trainer(metrics=)", problem, got=name, expected=expected, remedy=f"metrics={[*fit]!r}")
 
 
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:

@@ -94,12 +94,10 @@ class FailureStore:
         reports = [f"rank {rank} failed ({reason})" for rank, reason in failed.items()]
         if silent and not failed:
             reports.append(f"rank {', '.join(map(str, silent))} is gone or hangs")
-        return ClusterLost(
-            f"Trainer.fit, rank {self.rank} of {self.size}",
-            f"it cannot go on alone: {'; '.join(reports) or str(cause).partition(chr(10))[0]}",
-            expected="all ranks at work until the end",
-            remedy="read that rank's own output; then fit(..., resume='latest') where there are checkpoints",
-        )
+        where = f"Trainer.fit, rank {self.rank} of {self.size}"
+        problem = f"it cannot go on alone: {'; '.join(reports) or str(cause).partition(chr(10))[0]}"
+        remedy = "read that rank's own output; then fit(..., resume='latest') where there are checkpoints"
+        return ClusterLost(where, problem, expected="all ranks at work until the end", remedy=remedy)
 
     def wait_for_readers(self) -> None:
         """Keep the store on rank 0 until the ranks that live have read it or failed, or for some seconds."""
@@ -315,22 +313,15 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
 
 def _check_deal(ranks: RankGroup, loader: Any, dealt: int) -> None:
     if dealt != ranks.size:
-        raise BadConfig(
-            "Trainer.fit",
-            "the train loader deals its rows to other ranks than there are",
-            got=dealt,
-            expected=f"{ranks.size}, as in torch.distributed's group",
-            remedy="pipeline.loader(...) without rank and world_size",
-        )
+        problem = "the train loader deals its rows to other ranks than there are"
+        expected = f"{ranks.size}, as in torch.distributed's group"
+        remedy = "pipeline.loader(...) without rank and world_size"
+        raise BadConfig("Trainer.fit", problem, got=dealt, expected=expected, remedy=remedy)
     steps = ranks.gather(len(loader))
     if len(set(steps)) > 1:
-        raise BadConfig(
-            "Trainer.fit",
-            "ranks have different numbers of batches, and would wait for each other",
-            got=steps,
-            expected="as many on each",
-            remedy="pipeline.loader(..., sharded=True), which pads what is short with rows of weight 0",
-        )
+        problem = "ranks have different numbers of batches, and would wait for each other"
+        remedy = "pipeline.loader(..., sharded=True), which pads what is short with rows of weight 0"
+        raise BadConfig("Trainer.fit", problem, got=steps, expected="as many on each", remedy=remedy)
 
 
 def choose_host(hosts: Sequence[str]) -> str:

@@ -224,13 +224,10 @@ class Update:
                 if value is None:
                     continue
                 if not isinstance(value, Tensor):
-                    raise BadConfig(
-                        "Trainer(optimizer=)",
-                        f"its state {name!r} is no tensor and cannot be saved",
-                        got=type(self.optimizer).__name__,
-                        expected="an optimiser whose state is tensors, as torch's are",
-                        remedy="optimizer='adamw'",
-                    )
+                    where, got = "Trainer(optimizer=)", type(self.optimizer).__name__
+                    problem = f"its state {name!r} is no tensor and cannot be saved"
+                    expected = "an optimiser whose state is tensors, as torch's are"
+                    raise BadConfig(where, problem, got=got, expected=expected, remedy="optimizer='adamw'")
                 state[f"optimizer.{index}.{name}"] = value
         for part, owner in self._owners.items():
             state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}

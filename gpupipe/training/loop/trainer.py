@@ -204,13 +204,11 @@ class Trainer(build.TrainerSettings):
         for batch in run.batches():
             run.step_in_epoch += 1
             if run.step_in_epoch > run.steps_per_epoch:
-                raise BadConfig(
-                    "Trainer.fit",
-                    "the train loader gives more batches than its len()",
-                    got=f"more than {run.steps_per_epoch}",
-                    expected="len(loader) batches each epoch, which the schedule is made for",
-                    remedy="a loader whose __len__ counts the batches of one epoch, not rows",
-                )
+                problem = "the train loader gives more batches than its len()"
+                got = f"more than {run.steps_per_epoch}"
+                expected = "len(loader) batches each epoch, which the schedule is made for"
+                remedy = "a loader whose __len__ counts the batches of one epoch, not rows"
+                raise BadConfig("Trainer.fit", problem, got=got, expected=expected, remedy=remedy)
             if size := num_rows(batch):
                 learner.learn(move(batch, run.device))
                 run.rows += size * run.ranks.size
@@ -267,13 +265,10 @@ class Trainer(build.TrainerSettings):
             for batch in move_batches(loader, device):
                 output = forward(batch)
                 if not isinstance(output, Tensor):
-                    raise BadData(
-                        "Trainer.predict",
-                        "the model's output is no tensor",
-                        got=type(output).__name__,
-                        expected="one tensor whose first dimension is the row",
-                        remedy="model(batch) yourself, batch by batch",
-                    )
+                    where, problem = "Trainer.predict", "the model's output is no tensor"
+                    expected = "one tensor whose first dimension is the row"
+                    remedy = "model(batch) yourself, batch by batch"
+                    raise BadData(where, problem, got=type(output).__name__, expected=expected, remedy=remedy)
                 outputs.append(full_precision(output).clone())  # an output may be a view of a batch that is used again
             if not outputs:
                 return torch.empty(0, device=device)

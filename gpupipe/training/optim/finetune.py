@@ -75,12 +75,9 @@ def load_weights(
     _check_model("load_weights", model)
     check_bool(load_weights, strict=strict)
     if not isinstance(weights, str | Path | Mapping):
-        got, expected, remedy = (
-            type(weights),
-            "tensors by name, or a file's path",
-            "load_weights(model, other.state_dict())",
+        raise refuse_argument(
+            "load_weights", "weights", type(weights), "tensors by name, or a file's path", "other.state_dict()"
         )
-        raise refuse_argument("load_weights", "weights", got, expected, remedy, problem="not weights")
     given = _read(weights) if isinstance(weights, str | Path) else weights
     given = {name.removeprefix(prefix): value for name, value in given.items()}
     own = model.state_dict()
@@ -89,21 +86,13 @@ def load_weights(
     shapes = {name: (tuple(own[name].shape), tuple(given[name].shape)) for name in both if name not in fitting}
     report = LoadReport(fitting, [n for n in own if n not in given], [n for n in given if n not in own], shapes)
     if strict and len(fitting) < len(own | given):
-        raise SchemaMismatch(
-            "load_weights",
-            "the weights are not those of the model",
-            got=str(report),
-            expected="the same names and shapes",
-            remedy="strict=False to load those that fit",
-        )
+        where, problem = "load_weights", "the weights are not those of the model"
+        remedy = "strict=False to load those that fit"
+        raise SchemaMismatch(where, problem, got=str(report), expected="the same names and shapes", remedy=remedy)
     if not fitting:
-        raise BadConfig(
-            "load_weights",
-            "not one weight fits the model",
-            got=list(given)[:3],
-            expected=f"names like {list(own)[:3]}",
-            remedy="prefix='module.' for what the given names begin with",
-        )
+        where, problem = "load_weights", "not one weight fits the model"
+        remedy = "prefix='module.' for what the given names begin with"
+        raise BadConfig(where, problem, got=list(given)[:3], expected=f"names like {list(own)[:3]}", remedy=remedy)
     with torch.no_grad():
         for name in fitting:
             own[name].copy_(given[name])
@@ -119,12 +108,9 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
             return load_file(file)
         found: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as cause:
-        raise BadFile(
-            str(path),
-            f"no weights can be read from it ({str(cause).splitlines()[0]})",
-            expected="a .safetensors file, one of torch.save that holds tensors alone, or a folder of gp.save",
-            remedy="torch.save(model.state_dict(), path)",
-        ) from cause
+        problem = f"no weights can be read from it ({str(cause).splitlines()[0]})"
+        expected = "a .safetensors file, one of torch.save that holds tensors alone, or a folder of gp.save"
+        raise BadFile(str(path), problem, expected=expected, remedy="torch.save(model.state_dict(), path)") from cause
     return found
 
 

@@ -35,13 +35,9 @@ def check_optimizer(choice: object) -> None:
     """Refuse an unknown name, an optimiser that is made already, and what is neither a name nor a function."""
     also = "a class of torch.optim, or a function of the parameters and the learning rate"
     if isinstance(choice, Optimizer):
-        raise BadConfig(
-            "Trainer(optimizer=)",
-            "an optimiser that is made already",
-            got=type(choice),
-            expected=f"a name, or {also}: each fit makes its own",
-            remedy=f"optimizer=torch.optim.{type(choice).__name__}",
-        )
+        where, expected = "Trainer(optimizer=)", f"a name, or {also}: each fit makes its own"
+        remedy = f"optimizer=torch.optim.{type(choice).__name__}"
+        raise BadConfig(where, "an optimiser that is made already", got=type(choice), expected=expected, remedy=remedy)
     if callable(choice) and not isinstance(choice, type):
         try:
             signature(choice).bind(None, None)
@@ -59,6 +55,7 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
     0-d, on the device, and the schedule writes to it: an optimiser with a rate of its own is refused.
     """
     check_optimizer(choice)
+    optimizer: Any
     if isinstance(choice, str):
         optimizer = OPTIMIZERS[choice](groups, lr)
     elif isinstance(choice, type):
@@ -69,13 +66,8 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
         optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
     remedy = "optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
     if not isinstance(optimizer, Optimizer):
-        raise BadConfig(
-            "Trainer(optimizer=)",
-            "the function gives no optimiser",
-            got=type(optimizer),
-            expected="a torch.optim.Optimizer",
-            remedy=remedy,
-        )
+        where, problem = "Trainer(optimizer=)", "the function gives no optimiser"
+        raise BadConfig(where, problem, got=type(optimizer), expected="a torch.optim.Optimizer", remedy=remedy)
     for group in optimizer.param_groups:
         if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
             problem = "the optimiser has a learning rate of its own"
@@ -109,13 +101,9 @@ def make_parameter_groups(
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
-        raise BadConfig(
-            "Trainer",
-            "the model has nothing to train",
-            got="no parameter with requires_grad",
-            expected="a module with trainable parameters",
-            remedy="model.requires_grad_(True)",
-        )
+        problem, got = "the model has nothing to train", "no parameter with requires_grad"
+        expected = "a module with trainable parameters"
+        raise BadConfig("Trainer", problem, got=got, expected=expected, remedy="model.requires_grad_(True)")
     patterns = groups or {}
     _check_groups(patterns, trained)
     named = [m for m in model.modules() if any("embedding" in base.__name__.lower() for base in type(m).__mro__)]
@@ -354,13 +342,10 @@ class LossScale:
 
     def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = _INTERVAL) -> None:
         if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
-            raise BadConfig(
-                "Trainer(precision='fp16-mixed')",
-                "the optimiser cannot leave out a step without asking the host",
-                got=type(optimizer).__name__,
-                expected="'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True",
-                remedy="precision='bf16-mixed', or optimizer='adamw'",
-            )
+            where, remedy = "Trainer(precision='fp16-mixed')", "precision='bf16-mixed', or optimizer='adamw'"
+            problem = "the optimiser cannot leave out a step without asking the host"
+            expected = "'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True"
+            raise BadConfig(where, problem, got=type(optimizer).__name__, expected=expected, remedy=remedy)
         self.value = torch.full((), _START, device=device)
         self.interval = interval
         self._good = torch.zeros((), dtype=torch.int32, device=device)
