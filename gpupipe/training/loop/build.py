@@ -180,8 +180,14 @@ def get_schema(loader: object) -> Schema | None:
 def choose_loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[Loss, list[Metric]]:
     """Choose the loss to minimise and the metrics to report."""
     schema, units = get_schema(loader), getattr(loader, "target_units", None)
-    if schema is not None:
-        _check_takes_batches(trainer.model)
+    first: nn.Module = trainer.model
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    if schema is not None and type(first).__module__.startswith("torch.nn.modules"):
+        problem = "its first layer takes a tensor, and the loader gives Batches"
+        expected = "a module whose forward takes a gpupipe.Batch"
+        remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
+        raise BadConfig("Trainer(model=)", problem, got=type(first), expected=expected, remedy=remedy)
     loss = losses.choose_loss(trainer.loss, schema)
     metrics = choose_metrics(trainer.metrics, loss)
     losses.check_units(loss, units)
@@ -192,18 +198,6 @@ def choose_loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[L
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
     return LOSSES[loss] if isinstance(loss, str) else loss, metrics
-
-
-def _check_takes_batches(model: nn.Module) -> None:
-    """Refuse a model whose first layer is torch's own, which takes a tensor, for a gpupipe loader."""
-    first: nn.Module = model
-    while isinstance(first, nn.Sequential) and len(first):
-        first = first[0]
-    if type(first).__module__.startswith("torch.nn.modules"):
-        problem = "its first layer takes a tensor, and the loader gives Batches"
-        expected = "a module whose forward takes a gpupipe.Batch"
-        remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
-        raise BadConfig("Trainer(model=)", problem, got=type(first), expected=expected, remedy=remedy)
 
 
 def make_history(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated: bool) -> History:

@@ -86,11 +86,9 @@ class CursorBatches:
         self._at: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches per epoch."""
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate all else to the loader."""
         return getattr(self.loader, name)
 
     def gather(self) -> Batch:
@@ -132,7 +130,6 @@ class CursorBatches:
         return state if self._at is None else state | {"epoch": self._at[0], "batch": self._at[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the loader's state."""
         self._at = None
         self.loader.load_state_dict(state)
 
@@ -148,13 +145,8 @@ class CapturedUpdate:
         self._update, self._batches = update, batches
         self._device = torch.device(batches.device)
         self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
         self._stepped = False
-
-    @property
-    def replays(self) -> bool:
-        """True if there is a graph to replay."""
-        return self._graph is not None
 
     def learn(self, batch: Any) -> None:
         """Learn a batch; a full one makes the step at once."""
@@ -162,10 +154,10 @@ class CapturedUpdate:
         if not self._stepped:
             self._update.learn(batch)
             return
-        if self._graph is None and not self._eager:
+        if self.graph is None and not self._eager:
             self._capture()
-        if self._graph is not None:
-            self._graph.replay()
+        if self.graph is not None:
+            self.graph.replay()
         else:
             self.run_full_step()
             self._eager -= self._eager > 0
@@ -197,7 +189,7 @@ class CapturedUpdate:
                 first = first.__context__
             logger.warning("the step is not captured and runs eagerly: %s", str(first).splitlines()[0])
         else:
-            self._graph = graph
+            self.graph = graph
             logger.info("the step is captured as a CUDA graph")
         finally:
             update.splits = True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -53,8 +53,7 @@ class _Sums(ABC):
     name: str
     higher_is_better = True
 
-    def __init__(self) -> None:
-        self.reset()
+    _sums: Tensor | None = None
 
     @abstractmethod
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
@@ -65,7 +64,7 @@ class _Sums(ABC):
         """Compute a target's value of its sums; None where it is undefined."""
 
     def reset(self) -> None:
-        self._sums: Tensor | None = None
+        self._sums = None
 
     def update(self, output: Tensor, batch: Any) -> None:
         sums = self.sum_rows(output, batch)
@@ -77,34 +76,28 @@ class _Sums(ABC):
         return sum(defined) / len(defined) if values and len(defined) == len(values) else None
 
 
+@dataclass(eq=False)
 class _Mean(_Sums):
     """Weighted mean over rows of a function of outputs and targets; `classes`: of one target's class logits too."""
 
-    def __init__(
-        self,
-        name: str,
-        values: Callable[[Tensor, Tensor], Tensor],
-        *,
-        higher_is_better: bool = False,
-        classes: bool = False,
-        of_mean: Callable[[float], float] = float,
-    ) -> None:
-        super().__init__()
-        self.name, self.higher_is_better = name, higher_is_better
-        self._values, self._classes, self._of_mean = values, classes, of_mean
+    name: str
+    values: Callable[[Tensor, Tensor], Tensor]
+    higher_is_better: bool = False
+    classes: bool = False
+    of_mean: Callable[[float], float] = float
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
         output = full_precision(output)
-        classes = self._classes and _has_class_logits(output, batch)
+        classes = self.classes and _has_class_logits(output, batch)
         target = matching_target(output, batch, f"metric {self.name!r}", classes=classes)
-        values = _to_columns(self._values(output, target))
+        values = _to_columns(self.values(output, target))
         weight = _get_weights(batch, values[:, 0])
         totals = (values * weight[:, None]).sum(0)
         return torch.stack([weight.sum().expand_as(totals), totals], 1)
 
     def finish(self, *sums: float) -> float | None:
         weight, total = sums
-        return self._of_mean(total / weight) if weight else None
+        return self.of_mean(total / weight) if weight else None
 
 
 def _is_right(output: Tensor, target: Tensor) -> Tensor:
@@ -123,9 +116,10 @@ class _R2(_Sums):
 
     name = "r2"
 
+    _origin: Tensor | None = None
+
     def reset(self) -> None:
-        super().reset()
-        self._origin: Tensor | None = None
+        self._sums = self._origin = None
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
         target = _to_columns(matching_target(output, batch, "metric 'r2'"))
@@ -142,17 +136,16 @@ class _R2(_Sums):
         return 1 - error / spread if spread > 0 else None
 
 
+@dataclass(eq=False)
 class _OfClasses(_Sums):
     """Metric of predicted classes, from the weights of a class's hits, of its rows, and of the rows taken for it.
 
     Of two classes it is the second one's (with `of_both` the mean), of more the mean over those that are seen or taken.
     """
 
-    def __init__(
-        self, name: str, of_class: Callable[[float, float, float], float | None], *, of_both: bool = False
-    ) -> None:
-        super().__init__()
-        self.name, self._of_class, self._of_both = name, of_class, of_both
+    name: str
+    of_class: Callable[[float, float, float], float | None]
+    of_both: bool = False
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
         where = f"metric {self.name!r}"
@@ -175,30 +168,27 @@ class _OfClasses(_Sums):
         if not any(rows for _, rows, _ in sums):
             return None
         two = len(sums) == 2
-        seen = [one for one in sums[two and not self._of_both :] if two or one[1] or one[2]]
-        known = [value for one in seen if (value := self._of_class(*one)) is not None]
+        seen = [one for one in sums[two and not self.of_both :] if two or one[1] or one[2]]
+        known = [value for one in seen if (value := self.of_class(*one)) is not None]
         return sum(known) / len(known)
 
 
+@dataclass(eq=False)
 class _Ranking:
     """Metric of the order of all rows, exact; of several classes the mean of each against the rest.
 
     Memory: 9 bytes a row on the device (5 without weights; 5 more per further class) until `reset`; `compute` takes
     some 60 more meanwhile.
-
-    Args:
-        name: of the metric.
-        compute_parts: numerator and denominator, of ascending scores, and of targets and weights in float64.
     """
 
-    higher_is_better = True
-
-    def __init__(self, name: str, compute_parts: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-        self.name, self._compute_parts = name, compute_parts
-        self.reset()
+    name: str
+    # Numerator and denominator, of ascending scores, and of targets and weights in float64.
+    compute_parts: Callable[[Tensor, Tensor, Tensor], Tensor]
+    higher_is_better: bool = True
+    _seen: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def reset(self) -> None:
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._seen = []
 
     def update(self, output: Tensor, batch: Any) -> None:
         where, score = f"metric {self.name!r}", full_precision(output)
@@ -220,7 +210,7 @@ class _Ranking:
         found = []
         for column, target in zip(scores.unbind(1), targets.unbind(1), strict=True):
             ascending, order = column.sort()
-            found.append(self._compute_parts(ascending, target[order].double(), weight[order].double()))
+            found.append(self.compute_parts(ascending, target[order].double(), weight[order].double()))
         values: list[list[float]] = torch.stack(found).tolist()
         if any(whole <= 0 for _, whole in values):
             return None

@@ -61,13 +61,13 @@ class Trainer(build.TrainerSettings):
     from the model's present weights with a fresh optimiser, and moves the model to the device for good.
 
     Args:
-        model: any module; its output is B values or logits, or B x K logits.
+        model: its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
-            is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` instead of the batch;
-            where rows have weights, with `reduction="none"`. A regression's targets are standardised by default; but
-            for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
+            is called `target`, as torch's own, gets `batch.target` instead; where rows have weights, it needs
+            `reduction="none"`. But for "mse" and "huber" a regression's standardised targets have to be said, by
+            `Features(target_transform=)`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
@@ -92,11 +92,10 @@ class Trainer(build.TrainerSettings):
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
-        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda", "cuda:1", or a
-            `torch.device` of these.
+        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two reads of the loss.
-        callbacks: of the user's, and loggers.
+        callbacks: `Callback`s of the user's, and loggers.
         checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: sample the GPU once a second, for `history.gpu`.
@@ -188,9 +187,7 @@ class Trainer(build.TrainerSettings):
                     if (factor := get_plateau_factor(self.schedule, history)) is not None:
                         run.scale_rates(factor)
                     callbacks.on_epoch_end(run)
-                if best is not None and best.has_weights:
-                    best.restore()
-                elif update.average is not None:
+                if (best is None or not best.restore()) and update.average is not None:
                     update.average.swap()
                 self.model.eval().zero_grad()  # gives the gradients' memory back
         return history
@@ -221,7 +218,12 @@ class Trainer(build.TrainerSettings):
                 call(run)
         loss = check_loss(run, checked)
         if loss is None:
-            raise _nothing_to_learn(run.rows, run.train)
+            problem = "the weights of the train loader's rows sum to 0" if run.rows else "the train loader has no rows"
+            got, remedy = f"{run.rows} rows", "check the filters, the split and the weights: len(dataset)"
+            if not run.rows and _drops_all(run.train):
+                problem = f"the train loader has no full batch of {run.train.batch_size} rows, and drop_last=True"
+                remedy = "drop_last=False, or a smaller batch_size"
+            raise BadData("Trainer.fit", problem, got=got, expected="at least one row that counts", remedy=remedy)
         if checked < run.step_in_epoch:
             callbacks.on_log(run, loss)
         return loss
@@ -347,15 +349,6 @@ def _eval_mode(model: nn.Module, device: torch.device, precision: str) -> Iterat
             yield make_forward(precision, model, device)
     finally:
         model.train(was_training)
-
-
-def _nothing_to_learn(rows: int, loader: Any) -> BadData:
-    problem = "the weights of the train loader's rows sum to 0" if rows else "the train loader has no rows"
-    remedy = "check the filters, the split and the weights: len(dataset)"
-    if not rows and _drops_all(loader):
-        problem = f"the train loader has no full batch of {loader.batch_size} rows, and drop_last=True"
-        remedy = "drop_last=False, or a smaller batch_size"
-    return BadData("Trainer.fit", problem, got=f"{rows} rows", expected="at least one row that counts", remedy=remedy)
 
 
 def _drops_all(loader: Any) -> bool:

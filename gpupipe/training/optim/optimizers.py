@@ -5,7 +5,7 @@ Nothing here makes the host wait for the device, so that a CUDA graph can hold i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from inspect import signature
@@ -91,13 +91,8 @@ def make_parameter_groups(
     whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
     are not in. Nor do those that the model's own `no_weight_decay()` names, as timm's models have it.
 
-    Args:
-        model: its parameters with `requires_grad`.
-        lr: 0-d, of all groups that are not given a rate of their own.
-        highest: the highest learning rate of the run, which a group's own is a multiple of.
-        weight_decay: of weights.
-        groups: what is different for some, by pattern of name; the first pattern that fits counts.
-        tables: mark large embeddings, for `RowWise`.
+    The first pattern of `groups` that fits counts; a group's own rate is a multiple of the `highest` of the run, in a
+    tensor of its own, and `tables` marks large embeddings for `RowWise`.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -105,7 +100,16 @@ def make_parameter_groups(
         expected = "a module with trainable parameters"
         raise BadConfig("Trainer", problem, got=got, expected=expected, remedy="model.requires_grad_(True)")
     patterns = groups or {}
-    _check_groups(patterns, trained)
+    for pattern, options in patterns.items():
+        if not any(fnmatchcase(name, pattern) for name in trained):
+            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
+        for option, value in options.items():
+            if option not in ("lr", "weight_decay"):
+                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
+            if not value >= 0:
+                remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
+                where = f"Trainer(param_groups={{{pattern!r}: ...}})"
+                raise BadConfig(where, f"{option} makes no sense", got=value, expected="0 or more", remedy=remedy)
     named = [m for m in model.modules() if any("embedding" in base.__name__.lower() for base in type(m).__mro__)]
     embeddings = {id(parameter) for module in named for parameter in module.parameters(recurse=False)}
     spared = set(getattr(model, "no_weight_decay", tuple)())
@@ -128,19 +132,6 @@ def make_parameter_groups(
     ]
 
 
-def _check_groups(groups: Groups, trained: Iterable[str]) -> None:
-    for pattern, options in groups.items():
-        if not any(fnmatchcase(name, pattern) for name in trained):
-            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
-        for option, value in options.items():
-            if option not in ("lr", "weight_decay"):
-                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
-            if not value >= 0:
-                remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
-                where = f"Trainer(param_groups={{{pattern!r}: ...}})"
-                raise BadConfig(where, f"{option} makes no sense", got=value, expected="0 or more", remedy=remedy)
-
-
 class Lamb(Optimizer):
     """LAMB: Adam whose steps are as long as the layer's weights (You et al. 2020, arXiv:1904.00962, algorithm 2).
 
@@ -153,17 +144,11 @@ class Lamb(Optimizer):
         Two moments as large as the weights, and two more such tensors during a step.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: Tensor,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
-        super().__init__(params, {**options, "capturable": True})
+    def __init__(self, params: Any, lr: Tensor) -> None:
+        # The count of steps is read on the device; torch puts one that is loaded there where `capturable` says so.
+        super().__init__(
+            params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0, "capturable": True}
+        )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
@@ -221,8 +206,8 @@ class RowWise(AdamW):
         4 bytes per row of a table; of the others two moments.
     """
 
-    def __init__(self, params: Any, lr: Tensor, eps: float = 1e-8) -> None:
-        super().__init__(params, lr=lr, eps=eps, fused=True, capturable=lr.is_cuda)
+    def __init__(self, params: Any, lr: Tensor) -> None:
+        super().__init__(params, lr=lr, fused=True, capturable=lr.is_cuda)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
@@ -362,7 +347,6 @@ class LossScale:
         self._good.copy_(torch.where(grown, 0, good))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the scale, and the number of good updates since it changed."""
         return {"value": self.value, "good": self._good}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -411,7 +395,6 @@ class EMA:
             self._mean[name].copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the average, by the weights' names."""
         return dict(self._mean)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
