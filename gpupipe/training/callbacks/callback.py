@@ -112,6 +112,13 @@ class Callbacks:
             callback.on_epoch_end(run)
 
 
+class _Closing(Callback):
+    """Callback that ends a fit that failed as one that succeeded."""
+
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        self.on_fit_end(run)
+
+
 class Agreement(Callback):
     """Agreement of ranks: where a callback of one rank ends the fit, all ranks end it."""
 
@@ -121,7 +128,7 @@ class Agreement(Callback):
         run.stop = run.ranks.any(run.stop)
 
 
-class ProgressBar(Callback):
+class ProgressBar(_Closing):
     """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; "auto": on a terminal."""
 
     def __init__(self, show: str | bool) -> None:
@@ -141,14 +148,11 @@ class ProgressBar(Callback):
         self._bar.update(run.step - self._bar.n)
 
     def on_fit_end(self, run: TrainState) -> None:
-        self._bar.close()
-
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
         if self._bar is not None:
             self._bar.close()
 
 
-class Profiling(Callback):
+class Profiling(_Closing):
     """Trace of twenty updates (after ten if there are enough) in a folder's trace.json, which Perfetto opens.
 
     The parts are named data, forward, backward and optimizer, there and, on a GPU, as NVTX ranges for Nsight Systems.
@@ -176,9 +180,6 @@ class Profiling(Callback):
         self._profile.stop()
         run.range = run.update.range = no_range
 
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
-        self.on_fit_end(run)
-
     def _export(self, traced: profile) -> None:
         traced.export_chrome_trace(str(self.folder / "trace.json"))
 
@@ -194,7 +195,7 @@ def _record_nvtx_range(name: str) -> Iterator[None]:
         torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
 
 
-class GpuStats(Callback):
+class GpuStats(_Closing):
     """Minimum, median and maximum of NVML's figures in `history.gpu`, and a warning if the GPU was throttled.
 
     NVML answers in microseconds, from a thread. If it does not answer, a line is logged and the fit goes on.
@@ -233,9 +234,6 @@ class GpuStats(Callback):
         run.history.throttled = {reason: count / total for reason, count in self._throttled.items()}
         for reason, share in run.history.throttled.items():
             logger.warning("the GPU was throttled for %.0f %% of the fit: %s", 100 * share, reason)
-
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
-        self.on_fit_end(run)
 
     def _get_handle(self, device: torch.device) -> Any:
         """Find a device by its UUID: NVML counts all GPUs, CUDA the visible ones."""
@@ -345,7 +343,7 @@ class CSVLogger(_FileLogger):
             writer.writerows(run.history)
 
 
-class TensorBoardLogger(Callback):
+class TensorBoardLogger(_Closing):
     """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs, in a folder for `--logdir`.
 
     Raises:
@@ -383,7 +381,4 @@ class TensorBoardLogger(Callback):
         self._writer.flush()
 
     def on_fit_end(self, run: TrainState) -> None:
-        self._writer.close()
-
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
         self._writer.close()

@@ -99,14 +99,14 @@ class CheckpointCallback(Callback):
         passed = steps is not None and run.step // steps > self._last_step // steps
         self._last_step = run.step
         if passed or due:
-            self.save(run)
+            self._save(run)
 
     def on_epoch_end(self, run: TrainState) -> None:
         if run.ranks.any(self._terminated):
             raise Terminated(EXIT_CODE)
         every = self.checkpoints.every_epochs
         if run.finished or (every is not None and run.epoch % every == 0):
-            self.save(run)
+            self._save(run)
 
     def on_fit_end(self, run: TrainState) -> None:
         try:
@@ -119,14 +119,14 @@ class CheckpointCallback(Callback):
     def on_exception(self, run: TrainState, error: BaseException) -> None:
         try:
             if isinstance(error, Terminated):
-                self.save(run)
+                self._save(run)
                 logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
         finally:
             self.on_fit_end(run)
         if isinstance(error, Terminated) and callable(self._outer):
             self._outer(signal.SIGTERM, None)  # the program has its own way to end
 
-    def save(self, run: TrainState) -> None:
+    def _save(self, run: TrainState) -> None:
         """Copy the state, and write it in the background."""
         self._wait_for_save()
         state = run.state_dict()
@@ -169,11 +169,6 @@ def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None)
     """Restore a run from a checkpoint, and return whether there was one.
 
     `wanted` is "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
-
-    Raises:
-        BadConfig: "latest" without `checkpoints`.
-        ArtifactError: no checkpoint, or a damaged one.
-        SchemaMismatch: it is of another model, optimiser or data.
     """
     if wanted == "latest" and checkpoints is None:
         problem = "the trainer has no folder of checkpoints"

@@ -74,11 +74,7 @@ class Checkpoints:
 
 
 def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers; shares their memory.
-
-    Raises:
-        BadConfig: it holds something else than mappings, lists and tuples of tensors, numbers, text, booleans and None.
-    """
+    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers."""
     tensors: dict[str, Tensor] = {}
 
     def split(node: Any) -> Any:
@@ -144,11 +140,7 @@ def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tens
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a checkpoint's state and its description.
-
-    Raises:
-        ArtifactError: a file is missing, cut off or altered, or of another format.
-    """
+    """Read a checkpoint's state and its description; refuse one that is damaged or of another format."""
     try:
         about = json.loads((path / STATE).read_text())
         content = (path / TENSORS).read_bytes()
@@ -190,11 +182,7 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
 
 
 def find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """Read the last complete checkpoint of a folder: its path, state and description; None if there are none.
-
-    Raises:
-        ArtifactError: there are some, and none is whole.
-    """
+    """Read the last whole checkpoint of a folder: its path, state and description; None if there are none at all."""
     trouble = None
     for checkpoint in reversed(list_checkpoints(folder)):
         try:

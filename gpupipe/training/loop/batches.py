@@ -50,11 +50,9 @@ def get_weight(batch: Any) -> Tensor | None:
 
 
 def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = False) -> Tensor:
-    """Return the batch's target after checking that the output has a value (with `classes` a row) for each of it.
+    """Return the batch's target; refuse an output without a value (with `classes` a row) for each of it.
 
-    Raises:
-        BadData: there is no target.
-        SchemaMismatch: the shapes differ, which broadcasting would otherwise hide.
+    Broadcasting would hide other shapes.
     """
     target: Tensor | None = getattr(batch, "target", None)
     if target is None:

@@ -26,6 +26,7 @@ from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, Histo
 from gpupipe.training.checkpointing.checkpoint_callback import CheckpointCallback
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.loop import losses
+from gpupipe.training.loop.batches import num_batches
 from gpupipe.training.loop.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture
 from gpupipe.training.loop.device import PRECISIONS, check_device, make_forward
 from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss
@@ -262,15 +263,10 @@ def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> It
 
 
 def start_run(
-    trainer: TrainerSettings,
-    loss: Loss,
-    train: Any,
-    history: History,
-    steps: int,
-    device: torch.device,
-    ranks: RankGroup,
+    trainer: TrainerSettings, loss: Loss, train: Any, history: History, device: torch.device, ranks: RankGroup
 ) -> tuple[Update | CapturedUpdate, TrainState]:
-    """Move the model to the device, and make the update and the initial state of a run of `steps` batches an epoch."""
+    """Move the model to the device, and make the update and the initial state of a run."""
+    steps = num_batches(train)
     model, best = trainer.model.to(device), None
     for name, table in optimizers.find_dense_tables(model) if trainer.optimizer != "rowwise" else ():
         what = f"{name} ({' x '.join(f'{size:,}' for size in table.shape)})"

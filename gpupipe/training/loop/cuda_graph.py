@@ -36,14 +36,12 @@ def explain_no_capture(
     """Explain why a run cannot be captured, or return None; refuse what has to be captured and cannot be."""
     if wanted is False:
         return "Trainer(cuda_graph=False)"
-    if device.type != "cuda":
-        reason: str | None = "it runs on a CPU"
-    elif accumulate > 1:
-        reason = "gradients are accumulated"
-    elif activation_checkpointing:
-        reason = "inner values are computed again, for which torch asks the device what it drew"
-    else:
-        reason = explain_not_resident(loader, device)
+    reasons = {
+        "it runs on a CPU": device.type != "cuda",
+        "gradients are accumulated": accumulate > 1,
+        "inner values are computed again, for which torch asks the device what it drew": activation_checkpointing,
+    }
+    reason = next((why for why, holds in reasons.items() if holds), None) or explain_not_resident(loader, device)
     if reason is not None and wanted is True:
         where, problem = "Trainer(cuda_graph=True)", f"the step cannot be captured: {reason}"
         expected = "a Loader of one process over a table on the GPU"

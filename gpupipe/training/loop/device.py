@@ -33,12 +33,7 @@ def check_device(requested: str | torch.device) -> None:
 
 
 def choose_device(requested: str | torch.device, loader: object) -> torch.device:
-    """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU.
-
-    Raises:
-        BadConfig: no name of a CPU or CUDA device.
-        BackendMissing: a GPU that torch does not see.
-    """
+    """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU."""
     check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     home = getattr(loader, "device", None)
@@ -80,9 +75,6 @@ def session(device: torch.device, *, seed: int, deterministic: bool = False, pre
     """Work on `device`, on its training stream, with random numbers from `seed`, and restore all state afterwards.
 
     TF32 is on for "tf32", off for "32-true", and as torch has it otherwise.
-
-    Raises:
-        BadConfig: `deterministic` on a GPU while cuBLAS may still choose its workspace.
     """
     with ExitStack() as stack:
         if device.type == "cuda":

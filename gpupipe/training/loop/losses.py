@@ -63,12 +63,7 @@ _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
 
 def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
-    """Choose the loss for "auto" by the task of the schema; return any other `loss` unchanged.
-
-    Raises:
-        BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema gives the
-            task.
-    """
+    """Choose the loss for "auto" by the task of the schema; return the name of another, or a function of it."""
     if callable(loss):
         return _wrap_loss(loss)
     if isinstance(loss, str) and loss in LOSSES:
@@ -161,9 +156,6 @@ def smooth_labels(loss: str | Loss, amount: float) -> Loss:
     """Smooth a named loss's labels (Szegedy et al., arXiv:1512.00567).
 
     The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
-
-    Raises:
-        BadConfig: a loss without classes.
     """
     if loss == "bce":
         plain = LOSSES["bce"]
@@ -181,10 +173,6 @@ def compute_class_weights(
     """Compute a float32 weight per class: n / (K count) for `"balanced"`, or the given ones, 1 for other classes.
 
     The loader is read once if it does not hold all targets in one block.
-
-    Raises:
-        BadConfig: the target has no classes, or not those that were named.
-        BadData: a class has no row.
     """
     target = None if schema is None else schema.target
     if schema is None or target is None or target.classes is None or schema.task == "multilabel":
@@ -236,9 +224,6 @@ def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
     """Compute the mean of a batch's losses, and its weight in a mean over batches (the rows without weights).
 
     B losses are weighted here; a scalar is taken as the mean.
-
-    Raises:
-        SchemaMismatch: no tensor, or neither a scalar nor one value a row.
     """
     weight, is_tensor = get_weight(batch), isinstance(values, Tensor)
     if is_tensor and values.ndim == 0:
@@ -280,7 +265,6 @@ class LossMean:
         return self._sums
 
     def add(self, loss: Tensor, weight: Tensor | int) -> None:
-        """Count a batch's mean loss; the host does not wait."""
         if self._many == 1:
             self._total.add_(loss.double() * weight)
             self._weight.add_(weight)
@@ -301,7 +285,6 @@ class LossMean:
         self._weights.clear()
 
     def reset(self) -> None:
-        """Reset the sums."""
         self._losses.clear()
         self._weights.clear()
         self._sums.zero_()
@@ -312,11 +295,7 @@ class LossMean:
         return torch.cat([each[:, :2].sum(0), each[:, 2:].amin(0)])
 
     def read(self, where: str = "loss") -> float | None:
-        """Return the mean, or None if no weight was counted; the host waits for 24 bytes.
-
-        Raises:
-            BadData: the mean is not finite; `where` is named.
-        """
+        """Return the mean, or None if no weight was counted; refuse one that is not finite. The host waits."""
         total, weight, _ = self.sum_over_ranks().tolist()
         mean = None if weight == 0 else total / weight
         if mean is not None and not math.isfinite(mean):

@@ -284,11 +284,7 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
 
 
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
-    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss.
-
-    Raises:
-        BadConfig: a name that is no metric, or an object that is none.
-    """
+    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss."""
     if is_one_of(metrics, ["auto"]):
         metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
     elif isinstance(metrics, str):

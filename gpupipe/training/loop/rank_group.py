@@ -27,6 +27,7 @@ from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.order import get_rank
 from gpupipe.tensors.process_group import gather_tensors, make_host_group, open_store
 from gpupipe.training.checkpointing.checkpoints import join_tensors, split_tensors
+from gpupipe.training.loop.batches import num_batches
 from gpupipe.training.optim.optimizers import get_entries
 
 Value = TypeVar("Value")
@@ -123,14 +124,11 @@ class FailureStore:
 
 
 class RankGroup:
-    """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls.
-
-    `talk` is a gloo group, for tensors on the host.
-    """
+    """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls."""
 
     def __init__(self, rank: int = 0, size: int = 1, talk: Any = None, failures: FailureStore | None = None) -> None:
         self.rank, self.size = rank, size
-        self._talk, self._failures = talk, failures
+        self._talk, self._failures = talk, failures  # a gloo group, for tensors on the host
         self._statistics: list[Tensor] = []
         self._tables: set[nn.Parameter] = set()
 
@@ -286,10 +284,6 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
     """Open the group of ranks that train together, of torch.distributed's; an error on one rank ends all.
 
     A loader that is not sharded (`world_size` 1) trains alone; so does one of another library where `alone`.
-
-    Raises:
-        BadConfig: ranks with more batches than others, or a loader that deals to other ranks than there are.
-        ClusterLost: a rank failed, is gone or hangs, for `timeout` seconds.
     """
     rank, size = get_rank(None, None)
     dealt = getattr(loader, "world_size", 1 if alone else size)
@@ -317,7 +311,7 @@ def _check_deal(ranks: RankGroup, loader: Any, dealt: int) -> None:
         expected = f"{ranks.size}, as in torch.distributed's group"
         remedy = "pipeline.loader(...) without rank and world_size"
         raise BadConfig("Trainer.fit", problem, got=dealt, expected=expected, remedy=remedy)
-    steps = ranks.gather(len(loader))
+    steps = ranks.gather(num_batches(loader))
     if len(set(steps)) > 1:
         problem = "ranks have different numbers of batches, and would wait for each other"
         remedy = "pipeline.loader(..., sharded=True), which pads what is short with rows of weight 0"

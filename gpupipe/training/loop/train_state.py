@@ -259,11 +259,8 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 def check_loss(run: TrainState, since: int) -> float | None:
     """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.
 
-    The sum of losses shows what is not finite, and a counter on the device says at which of the batches after `since`
-    it began, so a healthy run costs no extra read of the device.
-
-    Raises:
-        BadData: it is not finite. The batch is named, with its rows where they are the reason.
+    Their sum shows what is not finite, and a counter on the device says at which of the batches after `since` it began,
+    so a healthy run costs no extra read of the device. The error names the batch, and its rows if they are the reason.
     """
     where = f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}"
     try:

@@ -23,7 +23,7 @@ from gpupipe.training.callbacks.callback import Callbacks
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.checkpointing import checkpoint_callback
 from gpupipe.training.loop import build
-from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
+from gpupipe.training.loop.batches import full_precision, move, move_batches, num_rows
 from gpupipe.training.loop.cuda_graph import CapturedUpdate
 from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
 from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
@@ -156,15 +156,10 @@ class Trainer(build.TrainerSettings):
                 "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
             )
         loss, metrics = build.choose_loss_and_metrics(self, train)
-        steps = num_batches(train)
         history = build.make_history(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
-        with (
-            rank_group(train, self.timeout) as ranks,
-            self._session(device, ranks.rank),
-            build.prepare_model(self),
-        ):
-            learner, run = build.start_run(self, loss, train, history, steps, device, ranks)
+        with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), build.prepare_model(self):
+            learner, run = build.start_run(self, loss, train, history, device, ranks)
             update, best = run.update, run.best
             resumed = resume is not None and checkpoint_callback.resume(run, resume, self.saves)
             callbacks = build.make_callbacks(self, ranks, resumed=resumed)
@@ -176,7 +171,7 @@ class Trainer(build.TrainerSettings):
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
                         with fork_rng(device), update.use_ema(), run.validation():
-                            figures = _evaluate(self.model, valid, loss, metrics, device, self.precision, ranks)
+                            figures = self._evaluate(valid, loss, metrics, device, ranks)
                         if not figures and ranks.is_main and not len(history):
                             why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
                             logger.warning("the valid loader has no rows (%s): no figures of validation", why)
@@ -242,7 +237,28 @@ class Trainer(build.TrainerSettings):
         loss, metrics = build.choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
-            return _evaluate(self.model, loader, loss, metrics, device, self.precision, ranks)
+            return self._evaluate(loader, loss, metrics, device, ranks)
+
+    def _evaluate(
+        self, loader: Iterable[Any], loss: Loss, metrics: Sequence[Metric], device: torch.device, ranks: RankGroup
+    ) -> dict[str, float]:
+        """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
+
+        If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
+        """
+        readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
+        losses = LossMean(device, readers)
+        for metric in metrics:
+            metric.reset()
+        with _eval_mode(self.model, device, self.precision) as forward:
+            for batch in move_batches(loader, device):
+                output = forward(batch)
+                losses.add(*compute_mean_loss(loss(output, batch), batch))
+                for metric in metrics:
+                    metric.update(*_gather_ranks(output, batch, readers))
+        figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
+        defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
+        return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """Return the model's outputs in the loader's row order: logits, or a regression's values in its own units.
@@ -297,34 +313,6 @@ def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, execu
             )
     history: History = train.fit_on_workers(trainer, valid, resume)
     return history
-
-
-def _evaluate(
-    model: nn.Module,
-    loader: Iterable[Any],
-    loss: Loss,
-    metrics: Sequence[Metric],
-    device: torch.device,
-    precision: str,
-    ranks: RankGroup,
-) -> dict[str, float]:
-    """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
-
-    If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
-    """
-    readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
-    losses = LossMean(device, readers)
-    for metric in metrics:
-        metric.reset()
-    with _eval_mode(model, device, precision) as forward:
-        for batch in move_batches(loader, device):
-            output = forward(batch)
-            losses.add(*compute_mean_loss(loss(output, batch), batch))
-            for metric in metrics:
-                metric.update(*_gather_ranks(output, batch, readers))
-    figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
-    defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
-    return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
 
 
 def _gather_ranks(output: Any, batch: Any, ranks: RankGroup) -> tuple[Any, Any]:

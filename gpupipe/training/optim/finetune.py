@@ -25,11 +25,8 @@ from gpupipe.support.validation import check_bool, refuse_argument, refuse_choic
 class LoadReport:
     """Load report: what became of each weight.
 
-    Args:
-        loaded: loaded.
-        missing: of the model, not among those given: unchanged.
-        unexpected: given, not in the model.
-        other_shape: in both with different shapes, not loaded: the model's shape and the given one.
+    Of the model's weights `missing` were not given and are unchanged, and `unexpected` were given beside them; those of
+    `other_shape` are in both, with the model's shape and the given one, and were not loaded.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
@@ -93,9 +90,7 @@ def load_weights(
         where, problem = "load_weights", "not one weight fits the model"
         remedy = "prefix='module.' for what the given names begin with"
         raise BadConfig(where, problem, got=list(given)[:3], expected=f"names like {list(own)[:3]}", remedy=remedy)
-    with torch.no_grad():
-        for name in fitting:
-            own[name].copy_(given[name])
+    model.load_state_dict({name: given[name] for name in fitting}, strict=False)
     return report
 
 
