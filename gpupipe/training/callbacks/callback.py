@@ -187,12 +187,8 @@ class Profiling(_Closing):
 @contextmanager
 def _record_nvtx_range(name: str) -> Iterator[None]:
     """Open a range of torch's profiler and an NVTX range for Nsight Systems."""
-    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
-    try:
-        with record_function(name):
-            yield
-    finally:
-        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+    with torch.cuda.nvtx.range(name), record_function(name):
+        yield
 
 
 class GpuStats(_Closing):

@@ -130,17 +130,14 @@ def _check_objects(trainer: TrainerSettings) -> None:
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
     )
-    by_class = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
+    by_class = weights in (None, "balanced") or (isinstance(weights, Mapping) and all(map(is_number, weights.values())))
     patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
     hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
     good_and_expected = {
         "model": (isinstance(model, nn.Module), "a torch.nn.Module"),
         "param_groups": (groups is None or by_name, "mappings by patterns of names"),
         "activation_checkpointing": (isinstance(blocks, bool | str) or patterns, "True, or patterns"),
-        "class_weight": (
-            isinstance(weights, str | None) or by_class,
-            "'balanced', a mapping from classes to weights, or None",
-        ),
+        "class_weight": (by_class, "'balanced', a mapping from classes to weights, or None"),
         "early_stopping": (isinstance(stopping, EarlyStopping | None), "an EarlyStopping, or None"),
         "callbacks": (hooks, "a list of objects of classes made from gpupipe.training.Callback"),
         "checkpoints": (isinstance(saving, Checkpoints | str | PathLike | None), "a folder, a Checkpoints, or None"),

@@ -263,20 +263,19 @@ class RankGroup:
 
 
 def _wait_for(work: Any, failures: FailureStore) -> None:
-    while not _has_finished(work):
-        if failures.any_failed():
-            work.wait(_LOOK_EVERY)  # the last time
-
-
-def _has_finished(work: Any) -> bool:
-    """Return whether a call has finished, after a second at the latest; raise its error."""
-    try:
-        work.wait(_LOOK_EVERY)
-    except RuntimeError:
-        if not work.is_completed():
-            return False
-        work.wait()  # it may have come to its end just now
-    return True
+    """Wait for a call, and raise its error, or that of a wait of a second once another rank has failed."""
+    last = False
+    while True:
+        try:
+            work.wait(_LOOK_EVERY)
+        except RuntimeError:
+            if last:
+                raise
+            if not work.is_completed():
+                last = failures.any_failed()
+                continue
+            work.wait()  # it may have come to its end just now
+        return
 
 
 @contextmanager

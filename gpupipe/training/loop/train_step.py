@@ -150,8 +150,7 @@ class Update:
         if not self._waiting:  # all batches were empty
             if self.ranks.size == 1:
                 return
-            for parameter in self.parameters:
-                parameter.grad = None  # it is the last update's, and the other ranks may have rows
+            self.forget()  # the gradients are the last update's, and the other ranks may have rows
         self._finish_gradients()
         torch.index_select(self.rates, 0, self.count, out=self._rate)
         for lr, factor in self._own_rates:
@@ -194,11 +193,7 @@ class Update:
         return nullcontext() if self.average is None else self.average.swap_in()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all state of the next update except model and loader, as tensors by name.
-
-        Raises:
-            BadConfig: an optimiser that keeps something else than tensors.
-        """
+        """Return all state of the next update except model and loader, as tensors by name, or refuse what is none."""
         state = {"count": self.count}
         for index, parameter in enumerate(self.parameters):
             for name, value in self.optimizer.state[parameter].items():
