@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from gpupipe.training.batch_size_finder import BatchSizes, tune_batch_size
-from gpupipe.training.callbacks.callback import Callback
+from gpupipe.training.callbacks.callback import Callback, CSVLogger, JSONLinesLogger, TensorBoardLogger
 from gpupipe.training.callbacks.history import EarlyStopping, History
-from gpupipe.training.callbacks.loggers import CSVLogger, JSONLinesLogger, TensorBoardLogger
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.loop.losses import PairwiseRanking, PerTarget
 from gpupipe.training.loop.metrics import Metric

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 from typing import Any
@@ -74,14 +75,11 @@ def tune_batch_size(
         As training with the largest batch that was tried, and one more copy of the weights.
 
     Example:
-        >>> from gpupipe.models import MLP
-        >>> from gpupipe.schema import Field, Role, Schema
-        >>> from gpupipe.tensors import FeatureTable
-        >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
-        >>> block = FeatureTable.allocate(schema, 64, "cpu")
-        >>> _ = block.words.zero_()
-        >>> trainer = Trainer(MLP(1, hidden=(4,)), max_epochs=1, loss="mse", device="cpu")
-        >>> tune_batch_size(trainer, Loader(block), smallest=64, updates=2).best
+        >>> import gpupipe as gp, pandas as pd
+        >>> frame = pd.DataFrame({"x": [0.0, 1.0] * 32, "y": [2.0, 1.0] * 32})
+        >>> pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
+        >>> trainer = Trainer(gp.models.MLP.from_schema(pipeline.schema), max_epochs=1, device="cpu")
+        >>> tune_batch_size(trainer, pipeline.loader(frame), smallest=64, updates=2).best
         64
     """
     if not isinstance(loader, Loader):
@@ -94,15 +92,11 @@ def tune_batch_size(
         )
     most = min(largest or loader.num_rows, loader.num_rows)
     if not 1 <= smallest <= most:
-        raise BadConfig(
-            "tune_batch_size",
-            "no batch size to try",
-            got=f"from {smallest} to {most}",
-            expected=f"1 <= smallest <= largest, and no more than the {loader.num_rows} rows there are",
-            remedy="smallest=256",
-        )
+        got = f"from {smallest} to {most}"
+        expected = f"1 <= smallest <= largest, and no more than the {loader.num_rows} rows there are"
+        raise BadConfig("tune_batch_size", "no batch size to try", got=got, expected=expected, remedy="smallest=256")
     model, device = trainer.model, choose_device(trainer.device, loader)
-    weights, training = {name: value.clone() for name, value in model.state_dict().items()}, model.training
+    weights, training = deepcopy(model.state_dict()), model.training
     found: dict[int, float] = {}
     size, before, stopped = smallest, 0, ""
     try:

@@ -1,22 +1,28 @@
-"""Callbacks: the hooks of a fit, the order in which they run, and the trainer's own: bar, profile, GPU statistics."""
+"""Callbacks: the hooks of a fit and their order; loggers; the trainer's own bar, profile and GPU statistics."""
 
 from __future__ import annotations
 
+import csv
+import importlib
+import json
 import logging
+import math
 import statistics
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pynvml
 import torch
-from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from tqdm import tqdm
 
+from gpupipe.errors import BackendMissing
 from gpupipe.support.files import writing
+from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import no_range
 
@@ -113,6 +119,13 @@ class Callbacks:
             callback.on_epoch_end(run)
 
 
+class _Closing(Callback):
+    """Callback that ends a fit that failed as one that succeeded."""
+
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        self.on_fit_end(run)
+
+
 class Agreement(Callback):
     """Agreement of ranks: where a callback of one rank ends the fit, all ranks end it."""
 
@@ -122,7 +135,7 @@ class Agreement(Callback):
         run.stop = run.ranks.any(run.stop)
 
 
-class ProgressBar(Callback):
+class ProgressBar(_Closing):
     """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; "auto": on a terminal."""
 
     def __init__(self, show: str | bool) -> None:
@@ -142,14 +155,11 @@ class ProgressBar(Callback):
         self._bar.update(run.step - self._bar.n)
 
     def on_fit_end(self, run: TrainState) -> None:
-        self._bar.close()
-
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
         if self._bar is not None:
             self._bar.close()
 
 
-class Profiling(Callback):
+class Profiling(_Closing):
     """Trace of twenty updates (after ten if there are enough) in a folder's trace.json, which Perfetto opens.
 
     The parts are named data, forward, backward and optimizer, there and, on a GPU, as NVTX ranges for Nsight Systems.
@@ -162,19 +172,11 @@ class Profiling(Callback):
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
-        first = WARMING + (SKIPPED if left > SKIPPED + WARMING + TRACED else 0)
-        last = first + TRACED - 1
-
-        def choose_action(step: int) -> ProfilerAction:
-            if first - WARMING <= step < first:
-                return ProfilerAction.WARMUP
-            if first <= step < last:
-                return ProfilerAction.RECORD
-            return ProfilerAction.RECORD_AND_SAVE if step == last else ProfilerAction.NONE
-
+        skipped = SKIPPED if left > SKIPPED + WARMING + TRACED else 0
+        plan = schedule(wait=skipped, warmup=WARMING, active=TRACED, repeat=1)
         on_gpu = run.device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        self._profile = profile(activities=activities, schedule=choose_action, on_trace_ready=self._export)
+        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=self._export)
         run.range = run.update.range = _record_nvtx_range if on_gpu else record_function
         self._profile.start()
 
@@ -185,9 +187,6 @@ class Profiling(Callback):
         self._profile.stop()
         run.range = run.update.range = no_range
 
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
-        self.on_fit_end(run)
-
     def _export(self, traced: profile) -> None:
         traced.export_chrome_trace(str(self.folder / "trace.json"))
 
@@ -195,15 +194,11 @@ class Profiling(Callback):
 @contextmanager
 def _record_nvtx_range(name: str) -> Iterator[None]:
     """Open a range of torch's profiler and an NVTX range for Nsight Systems."""
-    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
-    try:
-        with record_function(name):
-            yield
-    finally:
-        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+    with torch.cuda.nvtx.range(name), record_function(name):
+        yield
 
 
-class GpuStats(Callback):
+class GpuStats(_Closing):
     """Minimum, median and maximum of NVML's figures in `history.gpu`, and a warning if the GPU was throttled.
 
     NVML answers in microseconds, from a thread. If it does not answer, a line is logged and the fit goes on.
@@ -243,9 +238,6 @@ class GpuStats(Callback):
         for reason, share in run.history.throttled.items():
             logger.warning("the GPU was throttled for %.0f %% of the fit: %s", 100 * share, reason)
 
-    def on_exception(self, run: TrainState, error: BaseException) -> None:
-        self.on_fit_end(run)
-
     def _get_handle(self, device: torch.device) -> Any:
         """Find a device by its UUID: NVML counts all GPUs, CUDA the visible ones."""
         if device.type != "cuda":
@@ -272,3 +264,125 @@ class GpuStats(Callback):
                 self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)
             if self._ended.wait(self.every):
                 return
+
+
+class _FileLogger(Callback):
+    """Logger to a file, whose folder is made."""
+
+    def __init__(self, path: str | Path) -> None:
+        check_path(self, path=path)
+        self.path = Path(path)
+
+    @contextmanager
+    def _open(self, mode: str, path: Path | None = None) -> Iterator[IO[str]]:
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with (path or self.path).open(mode, encoding="utf-8", newline="") as file:
+                yield file
+
+
+class JSONLinesLogger(_FileLogger):
+    """JSON lines logger: `{"step": 100, "epoch": 1, "loss": 0.41, ...}`, and `"event": "epoch"` at an epoch's end.
+
+    A figure that is not finite is null. Each line is written at once; the file's folder is made.
+
+    Example:
+        >>> JSONLinesLogger("runs/flights/log.jsonl").path.name
+        'log.jsonl'
+    """
+
+    def on_fit_start(self, run: TrainState) -> None:
+        """Make the folder and the file; a resumed fit keeps the lines before its checkpoint."""
+        if not run.step or not self.path.is_file():
+            with self._open("w"):
+                return
+        draft = self.path.with_name(f".{self.path.name}.tmp")
+        with writing(self.path):
+            with self._open("w", draft) as file:
+                file.writelines(f"{line}\n" for line in self._read_lines_until(run))
+            draft.replace(self.path)
+
+    def on_log(self, run: TrainState) -> None:
+        self._write({"event": "log", "step": run.step, "epoch": run.epoch, **run.metrics})
+
+    def on_epoch_end(self, run: TrainState) -> None:
+        self._write({"event": "epoch", "step": run.step, **run.history.rows[-1]})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        with self._open("a") as file:
+            file.write(json.dumps(plain) + "\n")
+
+    def _read_lines_until(self, run: TrainState) -> list[str]:
+        """Read the lines that an earlier run had logged before the checkpoint, and somebody else's."""
+        kept = []
+        for line in self.path.read_text("utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut short by the end of that run
+                continue
+            match row:
+                case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
+                    continue
+                case {"event": "log", "step": int(step)} if step > run.step:
+                    continue
+            kept.append(line)
+        return kept
+
+
+class CSVLogger(_FileLogger):
+    """CSV logger: the history as a file, a line per epoch, columns as in the history; the file's folder is made.
+
+    Example:
+        >>> CSVLogger("runs/flights/history.csv").path.name
+        'history.csv'
+    """
+
+    def on_epoch_end(self, run: TrainState) -> None:
+        """Write all epochs: a metric may be missing in some, and all lines need the same columns."""
+        names = list(dict.fromkeys(name for row in run.history for name in row))
+        with self._open("w") as file:
+            writer = csv.DictWriter(file, names, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(run.history)
+
+
+class TensorBoardLogger(_Closing):
+    """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs, in a folder for `--logdir`.
+
+    Raises:
+        BackendMissing: TensorBoard is not installed.
+
+    Example:
+        >>> TensorBoardLogger("runs/flights").folder.name  # doctest: +SKIP
+        'flights'
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        check_path(self, folder=folder)
+        self.folder = Path(folder)
+        try:
+            # torch.utils.tensorboard imports TensorBoard, which is optional.
+            self._module = importlib.import_module("torch.utils.tensorboard")
+        except ImportError as cause:
+            where, problem = "TensorBoardLogger", "TensorBoard is not installed"
+            expected = "the package tensorboard"
+            raise BackendMissing(where, problem, expected=expected, remedy="pip install tensorboard") from cause
+
+    def on_fit_start(self, run: TrainState) -> None:
+        """Open a file; what an earlier run logged after the checkpoint is hidden."""
+        with writing(self.folder):
+            self._writer = self._module.SummaryWriter(self.folder, purge_step=run.step or None)
+
+    def on_log(self, run: TrainState) -> None:
+        for name, value in run.metrics.items():
+            self._writer.add_scalar(f"log/{name}", value, run.step)
+
+    def on_epoch_end(self, run: TrainState) -> None:
+        for name, value in run.history.rows[-1].items():
+            if name != "epoch":
+                self._writer.add_scalar(f"epoch/{name}", value, run.epoch)
+        self._writer.flush()
+
+    def on_fit_end(self, run: TrainState) -> None:
+        self._writer.close()

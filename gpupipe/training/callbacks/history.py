@@ -68,13 +68,10 @@ class History:
             BadData: it is not defined for the data it was computed on.
         """
         if self.monitor not in self.rows[-1]:
-            raise BadData(
-                f"the monitored figure {self.monitor!r}",
-                "it is not defined for the validation data",
-                got=list(self.rows[-1]),
-                expected="validation rows, of more than one class for AUC",
-                remedy="EarlyStopping(monitor='train_loss')",
-            )
+            where, got = f"the monitored figure {self.monitor!r}", list(self.rows[-1])
+            problem = "it is not defined for the validation data"
+            expected = "validation rows, of more than one class for AUC"
+            raise BadData(where, problem, got=got, expected=expected, remedy="EarlyStopping(monitor='train_loss')")
         return self.rows[-1][self.monitor]
 
     @property
@@ -127,7 +124,9 @@ class History:
         pad = max(map(len, self._curves), default=0)
         for name, points in self._curves.items():
             values = [value for _, value in points]
-            lines.append(f"{name.ljust(pad)}  {_sparkline(values)}  {_short(values[0])} to {_short(values[-1])}")
+            scale = (len(BARS) - 1) / (max(values) - min(values) or 1.0)
+            bars = "".join(BARS[round((value - min(values)) * scale)] for value in values)
+            lines.append(f"{name.ljust(pad)}  {bars}  {_short(values[0])} to {_short(values[-1])}")
         for name, spread in self.gpu.items():
             lines.append(f"gpu {name}  " + ", ".join(f"{how} {_short(value)}" for how, value in spread.items()))
         lines += [f"gpu throttled {share:.0%} of the time: {reason}" for reason, share in self.throttled.items()]
@@ -151,12 +150,6 @@ def _short(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.0f}" if float(value).is_integer() or 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
-def _sparkline(values: list[float]) -> str:
-    low, high = min(values), max(values)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((value - low) * scale)] for value in values)
 
 
 def _draw_panel(title: str, lines: dict[str, _Points]) -> str:
@@ -240,19 +233,15 @@ class BestWeights:
         """True when patience is exhausted."""
         return self._waited >= self._stopping.patience
 
-    @property
-    def has_weights(self) -> bool:
-        """True if there are best weights."""
+    def restore(self) -> bool:
+        """Restore the best weights in the model, and return whether there are any."""
+        if self._state:
+            self._model.load_state_dict(self._state)
         return bool(self._state)
-
-    def restore(self) -> None:
-        """Restore the best weights in the model."""
-        self._model.load_state_dict(self._state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best metric and weights, and the epochs since; aliases the tensors' memory."""
         return {"best": self._best, "waited": self._waited, "weights": self._state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
         self._best, self._waited, self._state = state["best"], state["waited"], state["weights"]

@@ -76,13 +76,10 @@ class CheckpointCallback(Callback):
     def _make_folder(self) -> None:
         there = list_checkpoints(self._folder)
         if there and not self._resumed:
-            raise BadConfig(
-                "Trainer(checkpoints=)",
-                "the folder holds checkpoints of another run",
-                got=str(there[-1].path),
-                expected="a folder of its own for each run, or a fit that goes on from there",
-                remedy="fit(..., resume='latest'), or another folder",
-            )
+            problem = "the folder holds checkpoints of another run"
+            expected = "a folder of its own for each run, or a fit that goes on from there"
+            remedy = "fit(..., resume='latest'), or another folder"
+            raise BadConfig("Trainer(checkpoints=)", problem, got=str(there[-1].path), expected=expected, remedy=remedy)
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
@@ -102,14 +99,14 @@ class CheckpointCallback(Callback):
         passed = steps is not None and run.step // steps > self._last_step // steps
         self._last_step = run.step
         if passed or due:
-            self.save(run)
+            self._save(run)
 
     def on_epoch_end(self, run: TrainState) -> None:
         if run.ranks.any(self._terminated):
             raise Terminated(EXIT_CODE)
         every = self.checkpoints.every_epochs
         if run.finished or (every is not None and run.epoch % every == 0):
-            self.save(run)
+            self._save(run)
 
     def on_fit_end(self, run: TrainState) -> None:
         try:
@@ -122,14 +119,14 @@ class CheckpointCallback(Callback):
     def on_exception(self, run: TrainState, error: BaseException) -> None:
         try:
             if isinstance(error, Terminated):
-                self.save(run)
+                self._save(run)
                 logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
         finally:
             self.on_fit_end(run)
         if isinstance(error, Terminated) and callable(self._outer):
             self._outer(signal.SIGTERM, None)  # the program has its own way to end
 
-    def save(self, run: TrainState) -> None:
+    def _save(self, run: TrainState) -> None:
         """Copy the state, and write it in the background."""
         self._wait_for_save()
         state = run.state_dict()
@@ -172,19 +169,11 @@ def resume(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None)
     """Restore a run from a checkpoint, and return whether there was one.
 
     `wanted` is "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
-
-    Raises:
-        BadConfig: "latest" without `checkpoints`.
-        ArtifactError: no checkpoint, or a damaged one.
-        SchemaMismatch: it is of another model, optimiser or data.
     """
     if wanted == "latest" and checkpoints is None:
-        raise BadConfig(
-            "Trainer.fit(resume='latest')",
-            "the trainer has no folder of checkpoints",
-            expected="a folder to read from",
-            remedy="Trainer(..., checkpoints='runs/flights'), or a checkpoint's path",
-        )
+        problem = "the trainer has no folder of checkpoints"
+        remedy = "Trainer(..., checkpoints='runs/flights'), or a checkpoint's path"
+        raise BadConfig("Trainer.fit(resume='latest')", problem, expected="a folder to read from", remedy=remedy)
     place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
 
     def find_checkpoint() -> tuple[str, dict[str, Any], dict[str, Any]] | None:

@@ -74,11 +74,7 @@ class Checkpoints:
 
 
 def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers; shares their memory.
-
-    Raises:
-        BadConfig: it holds something else than mappings, lists and tuples of tensors, numbers, text, booleans and None.
-    """
+    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers."""
     tensors: dict[str, Tensor] = {}
 
     def split(node: Any) -> Any:
@@ -96,13 +92,10 @@ def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
             return [split(value) for value in node]
         if node is None or isinstance(node, str | bool | int | float):
             return node
-        raise BadConfig(
-            "checkpoint",
-            "the state of the loader or optimiser holds something that cannot be written without pickle",
-            got=type(node).__name__,
-            expected="tensors, numbers, strings, None, and lists, tuples and mappings of them",
-            remedy="a loader without state_dict, whose batches are passed over when a fit goes on",
-        )
+        problem = "the state of the loader or optimiser holds something that cannot be written without pickle"
+        expected = "tensors, numbers, strings, None, and lists, tuples and mappings of them"
+        remedy = "a loader without state_dict, whose batches are passed over when a fit goes on"
+        raise BadConfig("checkpoint", problem, got=type(node).__name__, expected=expected, remedy=remedy)
 
     return split(tree), tensors
 
@@ -147,11 +140,7 @@ def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tens
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a checkpoint's state and its description.
-
-    Raises:
-        ArtifactError: a file is missing, cut off or altered, or of another format.
-    """
+    """Read a checkpoint's state and its description; refuse one that is damaged or of another format."""
     try:
         about = json.loads((path / STATE).read_text())
         content = (path / TENSORS).read_bytes()
@@ -193,11 +182,7 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
 
 
 def find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-    """Read the last complete checkpoint of a folder: its path, state and description; None if there are none.
-
-    Raises:
-        ArtifactError: there are some, and none is whole.
-    """
+    """Read the last whole checkpoint of a folder: its path, state and description; None if there are none at all."""
     trouble = None
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
@@ -227,9 +212,6 @@ def _digest(content: bytes) -> str:
 
 
 def _refuse_damaged(path: Path, problem: str) -> ArtifactError:
-    return ArtifactError(
-        str(path),
-        f"it is no whole checkpoint ({problem})",
-        expected=f"a folder with {STATE} and {TENSORS} as a fit wrote them",
-        remedy="resume='latest', which takes the last whole one; where none is, another folder for Checkpoints",
-    )
+    expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
+    remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
+    return ArtifactError(str(path), f"it is no whole checkpoint ({problem})", expected=expected, remedy=remedy)

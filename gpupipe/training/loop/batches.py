@@ -27,13 +27,9 @@ def num_rows(batch: Any) -> int:
 
     _map_tensors(note, batch)
     if not rows:
-        raise BadData(
-            "Trainer",
-            "a batch without rows to count",
-            got=type(batch).__name__,
-            expected="a Batch, or tuples, lists, mappings and dataclasses of tensors whose first dimension is the row",
-            remedy="yield (features, target) from the loader",
-        )
+        problem, got = "a batch without rows to count", type(batch).__name__
+        expected = "a Batch, or tuples, lists, mappings and dataclasses of tensors whose first dimension is the row"
+        raise BadData("Trainer", problem, got=got, expected=expected, remedy="yield (features, target) from the loader")
     return rows[0]
 
 
@@ -42,13 +38,10 @@ def num_batches(loader: Any) -> int:
     try:
         return len(loader)
     except TypeError:
-        raise BadConfig(
-            "Trainer.fit",
-            "the train loader does not say how many batches it has",
-            got=type(loader).__name__,
-            expected="an iterable with len(), which the schedule is made for",
-            remedy="pipeline.loader(...), a DataLoader over a sized dataset, or a list of batches",
-        ) from None
+        problem = "the train loader does not say how many batches it has"
+        expected = "an iterable with len(), which the schedule is made for"
+        remedy = "pipeline.loader(...), a DataLoader over a sized dataset, or a list of batches"
+        raise BadConfig("Trainer.fit", problem, got=type(loader).__name__, expected=expected, remedy=remedy) from None
 
 
 def get_weight(batch: Any) -> Tensor | None:
@@ -57,21 +50,15 @@ def get_weight(batch: Any) -> Tensor | None:
 
 
 def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = False) -> Tensor:
-    """Return the batch's target after checking that the output has a value (with `classes` a row) for each of it.
+    """Return the batch's target; refuse an output without a value (with `classes` a row) for each of it.
 
-    Raises:
-        BadData: there is no target.
-        SchemaMismatch: the shapes differ, which broadcasting would otherwise hide.
+    Broadcasting would hide other shapes.
     """
     target: Tensor | None = getattr(batch, "target", None)
     if target is None:
-        raise BadData(
-            where,
-            "the batch has no target",
-            got=type(batch).__name__,
-            expected="batches with a `target` of one value a row",
-            remedy="gp.Features(..., target='column'), or a callable: loss=lambda output, batch: ...",
-        )
+        expected = "batches with a `target` of one value a row"
+        remedy = "gp.Features(..., target='column'), or a callable: loss=lambda output, batch: ..."
+        raise BadData(where, "the batch has no target", got=type(batch).__name__, expected=expected, remedy=remedy)
     if (output.shape[:-1] if classes else output.shape) != target.shape:
         several = not classes and output.ndim == target.ndim + 1 and output.shape[-1] > 1
         raise SchemaMismatch(
@@ -86,16 +73,12 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
     return target
 
 
-def full_precision(output: Tensor) -> Tensor:
+def full_precision(output: Any) -> Tensor:
     """Convert the output to float32; float64 stays, and what is no tensor is refused."""
     if not isinstance(output, Tensor):
-        raise SchemaMismatch(
-            "model",
-            "its output is no tensor",
-            got=type(output),
-            expected="B values or B x K logits, or a loss of its own that takes what comes out",
-            remedy="`return` in the model's forward, or loss=lambda output, batch: ...",
-        )
+        expected = "B values or B x K logits, or a loss of its own that takes what comes out"
+        remedy = "`return` in the model's forward, or loss=lambda output, batch: ..."
+        raise SchemaMismatch("model", "its output is no tensor", got=type(output), expected=expected, remedy=remedy)
     return output if output.dtype == torch.float64 else output.float()
 
 

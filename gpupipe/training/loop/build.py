@@ -26,6 +26,7 @@ from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, Histo
 from gpupipe.training.checkpointing.checkpoint_callback import CheckpointCallback
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.loop import losses
+from gpupipe.training.loop.batches import num_batches
 from gpupipe.training.loop.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture
 from gpupipe.training.loop.device import PRECISIONS, check_device, make_forward
 from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss
@@ -129,17 +130,14 @@ def _check_objects(trainer: TrainerSettings) -> None:
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
     )
-    by_class = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
+    by_class = weights in (None, "balanced") or (isinstance(weights, Mapping) and all(map(is_number, weights.values())))
     patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
     hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
     good_and_expected = {
         "model": (isinstance(model, nn.Module), "a torch.nn.Module"),
         "param_groups": (groups is None or by_name, "mappings by patterns of names"),
         "activation_checkpointing": (isinstance(blocks, bool | str) or patterns, "True, or patterns"),
-        "class_weight": (
-            isinstance(weights, str | None) or by_class,
-            "'balanced', a mapping from classes to weights, or None",
-        ),
+        "class_weight": (by_class, "'balanced', a mapping from classes to weights, or None"),
         "early_stopping": (isinstance(stopping, EarlyStopping | None), "an EarlyStopping, or None"),
         "callbacks": (hooks, "a list of objects of classes made from gpupipe.training.Callback"),
         "checkpoints": (isinstance(saving, Checkpoints | str | PathLike | None), "a folder, a Checkpoints, or None"),
@@ -166,13 +164,9 @@ def check_batches(where: str, **given: object) -> None:
         rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
         if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
             data = name if rows and name != "loader" else "data"
-            raise BadConfig(
-                f"{where}({name}=)",
-                "not batches",
-                got=type(loader),
-                expected="a loader: gp.Pipeline's, a DataLoader, or a list of batches",
-                remedy=f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))",
-            )
+            expected = "a loader: gp.Pipeline's, a DataLoader, or a list of batches"
+            remedy = f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))"
+            raise BadConfig(f"{where}({name}=)", "not batches", got=type(loader), expected=expected, remedy=remedy)
 
 
 def get_schema(loader: object) -> Schema | None:
@@ -184,8 +178,14 @@ def get_schema(loader: object) -> Schema | None:
 def choose_loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[Loss, list[Metric]]:
     """Choose the loss to minimise and the metrics to report."""
     schema, units = get_schema(loader), getattr(loader, "target_units", None)
-    if schema is not None:
-        _check_takes_batches(trainer.model)
+    first: nn.Module = trainer.model
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    if schema is not None and type(first).__module__.startswith("torch.nn.modules"):
+        problem = "its first layer takes a tensor, and the loader gives Batches"
+        expected = "a module whose forward takes a gpupipe.Batch"
+        remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
+        raise BadConfig("Trainer(model=)", problem, got=type(first), expected=expected, remedy=remedy)
     loss = losses.choose_loss(trainer.loss, schema)
     metrics = choose_metrics(trainer.metrics, loss)
     losses.check_units(loss, units)
@@ -196,21 +196,6 @@ def choose_loss_and_metrics(trainer: TrainerSettings, loader: object) -> tuple[L
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
     return LOSSES[loss] if isinstance(loss, str) else loss, metrics
-
-
-def _check_takes_batches(model: nn.Module) -> None:
-    """Refuse a model whose first layer is torch's own, which takes a tensor, for a gpupipe loader."""
-    first: nn.Module = model
-    while isinstance(first, nn.Sequential) and len(first):
-        first = first[0]
-    if type(first).__module__.startswith("torch.nn.modules"):
-        raise BadConfig(
-            "Trainer(model=)",
-            "its first layer takes a tensor, and the loader gives Batches",
-            got=type(first),
-            expected="a module whose forward takes a gpupipe.Batch",
-            remedy="a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)",
-        )
 
 
 def make_history(trainer: TrainerSettings, metrics: Sequence[Metric], *, validated: bool) -> History:
@@ -261,13 +246,10 @@ def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> It
         patterns = as_list(blocks or [])
         chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
     if not chosen:
-        raise BadConfig(
-            "Trainer(activation_checkpointing=)",
-            "the model has no such blocks",
-            got=blocks,
-            expected="members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}",
-            remedy="activation_checkpointing=False, or activation_checkpointing=['layers.*']",
-        )
+        where = "Trainer(activation_checkpointing=)"
+        expected = "members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}"
+        remedy = "activation_checkpointing=False, or activation_checkpointing=['layers.*']"
+        raise BadConfig(where, "the model has no such blocks", got=blocks, expected=expected, remedy=remedy)
     for module in chosen:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
     try:
@@ -278,15 +260,10 @@ def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> It
 
 
 def start_run(
-    trainer: TrainerSettings,
-    loss: Loss,
-    train: Any,
-    history: History,
-    steps: int,
-    device: torch.device,
-    ranks: RankGroup,
+    trainer: TrainerSettings, loss: Loss, train: Any, history: History, device: torch.device, ranks: RankGroup
 ) -> tuple[Update | CapturedUpdate, TrainState]:
-    """Move the model to the device, and make the update and the initial state of a run of `steps` batches an epoch."""
+    """Move the model to the device, and make the update and the initial state of a run."""
+    steps = num_batches(train)
     model, best = trainer.model.to(device), None
     for name, table in optimizers.find_dense_tables(model) if trainer.optimizer != "rowwise" else ():
         what = f"{name} ({' x '.join(f'{size:,}' for size in table.shape)})"

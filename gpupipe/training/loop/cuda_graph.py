@@ -36,22 +36,16 @@ def explain_no_capture(
     """Explain why a run cannot be captured, or return None; refuse what has to be captured and cannot be."""
     if wanted is False:
         return "Trainer(cuda_graph=False)"
-    if device.type != "cuda":
-        reason: str | None = "it runs on a CPU"
-    elif accumulate > 1:
-        reason = "gradients are accumulated"
-    elif activation_checkpointing:
-        reason = "inner values are computed again, for which torch asks the device what it drew"
-    else:
-        reason = explain_not_resident(loader, device)
+    reasons = {
+        "it runs on a CPU": device.type != "cuda",
+        "gradients are accumulated": accumulate > 1,
+        "inner values are computed again, for which torch asks the device what it drew": activation_checkpointing,
+    }
+    reason = next((why for why, holds in reasons.items() if holds), None) or explain_not_resident(loader, device)
     if reason is not None and wanted is True:
-        raise BadConfig(
-            "Trainer(cuda_graph=True)",
-            f"the step cannot be captured: {reason}",
-            got=type(loader).__name__,
-            expected="a Loader of one process over a table on the GPU",
-            remedy="cuda_graph='auto'",
-        )
+        where, problem = "Trainer(cuda_graph=True)", f"the step cannot be captured: {reason}"
+        expected = "a Loader of one process over a table on the GPU"
+        raise BadConfig(where, problem, got=type(loader).__name__, expected=expected, remedy="cuda_graph='auto'")
     return reason
 
 
@@ -90,11 +84,9 @@ class CursorBatches:
         self._at: tuple[int, int] | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches per epoch."""
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate all else to the loader."""
         return getattr(self.loader, name)
 
     def gather(self) -> Batch:
@@ -136,7 +128,6 @@ class CursorBatches:
         return state if self._at is None else state | {"epoch": self._at[0], "batch": self._at[1]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the loader's state."""
         self._at = None
         self.loader.load_state_dict(state)
 
@@ -152,13 +143,8 @@ class CapturedUpdate:
         self._update, self._batches = update, batches
         self._device = torch.device(batches.device)
         self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
         self._stepped = False
-
-    @property
-    def replays(self) -> bool:
-        """True if there is a graph to replay."""
-        return self._graph is not None
 
     def learn(self, batch: Any) -> None:
         """Learn a batch; a full one makes the step at once."""
@@ -166,10 +152,10 @@ class CapturedUpdate:
         if not self._stepped:
             self._update.learn(batch)
             return
-        if self._graph is None and not self._eager:
+        if self.graph is None and not self._eager:
             self._capture()
-        if self._graph is not None:
-            self._graph.replay()
+        if self.graph is not None:
+            self.graph.replay()
         else:
             self.run_full_step()
             self._eager -= self._eager > 0
@@ -201,7 +187,7 @@ class CapturedUpdate:
                 first = first.__context__
             logger.warning("the step is not captured and runs eagerly: %s", str(first).splitlines()[0])
         else:
-            self._graph = graph
+            self.graph = graph
             logger.info("the step is captured as a CUDA graph")
         finally:
             update.splits = True

@@ -33,12 +33,7 @@ def check_device(requested: str | torch.device) -> None:
 
 
 def choose_device(requested: str | torch.device, loader: object) -> torch.device:
-    """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU.
-
-    Raises:
-        BadConfig: no name of a CPU or CUDA device.
-        BackendMissing: a GPU that torch does not see.
-    """
+    """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU."""
     check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     home = getattr(loader, "device", None)
@@ -51,13 +46,10 @@ def choose_device(requested: str | torch.device, loader: object) -> torch.device
     device = torch.device("cpu")
     if asked.startswith("cuda"):
         if not visible or (asked != "cuda" and torch.device(asked).index >= visible):
-            raise BackendMissing(
-                "Trainer(device=)",
-                f"torch {torch.__version__} sees {visible} GPUs",
-                got=asked,
-                expected="a GPU that is visible, to a torch built for CUDA",
-                remedy="device='cpu', or a CUDA build of torch: pytorch.org/get-started/locally has the line",
-            )
+            problem = f"torch {torch.__version__} sees {visible} GPUs"
+            expected = "a GPU that is visible, to a torch built for CUDA"
+            remedy = "device='cpu', or a CUDA build of torch: pytorch.org/get-started/locally has the line"
+            raise BackendMissing("Trainer(device=)", problem, got=asked, expected=expected, remedy=remedy)
         device = torch.device("cuda", torch.cuda.current_device()) if asked == "cuda" else torch.device(asked)
     logger.info("the trainer runs on %s: %s", device, reason)
     return device
@@ -83,9 +75,6 @@ def session(device: torch.device, *, seed: int, deterministic: bool = False, pre
     """Work on `device`, on its training stream, with random numbers from `seed`, and restore all state afterwards.
 
     TF32 is on for "tf32", off for "32-true", and as torch has it otherwise.
-
-    Raises:
-        BadConfig: `deterministic` on a GPU while cuBLAS may still choose its workspace.
     """
     with ExitStack() as stack:
         if device.type == "cuda":
@@ -131,13 +120,10 @@ def _own_stream(device: torch.device) -> Iterator[None]:
 def _deterministic(device: torch.device) -> Iterator[None]:
     workspace = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
     if device.type == "cuda" and workspace not in (":4096:8", ":16:8"):
-        raise BadConfig(
-            "Trainer(deterministic=True)",
-            "cuBLAS is free to choose its workspace, and with it the order of sums",
-            got=f"CUBLAS_WORKSPACE_CONFIG={workspace}",
-            expected="the variable set before the process starts",
-            remedy="CUBLAS_WORKSPACE_CONFIG=:4096:8 python ...",
-        )
+        where, got = "Trainer(deterministic=True)", f"CUBLAS_WORKSPACE_CONFIG={workspace}"
+        problem = "cuBLAS is free to choose its workspace, and with it the order of sums"
+        expected = "the variable set before the process starts"
+        raise BadConfig(where, problem, got=got, expected=expected, remedy="CUBLAS_WORKSPACE_CONFIG=:4096:8 python ...")
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:

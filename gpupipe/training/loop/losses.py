@@ -63,12 +63,7 @@ _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
 
 def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
-    """Choose the loss for "auto" by the task of the schema; return any other `loss` unchanged.
-
-    Raises:
-        BadConfig: a name that is no loss, a class, a function of other arguments, or "auto" where no schema gives the
-            task.
-    """
+    """Choose the loss for "auto" by the task of the schema; return the name of another, or a function of it."""
     if callable(loss):
         return _wrap_loss(loss)
     if isinstance(loss, str) and loss in LOSSES:
@@ -77,38 +72,31 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         also = "a callable of the model's output and the batch"
         raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES], also)
     if schema is None or schema.task is None:
-        raise BadConfig(
-            "Trainer(loss='auto')",
-            "nothing tells what the target is" if schema is None else "the loader's rows have no target",
-            got="a loader without a schema" if schema is None else schema.names,
-            expected="a loader of gp.Pipeline whose Features have a target, of data that have its columns",
-            remedy="loss='bce'" if schema is None else "pipeline.loader(data) of data that have the target's columns",
-        )
+        problem = "nothing tells what the target is" if schema is None else "the loader's rows have no target"
+        got = "a loader without a schema" if schema is None else schema.names
+        expected = "a loader of gp.Pipeline whose Features have a target, of data that have its columns"
+        remedy = "loss='bce'" if schema is None else "pipeline.loader(data) of data that have the target's columns"
+        raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
     return LOSS_OF_TASK[schema.task]
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
     """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds."""
     if schema.task not in (None, "regression") and _is_scale_free(loss):
-        raise BadConfig(
-            "Trainer(loss=)",
-            f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds",
-            got=_get_name(loss.function) if isinstance(loss, TargetLoss) else loss,
-            expected=f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number",
-            remedy="loss='auto', or Features(task='regression')",
-        )
+        problem = f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds"
+        got = _get_name(loss.function) if isinstance(loss, TargetLoss) else loss
+        expected = f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number"
+        remedy = "loss='auto', or Features(task='regression')"
+        raise BadConfig("Trainer(loss=)", problem, got=got, expected=expected, remedy=remedy)
 
 
 def check_units(loss: str | Loss, units: object) -> None:
     """Refuse targets that were standardised by default for a loss whose meaning depends on their units."""
     if getattr(units, "by_default", False) and not _is_scale_free(loss):
-        raise BadConfig(
-            "Trainer(loss=)",
-            "the regression's target is standardised by default, and this loss may mean it in its own units",
-            got=loss,
-            expected=f"one of {', '.join(map(repr, _SCALE_FREE))}, or a target_transform that is said",
-            remedy="Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()",
-        )
+        problem = "the regression's target is standardised by default, and this loss may mean it in its own units"
+        expected = f"one of {', '.join(map(repr, _SCALE_FREE))}, or a target_transform that is said"
+        remedy = "Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()"
+        raise BadConfig("Trainer(loss=)", problem, got=loss, expected=expected, remedy=remedy)
 
 
 def _is_scale_free(loss: str | Loss) -> bool:
@@ -133,13 +121,10 @@ class TargetLoss:
         target = matching_target(output, batch, f"loss {name}", classes=classes)
         values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
         if isinstance(values, Tensor) and values.ndim == 0 and get_weight(batch) is not None:
-            raise BadConfig(
-                "Trainer(loss=)",
-                "a mean, in which the rows' weights do not count",
-                got=name,
-                expected="a value for each row where rows have weights",
-                remedy=f"{name}(reduction='none')" if is_module else f"partial({name}, reduction='none')",
-            )
+            problem = "a mean, in which the rows' weights do not count"
+            expected = "a value for each row where rows have weights"
+            remedy = f"{name}(reduction='none')" if is_module else f"partial({name}, reduction='none')"
+            raise BadConfig("Trainer(loss=)", problem, got=name, expected=expected, remedy=remedy)
         return values.mean(1) if isinstance(values, Tensor) and values.ndim == 2 else values
 
 
@@ -171,22 +156,15 @@ def smooth_labels(loss: str | Loss, amount: float) -> Loss:
     """Smooth a named loss's labels (Szegedy et al., arXiv:1512.00567).
 
     The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
-
-    Raises:
-        BadConfig: a loss without classes.
     """
     if loss == "bce":
         plain = LOSSES["bce"]
         return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
     if loss == "cross-entropy":
         return partial(_cross_entropy, amount=amount)
-    raise BadConfig(
-        "Trainer(label_smoothing=)",
-        "the loss has no classes to smooth",
-        got=loss if isinstance(loss, str) else "a function",
-        expected="loss 'bce' or 'cross-entropy'",
-        remedy="label_smoothing=0.0",
-    )
+    where, problem = "Trainer(label_smoothing=)", "the loss has no classes to smooth"
+    got = loss if isinstance(loss, str) else "a function"
+    raise BadConfig(where, problem, got=got, expected="loss 'bce' or 'cross-entropy'", remedy="label_smoothing=0.0")
 
 
 def compute_class_weights(
@@ -195,22 +173,16 @@ def compute_class_weights(
     """Compute a float32 weight per class: n / (K count) for `"balanced"`, or the given ones, 1 for other classes.
 
     The loader is read once if it does not hold all targets in one block.
-
-    Raises:
-        BadConfig: the target has no classes, or not those that were named.
-        BadData: a class has no row.
     """
     target = None if schema is None else schema.target
     if schema is None or target is None or target.classes is None or schema.task == "multilabel":
         several = schema is not None and schema.task == "multilabel"
         none = "nothing tells the classes" if target is None else "the target has no classes"
-        raise BadConfig(
-            "Trainer(class_weight=)",
-            "a row has several targets, and one weight" if several else none,
-            got=[item.name for item in schema.targets] if several and schema is not None else wanted,
-            expected="a classification of one target, and a loader of gp.Pipeline",
-            remedy="class_weight=None, or Features(weight=...) for a weight per row",
-        )
+        problem = "a row has several targets, and one weight" if several else none
+        got = [item.name for item in schema.targets] if several and schema is not None else wanted
+        expected = "a classification of one target, and a loader of gp.Pipeline"
+        remedy = "class_weight=None, or Features(weight=...) for a weight per row"
+        raise BadConfig("Trainer(class_weight=)", problem, got=got, expected=expected, remedy=remedy)
     classes = list(target.classes)
     if not isinstance(wanted, str):
         for name in wanted:
@@ -231,26 +203,18 @@ def compute_class_weights(
     if ranks is not None and (streamed or "shards" in loader.state_dict()):
         counts = ranks.all_gather_scalar(counts).sum(0)
     if not counts.all():
-        raise BadData(
-            "Trainer(class_weight='balanced')",
-            "a class has no row",
-            got=dict(zip(classes, counts.tolist(), strict=True)),
-            expected="rows of every class",
-            remedy="a mapping from classes to weights, or more rows",
-        )
+        where, got = "Trainer(class_weight='balanced')", dict(zip(classes, counts.tolist(), strict=True))
+        remedy = "a mapping from classes to weights, or more rows"
+        raise BadData(where, "a class has no row", got=got, expected="rows of every class", remedy=remedy)
     return (counts.sum() / (len(classes) * counts)).float()
 
 
 def weight_by_class(batch: Any, weights: Tensor) -> Any:
     """Multiply each row's weight by that of its class."""
     if not is_dataclass(batch) or isinstance(batch, type):
-        raise BadConfig(
-            "Trainer(class_weight=)",
-            "the batches have no weights to change",
-            got=type(batch).__name__,
-            expected="batches of gp.Pipeline's loader",
-            remedy="pipeline.loader(...)",
-        )
+        where, problem = "Trainer(class_weight=)", "the batches have no weights to change"
+        expected = "batches of gp.Pipeline's loader"
+        raise BadConfig(where, problem, got=type(batch).__name__, expected=expected, remedy="pipeline.loader(...)")
     own: Any = batch
     of_class = weights[own.target.long()]
     return replace(own, weight=of_class if own.weight is None else own.weight * of_class)
@@ -260,22 +224,17 @@ def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
     """Compute the mean of a batch's losses, and its weight in a mean over batches (the rows without weights).
 
     B losses are weighted here; a scalar is taken as the mean.
-
-    Raises:
-        SchemaMismatch: no tensor, or neither a scalar nor one value a row.
     """
     weight, is_tensor = get_weight(batch), isinstance(values, Tensor)
     if is_tensor and values.ndim == 0:
         return values, num_rows(batch) if weight is None else weight.sum()
     if not is_tensor or values.ndim != 1 or (weight is not None and values.shape != weight.shape):
         per_row = "loss=lambda output, batch: per_row(output, batch).mean(1)"
-        raise SchemaMismatch(
-            "loss",
-            "neither a scalar nor one value a row" if is_tensor else "not a tensor",
-            got=tuple(values.shape) if is_tensor else type(values),
-            expected=f"a tensor of shape () or ({num_rows(batch)},)",
-            remedy=per_row if is_tensor else "return the loss, not its `.item()`",
-        )
+        problem = "neither a scalar nor one value a row" if is_tensor else "not a tensor"
+        got = tuple(values.shape) if is_tensor else type(values)
+        expected = f"a tensor of shape () or ({num_rows(batch)},)"
+        remedy = per_row if is_tensor else "return the loss, not its `.item()`"
+        raise SchemaMismatch("loss", problem, got=got, expected=expected, remedy=remedy)
     if weight is None:
         return values.mean(), values.shape[0]
     total = weight.sum()
@@ -306,7 +265,6 @@ class LossMean:
         return self._sums
 
     def add(self, loss: Tensor, weight: Tensor | int) -> None:
-        """Count a batch's mean loss; the host does not wait."""
         if self._many == 1:
             self._total.add_(loss.double() * weight)
             self._weight.add_(weight)
@@ -327,7 +285,6 @@ class LossMean:
         self._weights.clear()
 
     def reset(self) -> None:
-        """Reset the sums."""
         self._losses.clear()
         self._weights.clear()
         self._sums.zero_()
@@ -338,21 +295,13 @@ class LossMean:
         return torch.cat([each[:, :2].sum(0), each[:, 2:].amin(0)])
 
     def read(self, where: str = "loss") -> float | None:
-        """Return the mean, or None if no weight was counted; the host waits for 24 bytes.
-
-        Raises:
-            BadData: the mean is not finite; `where` is named.
-        """
+        """Return the mean, or None if no weight was counted; refuse one that is not finite. The host waits."""
         total, weight, _ = self.sum_over_ranks().tolist()
         mean = None if weight == 0 else total / weight
         if mean is not None and not math.isfinite(mean):
-            raise BadData(
-                where,
-                "the loss is not finite",
-                got=mean,
-                expected="finite features, targets and weights, and updates small enough to keep the weights so",
-                remedy="lr=3e-4, max_grad_norm=1.0, or look for infinite values with `gpupipe inspect`",
-            )
+            expected = "finite features, targets and weights, and updates small enough to keep the weights so"
+            remedy = "lr=3e-4, max_grad_norm=1.0, or look for infinite values with `gpupipe inspect`"
+            raise BadData(where, "the loss is not finite", got=mean, expected=expected, remedy=remedy)
         return mean
 
 

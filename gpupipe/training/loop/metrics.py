@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -53,8 +53,7 @@ class _Sums(ABC):
     name: str
     higher_is_better = True
 
-    def __init__(self) -> None:
-        self.reset()
+    _sums: Tensor | None = None
 
     @abstractmethod
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
@@ -65,7 +64,7 @@ class _Sums(ABC):
         """Compute a target's value of its sums; None where it is undefined."""
 
     def reset(self) -> None:
-        self._sums: Tensor | None = None
+        self._sums = None
 
     def update(self, output: Tensor, batch: Any) -> None:
         sums = self.sum_rows(output, batch)
@@ -77,34 +76,28 @@ class _Sums(ABC):
         return sum(defined) / len(defined) if values and len(defined) == len(values) else None
 
 
+@dataclass(eq=False)
 class _Mean(_Sums):
     """Weighted mean over rows of a function of outputs and targets; `classes`: of one target's class logits too."""
 
-    def __init__(
-        self,
-        name: str,
-        values: Callable[[Tensor, Tensor], Tensor],
-        *,
-        higher_is_better: bool = False,
-        classes: bool = False,
-        of_mean: Callable[[float], float] = float,
-    ) -> None:
-        super().__init__()
-        self.name, self.higher_is_better = name, higher_is_better
-        self._values, self._classes, self._of_mean = values, classes, of_mean
+    name: str
+    values: Callable[[Tensor, Tensor], Tensor]
+    higher_is_better: bool = False
+    classes: bool = False
+    of_mean: Callable[[float], float] = float
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
         output = full_precision(output)
-        classes = self._classes and _has_class_logits(output, batch)
+        classes = self.classes and _has_class_logits(output, batch)
         target = matching_target(output, batch, f"metric {self.name!r}", classes=classes)
-        values = _to_columns(self._values(output, target))
+        values = _to_columns(self.values(output, target))
         weight = _get_weights(batch, values[:, 0])
         totals = (values * weight[:, None]).sum(0)
         return torch.stack([weight.sum().expand_as(totals), totals], 1)
 
     def finish(self, *sums: float) -> float | None:
         weight, total = sums
-        return self._of_mean(total / weight) if weight else None
+        return self.of_mean(total / weight) if weight else None
 
 
 def _is_right(output: Tensor, target: Tensor) -> Tensor:
@@ -118,26 +111,15 @@ def _compute_log_loss(output: Tensor, target: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(output, target.to(output.dtype), reduction="none")
 
 
-def _compute_brier(output: Tensor, target: Tensor) -> Tensor:
-    return (output.sigmoid() - target) ** 2
-
-
-def _compute_absolute_error(output: Tensor, target: Tensor) -> Tensor:
-    return (output.double() - target).abs()
-
-
-def _compute_squared_error(output: Tensor, target: Tensor) -> Tensor:
-    return (output.double() - target) ** 2
-
-
 class _R2(_Sums):
     """R2 score: 1 - (squared error) / (squared distance of the target from its mean); None for a constant target."""
 
     name = "r2"
 
+    _origin: Tensor | None = None
+
     def reset(self) -> None:
-        super().reset()
-        self._origin: Tensor | None = None
+        self._sums = self._origin = None
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
         target = _to_columns(matching_target(output, batch, "metric 'r2'"))
@@ -154,17 +136,16 @@ class _R2(_Sums):
         return 1 - error / spread if spread > 0 else None
 
 
+@dataclass(eq=False)
 class _OfClasses(_Sums):
     """Metric of predicted classes, from the weights of a class's hits, of its rows, and of the rows taken for it.
 
     Of two classes it is the second one's (with `of_both` the mean), of more the mean over those that are seen or taken.
     """
 
-    def __init__(
-        self, name: str, of_class: Callable[[float, float, float], float | None], *, of_both: bool = False
-    ) -> None:
-        super().__init__()
-        self.name, self._of_class, self._of_both = name, of_class, of_both
+    name: str
+    of_class: Callable[[float, float, float], float | None]
+    of_both: bool = False
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
         where = f"metric {self.name!r}"
@@ -187,46 +168,27 @@ class _OfClasses(_Sums):
         if not any(rows for _, rows, _ in sums):
             return None
         two = len(sums) == 2
-        seen = [one for one in sums[two and not self._of_both :] if two or one[1] or one[2]]
-        known = [value for one in seen if (value := self._of_class(*one)) is not None]
+        seen = [one for one in sums[two and not self.of_both :] if two or one[1] or one[2]]
+        known = [value for one in seen if (value := self.of_class(*one)) is not None]
         return sum(known) / len(known)
 
 
-def _compute_precision(hits: float, _rows: float, taken: float) -> float:
-    return hits / taken if taken else 0.0  # as scikit-learn has it
-
-
-def _compute_recall(hits: float, rows: float, _taken: float) -> float:
-    return hits / rows if rows else 0.0
-
-
-def _compute_f1(hits: float, rows: float, taken: float) -> float:
-    return 2 * hits / (rows + taken) if rows + taken else 0.0
-
-
-def _compute_recall_if_seen(hits: float, rows: float, _taken: float) -> float | None:
-    return hits / rows if rows else None
-
-
+@dataclass(eq=False)
 class _Ranking:
     """Metric of the order of all rows, exact; of several classes the mean of each against the rest.
 
     Memory: 9 bytes a row on the device (5 without weights; 5 more per further class) until `reset`; `compute` takes
     some 60 more meanwhile.
-
-    Args:
-        name: of the metric.
-        compute_parts: numerator and denominator, of ascending scores, and of targets and weights in float64.
     """
 
-    higher_is_better = True
-
-    def __init__(self, name: str, compute_parts: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-        self.name, self._compute_parts = name, compute_parts
-        self.reset()
+    name: str
+    # Numerator and denominator, of ascending scores, and of targets and weights in float64.
+    compute_parts: Callable[[Tensor, Tensor, Tensor], Tensor]
+    higher_is_better: bool = True
+    _seen: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     def reset(self) -> None:
-        self._seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._seen = []
 
     def update(self, output: Tensor, batch: Any) -> None:
         where, score = f"metric {self.name!r}", full_precision(output)
@@ -248,7 +210,7 @@ class _Ranking:
         found = []
         for column, target in zip(scores.unbind(1), targets.unbind(1), strict=True):
             ascending, order = column.sort()
-            found.append(self._compute_parts(ascending, target[order].double(), weight[order].double()))
+            found.append(self.compute_parts(ascending, target[order].double(), weight[order].double()))
         values: list[list[float]] = torch.stack(found).tolist()
         if any(whole <= 0 for _, whole in values):
             return None
@@ -275,14 +237,16 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "auc": partial(_Ranking, "auc", _count_ordered_pairs),
     "average_precision": partial(_Ranking, "average_precision", _sum_precisions),
     "accuracy": partial(_Mean, "accuracy", _is_right, higher_is_better=True, classes=True),
-    "balanced_accuracy": partial(_OfClasses, "balanced_accuracy", _compute_recall_if_seen, of_both=True),
-    "f1": partial(_OfClasses, "f1", _compute_f1),
-    "precision": partial(_OfClasses, "precision", _compute_precision),
-    "recall": partial(_OfClasses, "recall", _compute_recall),
+    "balanced_accuracy": partial(
+        _OfClasses, "balanced_accuracy", lambda hits, rows, _: hits / rows if rows else None, of_both=True
+    ),
+    "f1": partial(_OfClasses, "f1", lambda hits, rows, taken: 2 * hits / (rows + taken) if rows + taken else 0.0),
+    "precision": partial(_OfClasses, "precision", lambda hits, _, taken: hits / taken if taken else 0.0),
+    "recall": partial(_OfClasses, "recall", lambda hits, rows, _: hits / rows if rows else 0.0),
     "log_loss": partial(_Mean, "log_loss", _compute_log_loss, classes=True),
-    "brier": partial(_Mean, "brier", _compute_brier),
-    "rmse": partial(_Mean, "rmse", _compute_squared_error, of_mean=math.sqrt),
-    "mae": partial(_Mean, "mae", _compute_absolute_error),
+    "brier": partial(_Mean, "brier", lambda output, target: (output.sigmoid() - target) ** 2),
+    "rmse": partial(_Mean, "rmse", lambda output, target: (output.double() - target) ** 2, of_mean=math.sqrt),
+    "mae": partial(_Mean, "mae", lambda output, target: (output.double() - target).abs()),
     "r2": _R2,
 }
 METRICS_OF_LOSS = {
@@ -314,21 +278,13 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
     for name in (metric.name for metric in metrics if isinstance(metric, _Sums | _Ranking)):
         if name in wrong:
             fit = ("rmse", "mae", "r2") if of_one else ("accuracy", "auc", "log_loss")
-            raise BadConfig(
-                "Trainer(metrics=)",
-                f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}",
-                got=name,
-                expected=f"some of {', '.join(map(repr, fit))}",
-                remedy=f"metrics={[*fit]!r}",
-            )
+            problem = f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}"
+            expected = f"some of {', '.join(map(repr, fit))}"
+            raise BadConfig("Trainer(metrics=)", problem, got=name, expected=expected, remedy=f"metrics={[*fit]!r}")
 
 
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
-    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss.
-
-    Raises:
-        BadConfig: a name that is no metric, or an object that is none.
-    """
+    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss."""
     if is_one_of(metrics, ["auto"]):
         metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
     elif isinstance(metrics, str):

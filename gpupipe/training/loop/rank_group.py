@@ -26,6 +26,7 @@ from torch import Tensor, distributed, nn
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.order import gather_tensors, get_rank, make_host_group, open_store
 from gpupipe.training.checkpointing.checkpoints import join_tensors, split_tensors
+from gpupipe.training.loop.batches import num_batches
 from gpupipe.training.optim.optimizers import get_entries
 
 Value = TypeVar("Value")
@@ -93,12 +94,10 @@ class FailureStore:
         reports = [f"rank {rank} failed ({reason})" for rank, reason in failed.items()]
         if silent and not failed:
             reports.append(f"rank {', '.join(map(str, silent))} is gone or hangs")
-        return ClusterLost(
-            f"Trainer.fit, rank {self.rank} of {self.size}",
-            f"it cannot go on alone: {'; '.join(reports) or str(cause).partition(chr(10))[0]}",
-            expected="all ranks at work until the end",
-            remedy="read that rank's own output; then fit(..., resume='latest') where there are checkpoints",
-        )
+        where = f"Trainer.fit, rank {self.rank} of {self.size}"
+        problem = f"it cannot go on alone: {'; '.join(reports) or str(cause).partition(chr(10))[0]}"
+        remedy = "read that rank's own output; then fit(..., resume='latest') where there are checkpoints"
+        return ClusterLost(where, problem, expected="all ranks at work until the end", remedy=remedy)
 
     def wait_for_readers(self) -> None:
         """Keep the store on rank 0 until the ranks that live have read it or failed, or for some seconds."""
@@ -124,14 +123,11 @@ class FailureStore:
 
 
 class RankGroup:
-    """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls.
-
-    `talk` is a gloo group, for tensors on the host.
-    """
+    """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls."""
 
     def __init__(self, rank: int = 0, size: int = 1, talk: Any = None, failures: FailureStore | None = None) -> None:
         self.rank, self.size = rank, size
-        self._talk, self._failures = talk, failures
+        self._talk, self._failures = talk, failures  # a gloo group, for tensors on the host
         self._statistics: list[Tensor] = []
         self._tables: set[nn.Parameter] = set()
 
@@ -266,20 +262,19 @@ class RankGroup:
 
 
 def _wait_for(work: Any, failures: FailureStore) -> None:
-    while not _has_finished(work):
-        if failures.any_failed():
-            work.wait(_LOOK_EVERY)  # the last time
-
-
-def _has_finished(work: Any) -> bool:
-    """Return whether a call has finished, after a second at the latest; raise its error."""
-    try:
-        work.wait(_LOOK_EVERY)
-    except RuntimeError:
-        if not work.is_completed():
-            return False
-        work.wait()  # it may have come to its end just now
-    return True
+    """Wait for a call, and raise its error, or that of a wait of a second once another rank has failed."""
+    last = False
+    while True:
+        try:
+            work.wait(_LOOK_EVERY)
+        except RuntimeError:
+            if last:
+                raise
+            if not work.is_completed():
+                last = failures.any_failed()
+                continue
+            work.wait()  # it may have come to its end just now
+        return
 
 
 @contextmanager
@@ -287,10 +282,6 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
     """Open the group of ranks that train together, of torch.distributed's; an error on one rank ends all.
 
     A loader that is not sharded (`world_size` 1) trains alone; so does one of another library where `alone`.
-
-    Raises:
-        BadConfig: ranks with more batches than others, or a loader that deals to other ranks than there are.
-        ClusterLost: a rank failed, is gone or hangs, for `timeout` seconds.
     """
     rank, size = get_rank(None, None)
     dealt = getattr(loader, "world_size", 1 if alone else size)
@@ -314,22 +305,15 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
 
 def _check_deal(ranks: RankGroup, loader: Any, dealt: int) -> None:
     if dealt != ranks.size:
-        raise BadConfig(
-            "Trainer.fit",
-            "the train loader deals its rows to other ranks than there are",
-            got=dealt,
-            expected=f"{ranks.size}, as in torch.distributed's group",
-            remedy="pipeline.loader(...) without rank and world_size",
-        )
-    steps = ranks.gather(len(loader))
+        problem = "the train loader deals its rows to other ranks than there are"
+        expected = f"{ranks.size}, as in torch.distributed's group"
+        remedy = "pipeline.loader(...) without rank and world_size"
+        raise BadConfig("Trainer.fit", problem, got=dealt, expected=expected, remedy=remedy)
+    steps = ranks.gather(num_batches(loader))
     if len(set(steps)) > 1:
-        raise BadConfig(
-            "Trainer.fit",
-            "ranks have different numbers of batches, and would wait for each other",
-            got=steps,
-            expected="as many on each",
-            remedy="pipeline.loader(..., sharded=True), which pads what is short with rows of weight 0",
-        )
+        problem = "ranks have different numbers of batches, and would wait for each other"
+        remedy = "pipeline.loader(..., sharded=True), which pads what is short with rows of weight 0"
+        raise BadConfig("Trainer.fit", problem, got=steps, expected="as many on each", remedy=remedy)
 
 
 def choose_host(hosts: Sequence[str]) -> str:

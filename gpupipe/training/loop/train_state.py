@@ -17,6 +17,7 @@ from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import TorchBatches
 from gpupipe.training.callbacks.history import BestWeights, History
 from gpupipe.training.loop.cuda_graph import CursorBatches
+from gpupipe.training.loop.device import fork_rng
 from gpupipe.training.loop.rank_group import RankGroup
 from gpupipe.training.loop.train_step import Range, Update, no_range
 
@@ -32,18 +33,15 @@ class TrainState:
         history: the rows of the epochs so far.
         steps_per_epoch: batches in an epoch.
         max_epochs: epochs in all.
-        rates: the learning rate of each update, on the host.
+        rates: the learning rate of each update, on the host, before what a plateau multiplies them by.
         device: where it runs.
         best: early stopping's weights, where there is early stopping.
         ranks: the ranks that train.
-        epoch: the one under way, from 1.
-        step_in_epoch: batches done in it.
-        rows: rows seen in it, by all ranks.
+        epoch: the one under way, from 1; `step_in_epoch` batches and `rows` rows (of all ranks) of it are done.
         metrics: of the last log: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
             spent waiting for batches) since the log before.
         stop: whether this epoch is the last one; set it to end a fit.
         validating: whether the validation loader is being gone through.
-        plateau_lr_factor: what a plateau has multiplied the schedule by.
         range: names parts of an update for a profiler.
     """
 
@@ -134,12 +132,10 @@ class TrainState:
         """Read a batch of this epoch again, numbered from 1; return None if the loader cannot give it again."""
         if self._rng is None:
             return None
-        before = _get_random_state(self.device)
-        _set_random_state(self._rng, self.device)
-        self._rewind_loader()
-        batch = next(islice(self.train, number - 1, None), None)
-        _set_random_state(before, self.device)
-        return batch
+        with fork_rng(self.device):
+            _set_random_state(self._rng, self.device)
+            self._rewind_loader()
+            return next(islice(self.train, number - 1, None), None)
 
     @contextmanager
     def validation(self) -> Iterator[None]:
@@ -263,11 +259,8 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 def check_loss(run: TrainState, since: int) -> float | None:
     """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.
 
-    The sum of losses shows what is not finite, and a counter on the device says at which of the batches after `since`
-    it began, so a healthy run costs no extra read of the device.
-
-    Raises:
-        BadData: it is not finite. The batch is named, with its rows where they are the reason.
+    Their sum shows what is not finite, and a counter on the device says at which of the batches after `since` it began,
+    so a healthy run costs no extra read of the device. The error names the batch, and its rows if they are the reason.
     """
     where = f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}"
     try:
@@ -277,7 +270,12 @@ def check_loss(run: TrainState, since: int) -> float | None:
             run.train = run.train.loader  # batches to look into
         number = min(int(run.update.losses.sum_over_ranks()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
         reasons = run.ranks.gather(_describe_rows(run, number))
-        reason = next(filter(None, reasons), "") or _describe_weights(run)  # of the first rank with one
+        reason = next(filter(None, reasons), "")  # of the first rank with one
+        bad = [name for name, weight in run.model.named_parameters() if not weight.isfinite().all()]
+        if not reason and bad:
+            more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
+            reason = f"its features and target are finite, the weights of {bad[0]!r}{more} are not"
+        reason = reason or "its features, its target and the weights are finite"
         each = run.update.accumulate
         place = f"epoch {run.epoch}, update {-(-number // each)}" + ("" if each == 1 else f", batch {number}")
         problem = f"the loss is not finite: {reason}"
@@ -304,11 +302,3 @@ def _describe_rows(run: TrainState, number: int) -> str:
         whose = "rows" if known is not None else "of the batch the rows"
         return f"its batch has values in {what} that are not finite ({whose} {examples})"
     return ""
-
-
-def _describe_weights(run: TrainState) -> str:
-    bad = [name for name, weight in run.model.named_parameters() if not weight.isfinite().all()]
-    if not bad:
-        return "its features, its target and the weights are finite"
-    more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
-    return f"its features and target are finite, the weights of {bad[0]!r}{more} are not"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -34,69 +35,49 @@ def no_range(_name: str) -> AbstractContextManager[object]:
     return _NOTHING
 
 
+@dataclass(eq=False)
 class Update:
     """Update of the weights: the gradients of one or several batches, and one step of the optimiser.
 
     With several, or a batch in parts, gradients are those of the mean over all their rows: sum(weight * loss) is what
     is summed, and divided by sum(weight) at the step.
 
-    Args:
-        objective: of a batch, its mean loss and the weight that carries (`compute_mean_loss`).
-        optimizer: whose groups' rates are 0-d tensors.
-        rates: the learning rate of each update, on the device; written to the groups before each step.
-        max_grad_norm: the largest norm of all gradients together; longer ones are scaled down to it.
-        accumulate: how many batches a step is made of; a last one of an epoch may be made of fewer.
-        unit: a weight of about a batch's, the same in each process; sums are divided by it to stay near 1.
-        scale: of the loss, for float16.
-        average: of the weights, moved after each step.
-        ranks: the ranks whose gradients are added up before each step.
-
-    Memory:
-        Gradients as large as the weights, kept until the next update; twice that where gradients are summed.
+    `objective` gives a batch's mean loss and the weight it carries. `rates`, one per update, are on the device, and
+    written before each step to the 0-d rates of the optimiser's groups. Sums of weights are divided by `unit`, about a
+    batch's weight and the same in each process, to stay near 1.
     """
 
-    def __init__(
-        self,
-        objective: Callable[[Any], tuple[Tensor, Tensor | int]],
-        optimizer: Optimizer,
-        *,
-        rates: Tensor,
-        max_grad_norm: float | None = None,
-        accumulate: int = 1,
-        unit: float = 1.0,
-        scale: LossScale | None = None,
-        average: EMA | None = None,
-        ranks: RankGroup | None = None,
-    ) -> None:
-        self.objective = objective
-        self.optimizer = optimizer
-        self.rates = rates
-        self.max_grad_norm = max_grad_norm
-        self.accumulate = accumulate
-        self.parts = 1
-        self.splits = True  # a batch that does not fit in memory
-        self.unit = unit
-        self.scale = scale
-        self.average = average
-        self.parameters: list[nn.Parameter] = [p for group in optimizer.param_groups for p in group["params"]]
+    objective: Callable[[Any], tuple[Tensor, Tensor | int]]
+    optimizer: Optimizer
+    _: KW_ONLY
+    rates: Tensor
+    max_grad_norm: float | None = None
+    accumulate: int = 1
+    unit: float = 1.0
+    scale: LossScale | None = None
+    average: EMA | None = None
+    ranks: RankGroup = field(default_factory=RankGroup)
+    parts: int = 1
+    splits: bool = True  # a batch that does not fit in memory
+    range: Range = no_range
+    _waiting: bool = False  # whether there are gradients that wait for the step
+
+    def __post_init__(self) -> None:
+        groups, device = self.optimizer.param_groups, self.rates.device
+        self.parameters: list[nn.Parameter] = [parameter for group in groups for parameter in group["params"]]
         self._maybe_sparse = self.parameters
-        self.count = torch.zeros(1, dtype=torch.int64, device=rates.device)
-        self.ranks = ranks or RankGroup()
-        self.losses = LossMean(rates.device, self.ranks)
-        self.range: Range = no_range
-        self._weight = torch.zeros((), device=rates.device)
-        self._waiting = False  # whether there are gradients that wait for the step
-        owners: dict[str, LossScale | EMA | None] = {"scale": scale, "average": average}
+        self.count = torch.zeros(1, dtype=torch.int64, device=device)
+        self.losses = LossMean(device, self.ranks)
+        self._weight = torch.zeros((), device=device)
+        owners: dict[str, LossScale | EMA | None] = {"scale": self.scale, "average": self.average}
         self._owners = {name: owner for name, owner in owners.items() if owner is not None}
         # The rate that most groups share is written to directly; others are multiples of it.
-        groups = optimizer.param_groups
         rates_of = {id(group["lr"]): (group["lr"].view(1), group.get("lr_factor", 1.0)) for group in groups}
         shared = [lr for lr, factor in rates_of.values() if factor == 1]
-        self._rate = shared[0] if shared else torch.zeros(1, device=rates.device)
+        self._rate = shared[0] if shared else torch.zeros(1, device=device)
         self._own_rates = [(lr, factor) for lr, factor in rates_of.values() if factor != 1]
 
     def __call__(self, batch: Any) -> None:
-        """Update the weights from `batch` alone."""
         self.learn(batch)
         self.step()
 
@@ -169,8 +150,7 @@ class Update:
         if not self._waiting:  # all batches were empty
             if self.ranks.size == 1:
                 return
-            for parameter in self.parameters:
-                parameter.grad = None  # it is the last update's, and the other ranks may have rows
+            self.forget()  # the gradients are the last update's, and the other ranks may have rows
         self._finish_gradients()
         torch.index_select(self.rates, 0, self.count, out=self._rate)
         for lr, factor in self._own_rates:
@@ -213,24 +193,17 @@ class Update:
         return nullcontext() if self.average is None else self.average.swap_in()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all state of the next update except model and loader, as tensors by name.
-
-        Raises:
-            BadConfig: an optimiser that keeps something else than tensors.
-        """
+        """Return all state of the next update except model and loader, as tensors by name, or refuse what is none."""
         state = {"count": self.count}
         for index, parameter in enumerate(self.parameters):
             for name, value in self.optimizer.state[parameter].items():
                 if value is None:
                     continue
                 if not isinstance(value, Tensor):
-                    raise BadConfig(
-                        "Trainer(optimizer=)",
-                        f"its state {name!r} is no tensor and cannot be saved",
-                        got=type(self.optimizer).__name__,
-                        expected="an optimiser whose state is tensors, as torch's are",
-                        remedy="optimizer='adamw'",
-                    )
+                    where, got = "Trainer(optimizer=)", type(self.optimizer).__name__
+                    problem = f"its state {name!r} is no tensor and cannot be saved"
+                    expected = "an optimiser whose state is tensors, as torch's are"
+                    raise BadConfig(where, problem, got=got, expected=expected, remedy="optimizer='adamw'")
                 state[f"optimizer.{index}.{name}"] = value
         for part, owner in self._owners.items():
             state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}

@@ -23,7 +23,7 @@ from gpupipe.training.callbacks.callback import Callbacks
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.checkpointing import checkpoint_callback
 from gpupipe.training.loop import build
-from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
+from gpupipe.training.loop.batches import full_precision, move, move_batches, num_rows
 from gpupipe.training.loop.cuda_graph import CapturedUpdate
 from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
 from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
@@ -61,13 +61,13 @@ class Trainer(build.TrainerSettings):
     from the model's present weights with a fresh optimiser, and moves the model to the device for good.
 
     Args:
-        model: any module; its output is B values or logits, or B x K logits.
+        model: its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
-            is called `target`, as those of torch.nn and torch.nn.functional, gets `batch.target` instead of the batch;
-            where rows have weights, with `reduction="none"`. A regression's targets are standardised by default; but
-            for "mse" and "huber" that has to be said, by `Features(target_transform=)`.
+            is called `target`, as torch's own, gets `batch.target` instead; where rows have weights, it needs
+            `reduction="none"`. But for "mse" and "huber" a regression's standardised targets have to be said, by
+            `Features(target_transform=)`.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
@@ -92,11 +92,10 @@ class Trainer(build.TrainerSettings):
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
-        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda", "cuda:1", or a
-            `torch.device` of these.
+        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two reads of the loss.
-        callbacks: of the user's, and loggers.
+        callbacks: `Callback`s of the user's, and loggers.
         checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: sample the GPU once a second, for `history.gpu`.
@@ -157,15 +156,10 @@ class Trainer(build.TrainerSettings):
                 "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
             )
         loss, metrics = build.choose_loss_and_metrics(self, train)
-        steps = num_batches(train)
         history = build.make_history(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
-        with (
-            rank_group(train, self.timeout) as ranks,
-            self._session(device, ranks.rank),
-            build.prepare_model(self),
-        ):
-            learner, run = build.start_run(self, loss, train, history, steps, device, ranks)
+        with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), build.prepare_model(self):
+            learner, run = build.start_run(self, loss, train, history, device, ranks)
             update, best = run.update, run.best
             resumed = resume is not None and checkpoint_callback.resume(run, resume, self.saves)
             callbacks = build.make_callbacks(self, ranks, resumed=resumed)
@@ -177,7 +171,7 @@ class Trainer(build.TrainerSettings):
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
                         with fork_rng(device), update.use_ema(), run.validation():
-                            figures = _evaluate(self.model, valid, loss, metrics, device, self.precision, ranks)
+                            figures = self._evaluate(valid, loss, metrics, device, ranks)
                         if not figures and ranks.is_main and not len(history):
                             why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
                             logger.warning("the valid loader has no rows (%s): no figures of validation", why)
@@ -188,9 +182,7 @@ class Trainer(build.TrainerSettings):
                     if (factor := get_plateau_factor(self.schedule, history)) is not None:
                         run.scale_rates(factor)
                     callbacks.on_epoch_end(run)
-                if best is not None and best.has_weights:
-                    best.restore()
-                elif update.average is not None:
+                if (best is None or not best.restore()) and update.average is not None:
                     update.average.swap()
                 self.model.eval().zero_grad()  # gives the gradients' memory back
         return history
@@ -204,13 +196,11 @@ class Trainer(build.TrainerSettings):
         for batch in run.batches():
             run.step_in_epoch += 1
             if run.step_in_epoch > run.steps_per_epoch:
-                raise BadConfig(
-                    "Trainer.fit",
-                    "the train loader gives more batches than its len()",
-                    got=f"more than {run.steps_per_epoch}",
-                    expected="len(loader) batches each epoch, which the schedule is made for",
-                    remedy="a loader whose __len__ counts the batches of one epoch, not rows",
-                )
+                problem = "the train loader gives more batches than its len()"
+                got = f"more than {run.steps_per_epoch}"
+                expected = "len(loader) batches each epoch, which the schedule is made for"
+                remedy = "a loader whose __len__ counts the batches of one epoch, not rows"
+                raise BadConfig("Trainer.fit", problem, got=got, expected=expected, remedy=remedy)
             if size := num_rows(batch):
                 learner.learn(move(batch, run.device))
                 run.rows += size * run.ranks.size
@@ -223,7 +213,12 @@ class Trainer(build.TrainerSettings):
                 call(run)
         loss = check_loss(run, checked)
         if loss is None:
-            raise _nothing_to_learn(run.rows, run.train)
+            problem = "the weights of the train loader's rows sum to 0" if run.rows else "the train loader has no rows"
+            got, remedy = f"{run.rows} rows", "check the filters, the split and the weights: len(dataset)"
+            if not run.rows and _drops_all(run.train):
+                problem = f"the train loader has no full batch of {run.train.batch_size} rows, and drop_last=True"
+                remedy = "drop_last=False, or a smaller batch_size"
+            raise BadData("Trainer.fit", problem, got=got, expected="at least one row that counts", remedy=remedy)
         if checked < run.step_in_epoch:
             callbacks.on_log(run, loss)
         return loss
@@ -242,7 +237,28 @@ class Trainer(build.TrainerSettings):
         loss, metrics = build.choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
-            return _evaluate(self.model, loader, loss, metrics, device, self.precision, ranks)
+            return self._evaluate(loader, loss, metrics, device, ranks)
+
+    def _evaluate(
+        self, loader: Iterable[Any], loss: Loss, metrics: Sequence[Metric], device: torch.device, ranks: RankGroup
+    ) -> dict[str, float]:
+        """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
+
+        If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
+        """
+        readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
+        losses = LossMean(device, readers)
+        for metric in metrics:
+            metric.reset()
+        with _eval_mode(self.model, device, self.precision) as forward:
+            for batch in move_batches(loader, device):
+                output = forward(batch)
+                losses.add(*compute_mean_loss(loss(output, batch), batch))
+                for metric in metrics:
+                    metric.update(*_gather_ranks(output, batch, readers))
+        figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
+        defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
+        return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """Return the model's outputs in the loader's row order: logits, or a regression's values in its own units.
@@ -267,13 +283,10 @@ class Trainer(build.TrainerSettings):
             for batch in move_batches(loader, device):
                 output = forward(batch)
                 if not isinstance(output, Tensor):
-                    raise BadData(
-                        "Trainer.predict",
-                        "the model's output is no tensor",
-                        got=type(output).__name__,
-                        expected="one tensor whose first dimension is the row",
-                        remedy="model(batch) yourself, batch by batch",
-                    )
+                    where, problem = "Trainer.predict", "the model's output is no tensor"
+                    expected = "one tensor whose first dimension is the row"
+                    remedy = "model(batch) yourself, batch by batch"
+                    raise BadData(where, problem, got=type(output).__name__, expected=expected, remedy=remedy)
                 outputs.append(full_precision(output).clone())  # an output may be a view of a batch that is used again
             if not outputs:
                 return torch.empty(0, device=device)
@@ -302,34 +315,6 @@ def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, execu
     return history
 
 
-def _evaluate(
-    model: nn.Module,
-    loader: Iterable[Any],
-    loss: Loss,
-    metrics: Sequence[Metric],
-    device: torch.device,
-    precision: str,
-    ranks: RankGroup,
-) -> dict[str, float]:
-    """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
-
-    If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
-    """
-    readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
-    losses = LossMean(device, readers)
-    for metric in metrics:
-        metric.reset()
-    with _eval_mode(model, device, precision) as forward:
-        for batch in move_batches(loader, device):
-            output = forward(batch)
-            losses.add(*compute_mean_loss(loss(output, batch), batch))
-            for metric in metrics:
-                metric.update(*_gather_ranks(output, batch, readers))
-    figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
-    defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
-    return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
-
-
 def _gather_ranks(output: Any, batch: Any, ranks: RankGroup) -> tuple[Any, Any]:
     """Gather outputs, targets, weights and kept columns of all ranks' rows; features are not gathered."""
     if ranks.size == 1:
@@ -352,15 +337,6 @@ def _eval_mode(model: nn.Module, device: torch.device, precision: str) -> Iterat
             yield make_forward(precision, model, device)
     finally:
         model.train(was_training)
-
-
-def _nothing_to_learn(rows: int, loader: Any) -> BadData:
-    problem = "the weights of the train loader's rows sum to 0" if rows else "the train loader has no rows"
-    remedy = "check the filters, the split and the weights: len(dataset)"
-    if not rows and _drops_all(loader):
-        problem = f"the train loader has no full batch of {loader.batch_size} rows, and drop_last=True"
-        remedy = "drop_last=False, or a smaller batch_size"
-    return BadData("Trainer.fit", problem, got=f"{rows} rows", expected="at least one row that counts", remedy=remedy)
 
 
 def _drops_all(loader: Any) -> bool:

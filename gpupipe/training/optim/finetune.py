@@ -25,11 +25,8 @@ from gpupipe.support.validation import check_bool, refuse_argument, refuse_choic
 class LoadReport:
     """Load report: what became of each weight.
 
-    Args:
-        loaded: loaded.
-        missing: of the model, not among those given: unchanged.
-        unexpected: given, not in the model.
-        other_shape: in both with different shapes, not loaded: the model's shape and the given one.
+    Of the model's weights `missing` were not given and are unchanged, and `unexpected` were given beside them; those of
+    `other_shape` are in both, with the model's shape and the given one, and were not loaded.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
@@ -76,13 +73,10 @@ def load_weights(
     check_bool(load_weights, strict=strict)
     given: Any = weights
     if not isinstance(given, str | Path | Mapping):
-        got, expected, remedy = (
-            type(weights),
-            "tensors by name, or a file's path",
-            "load_weights(model, other.state_dict())",
+        raise refuse_argument(
+            "load_weights", "weights", type(weights), "tensors by name, or a file's path", "other.state_dict()"
         )
-        raise refuse_argument("load_weights", "weights", got, expected, remedy, problem="not weights")
-    given = _read(weights) if isinstance(weights, str | Path) else weights
+    given = _read(given) if isinstance(given, str | Path) else given
     given = {name.removeprefix(prefix): value for name, value in given.items()}
     own = model.state_dict()
     both = [name for name in own if name in given]
@@ -90,24 +84,14 @@ def load_weights(
     shapes = {name: (tuple(own[name].shape), tuple(given[name].shape)) for name in both if name not in fitting}
     report = LoadReport(fitting, [n for n in own if n not in given], [n for n in given if n not in own], shapes)
     if strict and len(fitting) < len(own | given):
-        raise SchemaMismatch(
-            "load_weights",
-            "the weights are not those of the model",
-            got=str(report),
-            expected="the same names and shapes",
-            remedy="strict=False to load those that fit",
-        )
+        where, problem = "load_weights", "the weights are not those of the model"
+        remedy = "strict=False to load those that fit"
+        raise SchemaMismatch(where, problem, got=str(report), expected="the same names and shapes", remedy=remedy)
     if not fitting:
-        raise BadConfig(
-            "load_weights",
-            "not one weight fits the model",
-            got=list(given)[:3],
-            expected=f"names like {list(own)[:3]}",
-            remedy="prefix='module.' for what the given names begin with",
-        )
-    with torch.no_grad():
-        for name in fitting:
-            own[name].copy_(given[name])
+        where, problem = "load_weights", "not one weight fits the model"
+        remedy = "prefix='module.' for what the given names begin with"
+        raise BadConfig(where, problem, got=list(given)[:3], expected=f"names like {list(own)[:3]}", remedy=remedy)
+    model.load_state_dict({name: given[name] for name in fitting}, strict=False)
     return report
 
 
@@ -120,12 +104,9 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
             return load_file(file)
         found: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as cause:
-        raise BadFile(
-            str(path),
-            f"no weights can be read from it ({str(cause).splitlines()[0]})",
-            expected="a .safetensors file, one of torch.save that holds tensors alone, or a folder of gp.save",
-            remedy="torch.save(model.state_dict(), path)",
-        ) from cause
+        problem = f"no weights can be read from it ({str(cause).splitlines()[0]})"
+        expected = "a .safetensors file, one of torch.save that holds tensors alone, or a folder of gp.save"
+        raise BadFile(str(path), problem, expected=expected, remedy="torch.save(model.state_dict(), path)") from cause
     return found
 
 

@@ -5,7 +5,7 @@ Nothing here makes the host wait for the device, so that a CUDA graph can hold i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from inspect import signature
@@ -35,13 +35,9 @@ def check_optimizer(choice: object) -> None:
     """Refuse an unknown name, an optimiser that is made already, and what is neither a name nor a function."""
     also = "a class of torch.optim, or a function of the parameters and the learning rate"
     if isinstance(choice, Optimizer):
-        raise BadConfig(
-            "Trainer(optimizer=)",
-            "an optimiser that is made already",
-            got=type(choice),
-            expected=f"a name, or {also}: each fit makes its own",
-            remedy=f"optimizer=torch.optim.{type(choice).__name__}",
-        )
+        where, expected = "Trainer(optimizer=)", f"a name, or {also}: each fit makes its own"
+        remedy = f"optimizer=torch.optim.{type(choice).__name__}"
+        raise BadConfig(where, "an optimiser that is made already", got=type(choice), expected=expected, remedy=remedy)
     if callable(choice) and not isinstance(choice, type):
         try:
             signature(choice).bind(None, None)
@@ -59,6 +55,7 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
     0-d, on the device, and the schedule writes to it: an optimiser with a rate of its own is refused.
     """
     check_optimizer(choice)
+    optimizer: Any
     if isinstance(choice, str):
         optimizer = OPTIMIZERS[choice](groups, lr)
     elif isinstance(choice, type):
@@ -69,13 +66,8 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
         optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
     remedy = "optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
     if not isinstance(optimizer, Optimizer):
-        raise BadConfig(
-            "Trainer(optimizer=)",
-            "the function gives no optimiser",
-            got=type(optimizer),
-            expected="a torch.optim.Optimizer",
-            remedy=remedy,
-        )
+        where, problem = "Trainer(optimizer=)", "the function gives no optimiser"
+        raise BadConfig(where, problem, got=type(optimizer), expected="a torch.optim.Optimizer", remedy=remedy)
     for group in optimizer.param_groups:
         if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
             problem = "the optimiser has a learning rate of its own"
@@ -99,25 +91,25 @@ def make_parameter_groups(
     whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
     are not in. Nor do those that the model's own `no_weight_decay()` names, as timm's models have it.
 
-    Args:
-        model: its parameters with `requires_grad`.
-        lr: 0-d, of all groups that are not given a rate of their own.
-        highest: the highest learning rate of the run, which a group's own is a multiple of.
-        weight_decay: of weights.
-        groups: what is different for some, by pattern of name; the first pattern that fits counts.
-        tables: mark large embeddings, for `RowWise`.
+    The first pattern of `groups` that fits counts; a group's own rate is a multiple of the `highest` of the run, in a
+    tensor of its own, and `tables` marks large embeddings for `RowWise`.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
-        raise BadConfig(
-            "Trainer",
-            "the model has nothing to train",
-            got="no parameter with requires_grad",
-            expected="a module with trainable parameters",
-            remedy="model.requires_grad_(True)",
-        )
+        problem, got = "the model has nothing to train", "no parameter with requires_grad"
+        expected = "a module with trainable parameters"
+        raise BadConfig("Trainer", problem, got=got, expected=expected, remedy="model.requires_grad_(True)")
     patterns = groups or {}
-    _check_groups(patterns, trained)
+    for pattern, options in patterns.items():
+        if not any(fnmatchcase(name, pattern) for name in trained):
+            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
+        for option, value in options.items():
+            if option not in ("lr", "weight_decay"):
+                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
+            if not value >= 0:
+                remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
+                where = f"Trainer(param_groups={{{pattern!r}: ...}})"
+                raise BadConfig(where, f"{option} makes no sense", got=value, expected="0 or more", remedy=remedy)
     named = [m for m in model.modules() if any("embedding" in base.__name__.lower() for base in type(m).__mro__)]
     embeddings = {id(parameter) for module in named for parameter in module.parameters(recurse=False)}
     spared = set(getattr(model, "no_weight_decay", tuple)())
@@ -140,19 +132,6 @@ def make_parameter_groups(
     ]
 
 
-def _check_groups(groups: Groups, trained: Iterable[str]) -> None:
-    for pattern, options in groups.items():
-        if not any(fnmatchcase(name, pattern) for name in trained):
-            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
-        for option, value in options.items():
-            if option not in ("lr", "weight_decay"):
-                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
-            if not value >= 0:
-                remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
-                where = f"Trainer(param_groups={{{pattern!r}: ...}})"
-                raise BadConfig(where, f"{option} makes no sense", got=value, expected="0 or more", remedy=remedy)
-
-
 class Lamb(Optimizer):
     """LAMB: Adam whose steps are as long as the layer's weights (You et al. 2020, arXiv:1904.00962, algorithm 2).
 
@@ -165,17 +144,11 @@ class Lamb(Optimizer):
         Two moments as large as the weights, and two more such tensors during a step.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: Tensor,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-    ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        # The count of steps is read on the device; torch puts one that is loaded there where this says so.
-        super().__init__(params, {**options, "capturable": True})
+    def __init__(self, params: Any, lr: Tensor) -> None:
+        # The count of steps is read on the device; torch puts one that is loaded there where `capturable` says so.
+        super().__init__(
+            params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0, "capturable": True}
+        )
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
@@ -233,8 +206,8 @@ class RowWise(AdamW):
         4 bytes per row of a table; of the others two moments.
     """
 
-    def __init__(self, params: Any, lr: Tensor, eps: float = 1e-8) -> None:
-        super().__init__(params, lr=lr, eps=eps, fused=True, capturable=lr.is_cuda)
+    def __init__(self, params: Any, lr: Tensor) -> None:
+        super().__init__(params, lr=lr, fused=True, capturable=lr.is_cuda)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
@@ -354,13 +327,10 @@ class LossScale:
 
     def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = _INTERVAL) -> None:
         if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
-            raise BadConfig(
-                "Trainer(precision='fp16-mixed')",
-                "the optimiser cannot leave out a step without asking the host",
-                got=type(optimizer).__name__,
-                expected="'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True",
-                remedy="precision='bf16-mixed', or optimizer='adamw'",
-            )
+            where, remedy = "Trainer(precision='fp16-mixed')", "precision='bf16-mixed', or optimizer='adamw'"
+            problem = "the optimiser cannot leave out a step without asking the host"
+            expected = "'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True"
+            raise BadConfig(where, problem, got=type(optimizer).__name__, expected=expected, remedy=remedy)
         self.value = torch.full((), _START, device=device)
         self.interval = interval
         self._good = torch.zeros((), dtype=torch.int32, device=device)
@@ -377,7 +347,6 @@ class LossScale:
         self._good.copy_(torch.where(grown, 0, good))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the scale, and the number of good updates since it changed."""
         return {"value": self.value, "good": self._good}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -426,7 +395,6 @@ class EMA:
             self._mean[name].copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the average, by the weights' names."""
         return dict(self._mean)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

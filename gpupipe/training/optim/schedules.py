@@ -76,13 +76,10 @@ def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup:
         try:
             return torch.tensor([lr * float(name(number / steps)) for number in range(steps)])
         except (TypeError, ValueError) as cause:
-            raise BadConfig(
-                "Trainer(schedule=)",
-                f"the function gives no share of the rate ({cause})",
-                got=name,
-                expected="a function of the share of updates done, in [0, 1), that gives a number",
-                remedy="schedule=lambda done: 1.0 - done",
-            ) from cause
+            problem = f"the function gives no share of the rate ({cause})"
+            expected = "a function of the share of updates done, in [0, 1), that gives a number"
+            remedy = "schedule=lambda done: 1.0 - done"
+            raise BadConfig("Trainer(schedule=)", problem, got=name, expected=expected, remedy=remedy) from cause
     step = torch.arange(steps, dtype=torch.float64)
     if name == "one-cycle":
         top = max(share * steps - 1, 0.0)
