@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.text import arguments, format_count
+from gpupipe.support.validation import to_python
 
 __all__ = ["Step"]
 
@@ -29,6 +30,9 @@ class Step:
         >>> Add(2.0), Add(2.0).get_params()
         (Add(amount=2.0), {'amount': 2.0})
     """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, to_python(value))
 
     @property
     def class_name(self) -> str:

@@ -464,7 +464,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "loader: a seed": (lambda b: b.pipeline.loader(b.frame, shuffle=True, seed=None), CONFIG, "loader(seed=)", None, "an integer", "seed=0"),
     "loader: a flag": (lambda b: b.pipeline.loader(b.frame, drop_last="no"), CONFIG, "loader(drop_last=)", "no", "True or False", "drop_last=True"),
     "loader: a device": (lambda b: b.pipeline.loader(b.frame, device="gpu"), CONFIG, "device", "gpu", "'cuda'", "device='cuda'"),
-    "loader: out of fold": (lambda b: b.pipeline.loader(b.frame, out_of_fold="yes"), CONFIG, "loader(out_of_fold=)", "yes", "True, False or None", "out_of_fold=True"),
+    "loader: out of fold": (lambda b: b.pipeline.loader(b.frame, out_of_fold="yes"), CONFIG, "loader(out_of_fold=)", "yes", "True or False, or None", "out_of_fold=None"),
     "loader: a rank": (lambda b: b.pipeline.loader(b.frame, rank="0", world_size=2), CONFIG, "loader", ANYTHING, "a rank from 0", "world_size=1"),
     "loader: an epoch": (lambda b: b.loader.set_epoch("x"), CONFIG, "Loader.set_epoch(epoch=)", "x", "an integer in [0, inf)", "epoch=0"),
     "loader: a state": (lambda b: b.loader.load_state_dict(None), CONFIG, "Loader.load_state_dict", None, "state_dict()", "load_state_dict("),

@@ -70,7 +70,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "Clip": {"columns": "x", "low": 0},
     "DateParts": {"columns": "at", "parts": ["month"]},
     "DropMissing": {"columns": ["x"]},
-    "Expect": {"columns": "x"},
+    "Expect": {"columns": "x", "min": 0},
     "Filter": {"expr": "x > 1"},
     "GroupImputer": {"by": "s"},
     "GroupStats": {"by": "s"},

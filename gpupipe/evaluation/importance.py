@@ -80,6 +80,7 @@ def importance(
     check_instance(importance, kinds, "a Trainer, what gp.load gives, or a torch.nn.Module", remedy=remedy, model=model)
     check_integer(importance, "[1, inf)", repeats=repeats)
     check_seed(importance, seed=seed)
+    repeats, seed = int(repeats), int(seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
     block = get_block("importance", "loader", loader)

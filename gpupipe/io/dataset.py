@@ -45,6 +45,7 @@ from gpupipe.support.validation import (
     is_path,
     is_sequence,
     refuse_argument,
+    to_python,
 )
 
 Names: TypeAlias = str | Sequence[str]
@@ -269,7 +270,7 @@ class Dataset(Table):
         self.require(partition_by, "write_parquet(partition_by=)")
         keys = tuple(dict.fromkeys(as_list(partition_by)))
         check_seed(Dataset.write_parquet, seed=seed)
-        seed = 0 if shuffle is False else seed
+        seed, files = 0 if shuffle is False else int(seed), to_python(files)
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed, layout)
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
         if not set(self.columns) - set(keys):

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.validation import check_integer, check_number, is_number, is_sequence, refuse_argument
+from gpupipe.support.validation import check_integer, check_number, is_number, is_sequence, refuse_argument, to_python
 from gpupipe.tensors.batch import Batch, Ragged
 from gpupipe.tensors.order import Permutation
 
@@ -60,7 +60,7 @@ class SharedEmbedding(nn.Module):
         self.num_columns = len(cardinalities)
         starts = list(itertools.accumulate(cardinalities, initial=0))
         num_rows = starts.pop()
-        if not isinstance(dim, int):
+        if isinstance(dim, str):
             dim = math.ceil(min(_MAX_AUTO_DIM, 1.6 * math.pow(max(cardinalities), 0.56)) / 4) * 4
         self.dim = dim
         self.sparse = False  # as nn.Embedding's: whether the table's gradient is of the rows looked up only
@@ -144,7 +144,7 @@ class Periodic:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return {"kind": self.kind, **asdict(self)}
+        return {"kind": self.kind, **{name: to_python(value) for name, value in asdict(self).items()}}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from gpupipe.io import Dataset, as_dataset, from_frame
 from gpupipe.pipeline.features import Features
 from gpupipe.schema import Schema
 from gpupipe.step import Step
+from gpupipe.support.validation import to_python
 from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
 
@@ -103,12 +104,12 @@ class Encoder:
 
     def _plain(self, value: Any, where: str) -> Any:
         """Convert a value to JSON; store arrays separately under a key."""
+        is_text = isinstance(value, np.ndarray) and value.dtype.kind == "U"
+        value = value.tolist() if is_text else to_python(value)
         if value is None or isinstance(value, bool | int | str):
             return value
         if isinstance(value, float):
             return value if np.isfinite(value) else {"$float": repr(value)}
-        if isinstance(value, np.generic):
-            return self._plain(value.item(), where)
         if isinstance(value, np.ndarray) and value.dtype != object:
             self.arrays[key := f"array{len(self.arrays)}"] = np.ascontiguousarray(value)
             return {"$array": key}

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -226,10 +226,11 @@ def load(
     check_choice(load, BACKENDS, backend=backend)
     resolve(backend)  # what is wrong with it is not the file's fault
     paths: Any = allow
-    allowed = [paths] if isinstance(paths, str) or callable(paths) else list(paths)
+    allowed = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     if not all(isinstance(name, str) for name in allowed):
         expected = "text such as 'my_steps.clean', since nothing is imported that is not named"
-        remedy = f"allow={[_get_import_path(item) for item in allowed]}"
+        named = [_get_import_path(item) for item in allowed if isinstance(item, str) or hasattr(item, "__module__")]
+        remedy = f"allow={named}"
         raise BadConfig("load(allow=)", "not import paths", got=allow, expected=expected, remedy=remedy)
     given = {name: as_dataset(table) for name, table in (tables or {}).items()}
     description = _read_json(folder / "pipeline.json", _PIPELINE)

@@ -3,7 +3,7 @@
 Each takes the owner (the object being made, or a function or its name), what is allowed (`also` are further values that
 are fine, such as None), and the arguments by name. Intervals are written as in mathematics: `"[1, inf)"`, `"(0, 100]"`.
 Values are compared by type as well: `True` is no number, and what cannot be compared is simply not equal. NumPy's
-scalars count as the numbers they are. A check returns nothing, for a constructor stores what it is given.
+scalars count as the numbers they are (`to_python`). A check returns nothing: a constructor stores what it is given.
 """
 
 from __future__ import annotations
@@ -218,6 +218,12 @@ def is_number(value: Any) -> bool:
     if isinstance(value, Integral):
         return not is_bool(value) and abs(int(value)) <= sys.float_info.max
     return isinstance(value, Real) and not is_bool(value) and not isinstance(value, Rational)
+
+
+def to_python(value: Any) -> Any:
+    """Convert a number, boolean or text of NumPy's to Python's, which JSON and torch take; return others unchanged."""
+    is_scalar = getattr(value, "ndim", 1) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in tuple("biufU")
+    return value.item() if is_scalar and hasattr(value, "item") else value
 
 
 def is_path(value: Any) -> bool:

@@ -18,7 +18,7 @@ from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed
+from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed, to_python
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.feature_table import FeatureTable, RowSource, fill, gather, group_steps, split_batches
 from gpupipe.tensors.order import (
@@ -150,6 +150,7 @@ class Loader:
         self._like = table if isinstance(table, FeatureTable) else _make_empty(table)
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
         self.residency = self._choose_residency(residency)
+        batch_size, block_rows, window, seed = map(to_python, (batch_size, block_rows, window, seed))
         self.batch_size, self.block_rows, self.window, self.seed = batch_size, block_rows, window, seed
         self.shuffle = "rows" if shuffle is True else shuffle
         self.drop_last, self.reuse_buffers, self.target_units = drop_last, reuse_buffers, target_units

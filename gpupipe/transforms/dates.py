@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,10 @@ class DateParts(Transform):
             check_choice(self, (*DATE_PARTS, *DATE_FLAGS), parts=part)
         for part in as_list(cyclic):
             check_choice(self, CYCLES, cyclic=part)
+        given: Any = since
+        if hasattr(given, "isoformat"):
+            expected = "a time as text in ISO 8601, or a column"
+            raise refuse_argument(self, "since", given, expected, f"since={given.isoformat()!r}")
         check_name(self, None, since=since)
         check_choice(self, _SECONDS, unit=unit)
         if not (as_list(parts) or as_list(cyclic) or since):

@@ -8,6 +8,7 @@ import pickletools
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -415,3 +416,52 @@ def test_learned_steps_travel(tmp_path: Path, flights: pd.DataFrame) -> None:
     )
     gp.save(tmp_path / "run", pipeline)
     pd.testing.assert_frame_equal(gp.load(tmp_path / "run").pipeline.transform(flights), pipeline.transform(flights))
+
+
+@pytest.mark.parametrize(
+    ("columns", "step"),
+    [
+        (["x", "z"], pre.KMeans(np.int64(2))),
+        (["s"], pre.HashBucket(np.int64(8))),
+        (["s"], pre.Categorify(num_buckets=np.int64(2))),
+        (["s"], pre.OneHotEncoder(categories=[np.array(["a", "b"])])),
+        (["s"], pre.Categorify(vocabulary=np.array(["a", "b"]))),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_arguments_of_numpys_types_are_saved(tmp_path: Path, columns: list[str], step: Any) -> None:
+    rows = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rows.normal(size=40), "z": rows.random(40), "s": rows.choice(["a", "b"], 40)})
+    pipeline = gp.Pipeline([], gp.Features((columns, step))).fit(frame)
+    gp.save(tmp_path / "run", pipeline)
+    again = gp.load(tmp_path / "run").pipeline.transform(frame)
+    pd.testing.assert_frame_equal(again, pipeline.transform(frame))
+
+
+def test_sizes_and_seeds_of_numpys_types_are_those_of_python(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0)
+    data = gp.from_frame(pd.DataFrame({"x": rows.normal(size=40), "y": rows.choice([0, 1], 40)}))
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(data)
+
+    def run(number: Any, rate: Any, place: str) -> Any:
+        model = gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), numbers=gp.models.Periodic(sigma=rate))
+        loader = pipeline.loader(data, shuffle="rows", seed=number, batch_size=number * 8)
+        blocks = pipeline.loader(data, shuffle="blocks", block_rows=number, seed=number, batch_size=4)
+        folder = tmp_path / place
+        trainer = gp.Trainer(model, max_epochs=number, lr=rate, seed=number, checkpoints=folder, progress=False)
+        trainer.fit(loader)
+        gp.save(tmp_path / f"{place} saved", pipeline, trainer.model)
+        found = gp.importance(trainer, pipeline.loader(data), repeats=1, seed=number)
+        data.write_parquet(tmp_path / f"{place} parts", files=number)
+        return [batch.numeric.tolist() for batch in (*loader, *blocks)], repr(found)
+
+    assert run(np.int64(2), np.float32(0.5), "numpy") == run(2, 0.5, "python")
+    assert len(list((tmp_path / "numpy parts").glob("*.parquet"))) == 2
+
+
+@pytest.mark.parametrize("allow", [None, 1, True, [1], ["a", np.mean]])
+def test_what_load_may_import_is_text(tmp_path: Path, allow: Any) -> None:
+    gp.save(tmp_path / "run", gp.Pipeline([], gp.Features(["x"])).fit(pd.DataFrame({"x": [1.0, 2.0]})))
+    with pytest.raises(errors.BadConfig) as caught:
+        gp.load(tmp_path / "run", allow=allow)
+    assert caught.value.where == "load(allow=)" and caught.value.remedy.startswith("allow=[")

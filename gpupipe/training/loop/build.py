@@ -20,7 +20,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support import validation
 from gpupipe.support.text import as_list
-from gpupipe.support.validation import is_number, is_sequence, refuse_argument, refuse_choice
+from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice, to_python
 from gpupipe.training.callbacks.callback import Agreement, Callback, Callbacks, GpuStats, Profiling, ProgressBar
 from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoint_callback import CheckpointCallback
@@ -82,6 +82,7 @@ class TrainerSettings:
 
     def __post_init__(self) -> None:
         _check(self)
+        vars(self).update({name: to_python(value) for name, value in vars(self).items()})
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
 
@@ -130,7 +131,9 @@ def _check_objects(trainer: TrainerSettings) -> None:
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
     )
-    by_class = weights in (None, "balanced") or (isinstance(weights, Mapping) and all(map(is_number, weights.values())))
+    by_class = is_one_of(weights, (None, "balanced")) or (
+        isinstance(weights, Mapping) and all(map(is_number, weights.values()))
+    )
     patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
     hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
     good_and_expected = {
