@@ -2,92 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-
-from gpupipe.backend import resolve
-from gpupipe.errors import BadConfig
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpupipe.cluster.cluster import Cluster
 
 __all__ = ["Cluster"]
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-
-def default_threads() -> int:
-    """Return the number of usable cores, at most four: each thread holds a partition in memory."""
-    return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
-
-
-class LocalThreads:
-    """Executor on the threads of this process: reading, decoding and NumPy release the interpreter lock."""
-
-    in_process = True  # so functions may share its memory; a cluster's, and their items, are pickled
-
-    def __init__(self, num_workers: int | None = None) -> None:
-        self.num_workers = num_workers or default_threads()
-
-    def map(
-        self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
-    ) -> Iterator[Result]:
-        """Yield the results of `function` over `items`, in order, computed ahead; one thread means the caller's."""
-        threads = at_once or self.num_workers
-        if threads <= 1:
-            yield from map(function, items)
-            return
-        waiting: deque[Future[Result]] = deque()
-        with ThreadPoolExecutor(threads, thread_name_prefix="gpupipe") as pool:
-            try:
-                for item in items:
-                    if len(waiting) >= threads:
-                        yield waiting.popleft().result()
-                    waiting.append(pool.submit(function, item))
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
-
-    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Run `function` on one item, in the caller's thread."""
-        return function(item)
-
-    def resolve(self, backend: str = "auto") -> str:
-        """Return the name of the backend for `backend` on this machine."""
-        return resolve(backend)
-
-
-Executor: TypeAlias = "LocalThreads | Cluster"
-_open: list[Executor] = []
-
-
-def get_executor() -> Executor:
-    """Return the innermost open cluster, or else the threads of this process."""
-    return _open[-1] if _open else LocalThreads()
-
-
-@contextmanager
-def use_executor(executor: Executor | None) -> Iterator[Executor]:
-    """Set the active executor inside `with`; None changes nothing."""
-    if executor is None:
-        yield get_executor()
-        return
-    if not all(hasattr(executor, name) for name in ("map", "in_process")):
-        raise BadConfig(
-            "executor", "no cluster", got=executor, expected="a gp.Cluster, or None", remedy="with gp.Cluster(): ..."
-        )
-    _open.append(executor)
-    try:
-        yield executor
-    finally:
-        _open.remove(executor)
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,7 @@ from distributed import Client, Future, LocalCluster, get_worker
 from distributed.comm import CommClosedError
 
 from gpupipe.backend import resolve
-from gpupipe.cluster import Item, Result, default_threads, use_executor
+from gpupipe.cluster.executor import Item, Result, default_threads, use_executor
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
 from gpupipe.support.validation import check_bool, check_integer, check_number, is_number, is_one_of, refuse_argument

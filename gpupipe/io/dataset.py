@@ -11,7 +11,7 @@ from typing import Any, Literal, NoReturn, TypeAlias
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.columns import require_comparable
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.io.jobs.destination import Manifest

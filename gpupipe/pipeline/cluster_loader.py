@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 
-from gpupipe.cluster import use_executor
+from gpupipe.cluster.executor import use_executor
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.pipeline.apply import BoundPipeline

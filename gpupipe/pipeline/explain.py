@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from typing import Self
 
-from gpupipe.cluster import default_threads
+from gpupipe.cluster.executor import default_threads
 from gpupipe.io import Dataset, row_bytes
 from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.plan import FitTask, TransformPlan, collect_wanted, mark_source, plan_passes, resolve_selectors

@@ -20,7 +20,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.backend.hashing import hash_column
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions

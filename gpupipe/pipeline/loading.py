@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Backend, Column, select
-from gpupipe.cluster import LocalThreads, get_executor
+from gpupipe.cluster.executor import LocalThreads, get_executor
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import Dataset, in_halves, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from gpupipe.backend import select
-from gpupipe.cluster import Executor, get_executor, use_executor
+from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted
 from gpupipe.io import Dataset, as_dataset, as_rows

@@ -176,7 +176,8 @@ def test_only_public_names_of_others() -> None:
 
 
 def test_no_circle_among_files() -> None:
-    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in modules()}
+    places = {path: ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in modules()}
+    names = {name.removesuffix(".__init__"): path for path, name in places.items()}
     edges = {
         name: sorted({other for other, _ in imports(path) if other in names} - {name}) for name, path in names.items()
     }

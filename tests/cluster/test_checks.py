@@ -9,7 +9,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
-from gpupipe.cluster import use_executor
+from gpupipe.cluster.executor import use_executor
 from tests.cluster.inputs import pipeline
 
 

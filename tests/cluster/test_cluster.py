@@ -21,7 +21,7 @@ from distributed import Client, LocalCluster
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
-from gpupipe.cluster import Executor, get_executor, use_executor
+from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from tests.cluster.inputs import DAYS, content, environment, is_alive, pipeline, script, state_of, until
 from tests.cluster.steps import slowly
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.cluster import LocalThreads, default_threads, get_executor, use_executor
+from gpupipe.cluster.executor import LocalThreads, default_threads, get_executor, use_executor
 from gpupipe.errors import BadConfig
 
 

@@ -13,7 +13,7 @@ import gpupipe as gp
 from gpupipe import errors, scratch
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.cluster import use_executor
+from gpupipe.cluster.executor import use_executor
 from tests.io.meeting import few_bytes
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe import transforms as T
-from gpupipe.cluster import use_executor
+from gpupipe.cluster.executor import use_executor
 
 KNOWN = pd.DataFrame({"dep_delay_lag_1_by_tailnum": [-100.0, 0.0, 15.0], "kind": ["early", "late", "very late"]})
 VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {

@@ -24,8 +24,8 @@ from cudf_polars.utils.config import ConfigOptions, StreamingFallbackMode
 
 import gpupipe as gp
 from gpupipe.backend.protocol import Backend
-from gpupipe.cluster import use_executor
 from gpupipe.cluster.cluster import Cluster
+from gpupipe.cluster.executor import use_executor
 from gpupipe.errors import PlanFailed
 from gpupipe.io.relational import engine, gpu_engine, group_by
 from gpupipe.io.relational.scan import scan

@@ -19,7 +19,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Backend
-from gpupipe.cluster import LocalThreads, use_executor
+from gpupipe.cluster.executor import LocalThreads, use_executor
 from gpupipe.preprocessing import CrossFittedStep
 
 from .standin_cupy import DeviceArray

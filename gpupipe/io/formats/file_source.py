@@ -21,7 +21,7 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import conform, plain_table
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
 from gpupipe.backend.columns import cast_column
-from gpupipe.cluster import LocalThreads
+from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import (
     Bounds,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, map_schema
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
-from gpupipe.cluster import LocalThreads
+from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.io.planning.partitions import FileNote
 from gpupipe.io.stores.remote_file import (

@@ -27,7 +27,7 @@ from gpupipe.backend.arrow_types import get_file_type, is_list
 from gpupipe.backend.device.host_memory import is_out_of_memory
 from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.backend.protocol import ParquetLayout
-from gpupipe.cluster import default_threads, get_executor
+from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
 from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine

@@ -20,7 +20,7 @@ import pyarrow as pa
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.device.probe import choose_backend, this_machine
-from gpupipe.cluster import default_threads
+from gpupipe.cluster.executor import default_threads
 from gpupipe.config import BACKENDS, settings
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.device.host_memory import is_out_of_memory
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.io.planning.partitions import Condition, Partition, RowRange, Source, excludes
 from gpupipe.io.planning.row_filters import Between, RandomSplit, RowIdFilter, Selection, StratifiedSplit

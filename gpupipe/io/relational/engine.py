@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, count_batch_rows, get_arrow_types, get_memory_limit
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits

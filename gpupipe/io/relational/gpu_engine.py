@@ -24,8 +24,8 @@ from distributed import Client
 
 from gpupipe.backend import select
 from gpupipe.backend.arrow import arrow_from_polars
-from gpupipe.cluster import get_executor
 from gpupipe.cluster.cluster import Cluster
+from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import GpupipeError, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, get_table_limit

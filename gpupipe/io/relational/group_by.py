@@ -8,7 +8,7 @@ from typing import Any, Generic, cast
 
 import polars as pl
 
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has_many_groups

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.readers import from_frame
 from gpupipe.io.relational.engine import collect_batches

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table, identify_job, map_frames
 from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, assign_hashes, collect, count_buckets, hash_keys, run

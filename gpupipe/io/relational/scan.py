@@ -19,7 +19,7 @@ from gpupipe.backend import Backend, Column, Frame, select
 from gpupipe.backend.arrow import host_table
 from gpupipe.backend.arrow_types import get_file_type
 from gpupipe.backend.hashing import mix_seed
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, Span, value_as

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run

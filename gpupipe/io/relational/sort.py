@@ -13,7 +13,7 @@ import polars as pl
 
 from gpupipe.backend import select
 from gpupipe.backend.hashing import shuffle_seed, splitmix64
-from gpupipe.cluster import get_executor
+from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
 from gpupipe.io.planning.table import AnyTable, Table, run_partitions

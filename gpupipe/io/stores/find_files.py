@@ -18,7 +18,7 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from gpupipe.backend.arrow_types import parse_type
-from gpupipe.cluster import LocalThreads
+from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile
 from gpupipe.io.jobs.destination import MANIFEST, RECORDS, Manifest
 from gpupipe.io.stores.remote_file import (

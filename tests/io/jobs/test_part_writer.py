@@ -217,7 +217,7 @@ def test_what_is_written_does_not_depend_on_the_threads(
     assert dataset.num_partitions > 4
     written = []
     for threads in (1, 2, 4):
-        monkeypatch.setattr("gpupipe.cluster.default_threads", lambda threads=threads: threads)
+        monkeypatch.setattr("gpupipe.cluster.executor.default_threads", lambda threads=threads: threads)
         path = tmp_path / str(threads) / name
         path.parent.mkdir()
         dataset.write_parquet(path, rows_per_group=20_000)
@@ -231,7 +231,7 @@ def test_what_is_written_does_not_depend_on_the_threads(
 def test_a_failure_names_its_partition_and_leaves_nothing_running(
     tmp_path: Path, name: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpupipe.cluster.default_threads", lambda: 2)
+    monkeypatch.setattr("gpupipe.cluster.executor.default_threads", lambda: 2)
     dataset = gp.from_frame(pd.DataFrame({"n": range(20)}), num_partitions=20)
     made = []
 
