@@ -38,8 +38,8 @@ SLOW = (
     "gpupipe/pipeline/cluster_loader.py",  # clusters and ranks: processes that start and end
     "tests/cluster",
     "tests/tensors/test_ranks.py",
-    "tests/training/distributed/test_rank_group.py",
-    "tests/training/distributed/test_torchrun.py",
+    "tests/training/loop/test_rank_group.py",
+    "tests/training/loop/test_torchrun.py",
     "tests/io/relational/test_plan_faults.py",  # faults
     "tests/io/test_lakes.py",  # stores and libraries that are installed for the tests alone
     "tests/io/stores/test_remote_file.py",

@@ -892,3 +892,19 @@ def test_a_cast_that_cannot_be_is_not_answered_with_a_cast(tmp_path: Path) -> No
     with pytest.raises(errors.SchemaMismatch) as caught:
         gp.read_parquet(tmp_path, on_mismatch="cast")
     assert "on_mismatch='skip'" in str(caught.value.remedy)
+
+
+def test_loaders_and_scorers_refuse_what_only_looks_like_an_argument(bench: Bench) -> None:
+    linear = torch.nn.Linear(1, 1)
+    for do, where in (
+        (lambda: bench.trainer().fit(bench.loader, []), "Trainer.fit(valid=)"),
+        (lambda: bench.trainer().fit([]), "Trainer.fit(train=)"),
+        (lambda: bench.pipeline.loader(bench.frame, residency=np.array(["host", "host"])), "loader(residency=)"),
+        (lambda: gp.tensors.Loader(bench.loader.table, device=np.array([1, 2])), "device"),
+    ):
+        with pytest.raises(errors.BadConfig) as caught:
+            do()
+        assert caught.value.where == where and caught.value.remedy
+    with pytest.raises(errors.NotFitted):
+        gp.Scorer(gp.Pipeline([], gp.Features(["dep_delay"])), linear)
+    bench.trainer(max_grad_norm=10**30, progress=False).fit(bench.loader)

@@ -77,7 +77,7 @@ def read_parquet(
             its rows are read, is always an error.
         storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
             docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
-        partition_bytes: decoded bytes of a partition, which is one row group at least; 128 MiB on the CPU and 1 GiB
+        partition_bytes: decoded bytes of a partition, which is one row group at least; 64 MiB on the CPU and 1 GiB
             on the GPU by default.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
@@ -122,7 +122,7 @@ def from_frame(
 
     Args:
         obj: the table. It must not be changed while the dataset is in use.
-        partition_bytes: decoded bytes of a partition; 128 MiB on the CPU and 1 GiB on the GPU by default.
+        partition_bytes: decoded bytes of a partition; 64 MiB on the CPU and 1 GiB on the GPU by default.
         num_partitions: cut into as many partitions of equal size instead; only for what is in memory.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 

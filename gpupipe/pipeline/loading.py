@@ -20,9 +20,10 @@ from gpupipe.io import Dataset, in_halves, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline
 from gpupipe.pipeline.features import TargetSet
 from gpupipe.schema import Role
+from gpupipe.support.validation import check_choice
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.tensors.feature_table import get_stored_fields
-from gpupipe.tensors.loader import choose_residency, get_free_bytes
+from gpupipe.tensors.loader import RESIDENCIES, choose_residency, get_free_bytes
 
 _KEPT_BYTES = 8
 _log = logging.getLogger("gpupipe")
@@ -122,6 +123,7 @@ def build_table(
     On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
     its own for the table that it trains on, and for nothing else.
     """
+    check_choice("loader", RESIDENCIES, residency=residency)
     here = get_executor().in_process
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = FeatureTable.row_bytes_of(run.schema, dtype)

@@ -40,8 +40,9 @@ class Scorer:
                 where, expected = f"Scorer({name}=)", "a fitted pipeline, then a torch.nn.Module or None"
                 remedy = "gp.Scorer(pipeline, trainer.model)"
                 raise BadConfig(where, f"not a {name}", got=type(given), expected=expected, remedy=remedy)
+        schema = pipeline.schema
         if isinstance(model, Tabular):
-            model.check_schema(pipeline.schema)
+            model.check_schema(schema)
         self.pipeline, self.model = pipeline, model
         self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:

@@ -20,7 +20,15 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed, to_python
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import FeatureTable, RowSource, fill, gather, group_steps, split_batches
+from gpupipe.tensors.feature_table import (
+    FeatureTable,
+    RowSource,
+    fill,
+    gather,
+    group_steps,
+    require_device,
+    split_batches,
+)
 from gpupipe.tensors.order import (
     ByBlocks,
     Drawn,
@@ -39,6 +47,8 @@ from gpupipe.tensors.streaming import Parts, iterate_slabs, open_windows, warn_o
 _HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
 _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
 _SHARE = 0.8  # of the host's free memory that a table may take
+
+RESIDENCIES = ("auto", "device", "host", "stream")
 
 
 class _Position(NamedTuple):
@@ -146,6 +156,9 @@ class Loader:
         check_choice("loader", ("rows", "blocks", True, False), shuffle=shuffle)
         check_seed("loader", seed=seed)
         check_bool("loader", drop_last=drop_last, reuse_buffers=reuse_buffers)
+        check_choice("loader", RESIDENCIES, residency=residency)
+        if device is not None:
+            require_device(device)
         self._table = table
         self._like = table if isinstance(table, FeatureTable) else _make_empty(table)
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
@@ -456,7 +469,7 @@ def choose_residency(asked: str, table_bytes: int, device: torch.device, free_by
 
     `free_bytes` has them by kind of device; None where that is not known and taken for enough.
     """
-    check_choice("loader", ("auto", "device", "host", "stream"), residency=asked)
+    check_choice("loader", RESIDENCIES, residency=asked)
     if asked != "auto":
         return asked
     for residency, kind in (("device", device.type), ("host", "cpu")):

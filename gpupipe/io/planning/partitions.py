@@ -26,7 +26,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
 from gpupipe.support.validation import check_choice, check_integer
 
-_HOST_BYTES, _MOST_DEVICE_BYTES = 128 << 20, 1 << 30
+_HOST_BYTES, _LEAST_DEVICE_BYTES, _MOST_DEVICE_BYTES = 64 << 20, 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
 _FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
 _WIDTHS = {"string": 4, "timestamp": 8}
@@ -271,7 +271,7 @@ def _resolve_backend(backend: str) -> str:
 def _device_bytes() -> int:
     """Return a fraction of the smallest visible GPU's memory, 1 GiB at most; 1 GiB where the size is unavailable."""
     least = min((gpu.memory_total for gpu in this_machine().gpus if gpu.memory_total), default=_MOST_DEVICE_BYTES << 5)
-    return min(max(least // _DEVICE_SHARE, _HOST_BYTES), _MOST_DEVICE_BYTES)
+    return min(max(least // _DEVICE_SHARE, _LEAST_DEVICE_BYTES), _MOST_DEVICE_BYTES)
 
 
 def row_bytes(fields: Iterable[Field]) -> int:

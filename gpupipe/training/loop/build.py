@@ -170,6 +170,9 @@ def check_batches(where: str, **given: object) -> None:
             expected = "a loader: gp.Pipeline's, a DataLoader, or a list of batches"
             remedy = f"{where.replace('Trainer', 'trainer')}(pipeline.loader({data}))"
             raise BadConfig(f"{where}({name}=)", "not batches", got=type(loader), expected=expected, remedy=remedy)
+        if isinstance(loader, list | tuple) and not loader:
+            expected, remedy = "one batch at least", f"{where.replace('Trainer', 'trainer')}(pipeline.loader({name}))"
+            raise BadConfig(f"{where}({name}=)", "no batches", got=loader, expected=expected, remedy=remedy)
 
 
 def get_schema(loader: object) -> Schema | None:
@@ -308,7 +311,7 @@ def build_update(
         torch.compile(objective, dynamic=False) if trainer.compile else objective,
         optimizer,
         rates=rates.to(device),
-        max_grad_norm=trainer.max_grad_norm,
+        max_grad_norm=None if trainer.max_grad_norm is None else float(trainer.max_grad_norm),
         accumulate=trainer.accumulate,
         unit=float(getattr(train, "batch_size", None) or 1),
         scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,

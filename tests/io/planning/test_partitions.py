@@ -151,6 +151,6 @@ def test_a_partition_is_a_share_of_the_gpus_memory(
     monkeypatch.setattr(partitions, "this_machine", lambda: SimpleNamespace(gpus=gpus))
     partitions._device_bytes.cache_clear()
     assert partition_limit(None, "gpu") == mebibytes << 20
-    assert partition_limit(None, "cpu") <= 128 << 20
+    assert partition_limit(None, "cpu") <= 64 << 20
     assert partition_limit(5, "gpu") == 5
     partitions._device_bytes.cache_clear()

@@ -1,0 +1,73 @@
+"""Where the tests of each module are: `test_<module>.py` in that folder of `tests/`, or in the list below."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {
+    "backend/arrow": "backend/test_cpu",
+    "backend/arrow_types": "io/test_types",
+    "backend/baselines": "evaluation/test_baselines",
+    "backend/device/memory": "rapids/test_memory",
+    "backend/fused/kernel": "kernels/test_compiled",
+    "backend/fused/launch": "kernels/test_compiled",
+    "backend/gpu": "rapids/test_gpu_twin",
+    "backend/numba_kernels": "backend/test_float_kernels",
+    "backend/protocol": "backend/test_columns",
+    "cli/demo": "project/test_program",
+    "cli/warm_up": "cli/test_main",
+    "expressions/dtypes": "expressions/test_expression",
+    "expressions/parser": "expressions/test_expression",
+    "expressions/tree": "expressions/test_expression",
+    "io/formats/file_source": "io/formats/test_bad_files",
+    "io/formats/memory": "io/test_dataset",
+    "io/formats/spill": "io/relational/test_scratch",
+    "io/formats/text": "io/relational/test_csv",
+    "io/jobs/destination": "io/jobs/test_store_folders",
+    "io/planning/row_filters": "io/planning/test_splits",
+    "io/planning/table": "io/test_dataset",
+    "io/relational/gathering": "io/relational/test_scratch",
+    "io/relational/gpu_engine": "rapids/test_plans",
+    "io/relational/incoming": "io/relational/test_engine",
+    "io/relational/planned": "io/relational/test_engine",
+    "io/relational/scan": "io/relational/test_predicates",
+    "io/relational/side_columns": "transforms/test_window_transform",
+    "io/relational/sort": "io/relational/test_verbs",
+    "io/stores/file_errors": "io/formats/test_bad_files",
+    "models/ft_transformer": "models/test_blocks",
+    "models/tabular": "models/test_networks",
+    "monitoring/expectation_report": "transforms/test_expect",
+    "pipeline/apply": "pipeline/test_pipeline",
+    "pipeline/cluster_loader": "cluster/test_training",
+    "pipeline/features": "pipeline/test_pipeline",
+    "pipeline/loading": "pipeline/test_streaming",
+    "pipeline/plan": "pipeline/test_explain",
+    "pipeline/serialization": "saving/test_artifact",
+    "preprocessing/categories": "preprocessing/steps/test_categorify",
+    "preprocessing/cross_fitted": "pipeline/test_cross_fitted",
+    "preprocessing/numeric": "pipeline/test_wide",
+    "preprocessing/steps/log1p": "transforms/test_values",
+    "preprocessing/summaries/groups": "preprocessing/steps/test_group_stats",
+    "preprocessing/summaries/rows": "preprocessing/summaries/test_row_sample",
+    "saving/scorer": "saving/test_artifact",
+    "step": "test_parameters",
+    "support/files": "io/jobs/test_part_writer",
+    "tensors/batch": "tensors/test_ragged",
+    "tensors/streaming": "tensors/test_streams",
+    "training/checkpointing/checkpoint_callback": "training/checkpointing/test_checkpoints",
+    "training/loop/build": "training/loop/test_settings",
+    "training/loop/train_state": "training/checkpointing/test_checkpoints",
+    "transforms/transform": "laws/test_transforms",
+}
+
+
+def test_each_module_has_its_tests() -> None:
+    package, tests = ROOT / "gpupipe", ROOT / "tests"
+    modules = {str(path.relative_to(package).with_suffix("")): path for path in package.rglob("*.py")}
+    wanted = {name for name in modules if not name.endswith(("__init__", "__main__", "version"))}
+    places = {name: tests / (name.split("/")[0] if "/" in name else ".") for name in wanted}
+    alone = {name for name in wanted if not list(places[name].rglob(f"test_{Path(name).name}.py"))}
+    assert alone <= set(ELSEWHERE), f"without tests of their own: {sorted(alone - set(ELSEWHERE))}"
+    assert set(ELSEWHERE) <= alone, f"have tests of their own: {sorted(set(ELSEWHERE) - alone)}"
+    assert [path for path in ELSEWHERE.values() if not (tests / f"{path}.py").exists()] == []
