@@ -64,7 +64,7 @@ def worked_on(way: str) -> Iterator[None]:
             yield
     elif way == "in buckets":
         with ExitStack() as patches:
-            for module in ("engine", "join", "deduplicate"):
+            for module in ("engine", "join", "sort"):
                 patches.enter_context(patch(f"gpupipe.io.relational.{module}.count_buckets", lambda *_: 5))
             yield
     else:

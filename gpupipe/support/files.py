@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +50,20 @@ def writing(path: Path) -> Iterator[None]:
         problem, expected = f"it cannot be written ({' '.join(str(cause).split())})", "room on that disk, and leave to"
         remedy = "the same call again when there is; a folder's parts that are done are kept till then"
         raise BadFile(str(path), problem, expected=f"{expected} write there", remedy=remedy) from cause
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder, in several attempts where another process is still writing to it."""
+    for pause in (0.1, 0.3, 1.0, 3.0):
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            time.sleep(pause)
+        else:
+            return
+    shutil.rmtree(folder)
 
 
 def publish(draft: Path, path: Path) -> None:

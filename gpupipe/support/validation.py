@@ -222,8 +222,9 @@ def is_number(value: Any) -> bool:
 
 def to_python(value: Any) -> Any:
     """Convert a number, boolean or text of NumPy's to Python's, which JSON and torch take; return others unchanged."""
-    is_scalar = getattr(value, "ndim", 1) == 0 and getattr(getattr(value, "dtype", None), "kind", "") in tuple("biufU")
-    return value.item() if is_scalar and hasattr(value, "item") else value
+    if type(value).__module__ != "numpy" or getattr(value, "ndim", None) != 0:
+        return value
+    return value.item() if value.dtype.kind in "biufU" else value
 
 
 def is_path(value: Any) -> bool:

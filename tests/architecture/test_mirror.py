@@ -52,7 +52,6 @@ ELSEWHERE = {
     "preprocessing/summaries/rows": "preprocessing/summaries/test_row_sample",
     "saving/scorer": "saving/test_artifact",
     "step": "test_parameters",
-    "support/files": "io/jobs/test_part_writer",
     "tensors/batch": "tensors/test_ragged",
     "tensors/streaming": "tensors/test_streams",
     "training/checkpointing/checkpoint_callback": "training/checkpointing/test_checkpoints",

@@ -28,7 +28,7 @@ from gpupipe.io.stores.remote_file import (
     open_stored,
 )
 from gpupipe.scratch import local_scratch
-from gpupipe.support.files import publish, replacing, sync, writing
+from gpupipe.support.files import publish, remove_folder, replacing, sync, writing
 from gpupipe.support.text import format_count
 
 MANIFEST = "_manifest.json"
@@ -261,7 +261,7 @@ class LocalFolder:
         """Remove files left by earlier jobs that the manifest does not list."""
         for draft in self.drafts.iterdir():
             if draft.name not in (but, _LOCK):
-                shutil.rmtree(draft)
+                remove_folder(draft)
 
 
 @dataclass
