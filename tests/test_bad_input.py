@@ -898,7 +898,7 @@ def test_loaders_and_scorers_refuse_what_only_looks_like_an_argument(bench: Benc
     linear = torch.nn.Linear(1, 1)
     for do, where in (
         (lambda: bench.trainer().fit(bench.loader, []), "Trainer.fit(valid=)"),
-        (lambda: bench.trainer().fit([]), "Trainer.fit(train=)"),
+        (lambda: bench.trainer().evaluate([]), "Trainer.evaluate(loader=)"),
         (lambda: bench.pipeline.loader(bench.frame, residency=np.array(["host", "host"])), "loader(residency=)"),
         (lambda: gp.tensors.Loader(bench.loader.table, device=np.array([1, 2])), "device"),
     ):

@@ -336,7 +336,8 @@ def require_device(device: torch.device | str) -> None:
     """
     if re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)) is None:
         expected = "'auto', 'cpu', 'cuda' or 'cuda:0'"
-        raise BadConfig("device", "no such device", got=device, expected=expected, remedy="device='cpu'")
+        remedy = "device='cuda'" if "gpu" in str(device) else "device='cpu'"
+        raise BadConfig("device", "no such device", got=device, expected=expected, remedy=remedy)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         problem, expected = "torch sees no GPU it can use", "a visible GPU and a CUDA build of torch"
         remedy = "device='cpu', or gpupipe doctor, which says what is missing"
