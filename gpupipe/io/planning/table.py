@@ -215,7 +215,8 @@ class Table:
             expected, remedy = "a column's name, or a list of them", f"{self.columns[:1]}"
             raise BadConfig(where, "not names of columns", got=given, expected=expected, remedy=remedy)
         wanted: list[Any] = as_list(given)
-        unknown = [name for name in wanted if not (isinstance(name, str) and name in self.columns)]
+        known = set(self.columns)
+        unknown = [name for name in wanted if not (isinstance(name, str) and name in known)]
         for name in sorted(unknown, key=lambda name: isinstance(name, str)):
             is_own = not any(isinstance(stage, Mapped) for stage in self.query.stages)
             if is_own and isinstance(name, str) and name in self.source.left_out:
