@@ -56,12 +56,16 @@ def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
         for future in ahead:
             future.cancel()
         ahead.clear()
-        closed = thread.submit(items.close)
-        if not wait([closed], _PATIENCE).done:
-            _log.warning("a prefetch thread is still at work %d s after the stop request", _PATIENCE)
-        elif error := closed.exception():
-            _log.warning("a prefetch thread failed after the stop request: %r", error)
-        thread.shutdown(wait=closed.done())
+        try:
+            closed = thread.submit(items.close)
+        except RuntimeError:  # the interpreter ends, and has waited for the thread
+            items.close()
+        else:
+            if not wait([closed], _PATIENCE).done:
+                _log.warning("a prefetch thread is still at work %d s after the stop request", _PATIENCE)
+            elif error := closed.exception():
+                _log.warning("a prefetch thread failed after the stop request: %r", error)
+            thread.shutdown(wait=closed.done())
 
 
 class _Slab(NamedTuple):

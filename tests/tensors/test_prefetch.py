@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import closing
@@ -90,3 +92,19 @@ def test_a_fault_while_it_is_closed_is_told(caplog: pytest.LogCaptureFixture) ->
     next(items)
     items.close()
     assert threads() == [] and "at the end" in caplog.text
+
+
+def test_a_program_may_end_with_an_open_iterator() -> None:
+    """A notebook's last cell, or a script that takes one batch: nothing on stderr, and the source is closed."""
+    program = """
+from gpupipe.tensors.streaming import prefetch
+def items():
+    try:
+        yield from range(1, 100)
+    finally:
+        print("closed")
+kept = prefetch(items())
+print(next(kept))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["1", "closed"], "")
