@@ -322,7 +322,8 @@ class Target(_Label):
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
             return replace(made, numbers=None, fractions=True)
         for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
-            distinct = xp.unique(some)
+            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
             if len(distinct) > limit:
                 return replace(made, numbers=None)
         return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
