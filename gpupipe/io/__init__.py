@@ -1,7 +1,8 @@
 """Datasets: lazy tables in partitions, made of files and frames, with their readers and their writer."""
 
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.host_formats import read_ipc, read_orc
+from gpupipe.io.formats.ipc import read_ipc
+from gpupipe.io.formats.orc import read_orc
 from gpupipe.io.formats.text import read_csv, read_json
 from gpupipe.io.inspect import Report, inspect
 from gpupipe.io.planning.partitions import FileNote, Partition, row_bytes

@@ -19,8 +19,8 @@ from gpupipe.backend.arrow_types import Reading, map_schema
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
+from gpupipe.io.formats.arrow_dataset import list_fragments
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
-from gpupipe.io.formats.host_formats import list_fragments
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import TempParquet

@@ -1,0 +1,138 @@
+"""Arrow IPC files, also known as Feather, read by record batch; IPC streams, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from gpupipe.backend.arrow_types import map_schema
+from gpupipe.errors import BadFile
+from gpupipe.io.dataset import Dataset
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile, narrowest, open_all
+from gpupipe.io.formats.spill import TempParquet
+from gpupipe.io.planning.partitions import partition_limit
+from gpupipe.io.stores.file_errors import one_line, unreadable
+from gpupipe.io.stores.find_files import Input, PathLike, find_files, open_file, peek
+from gpupipe.io.stores.remote_file import StorageOptions
+from gpupipe.support.text import as_list
+from gpupipe.support.validation import check_names
+
+_IPC_FILE, _IPC_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
+
+
+def read_ipc(
+    path: PathLike | Sequence[PathLike],
+    *,
+    columns: str | Sequence[str] | None = None,
+    on_mismatch: str = "raise",
+    on_bad: str = "raise",
+    storage_options: StorageOptions | None = None,
+    partition_bytes: int | None = None,
+    backend: str = "auto",
+) -> Dataset:
+    """Open Arrow IPC files, also known as Feather, as one lazy table; for what is not said here see `read_parquet`.
+
+    Record batches are decoded by pyarrow on the host, for both backends, and only the columns that are asked for. A
+    file in the streaming form can be read from its beginning only: it is written to a temporary Parquet file now,
+    which is removed with the dataset.
+
+    Args:
+        path: a file, a list of files, a pattern, a folder (all `*.arrow`, `*.arrows`, `*.feather` and `*.ipc` below
+            it), or a URL that fsspec knows.
+        columns: the columns to have; all by default but those left out. The files need to share no others.
+        on_mismatch: what is done about a file with other columns or types than the first.
+        on_bad: what is done about a file that cannot be opened.
+        storage_options: for the file system of a URL.
+        partition_bytes: decoded bytes of a partition, which is one record batch at least.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+
+    Raises:
+        BadFile: a file is missing, empty, cut off or no Arrow file.
+        SchemaMismatch: files differ; names file and column.
+        ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
+
+    Memory: here one column of one record batch, to count its rows; later a partition, decoded on the host. Of streams
+        a row group of up to 32 MiB, and all their columns on disk.
+
+    Example:
+        >>> import pathlib, tempfile, polars as pl, gpupipe as gp
+        >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.arrow")
+        >>> pl.DataFrame({"origin": ["JFK", "LGA"], "delay": [4.5, None]}).write_ipc(file)
+        >>> gp.read_ipc(file, columns="delay").compute()
+           delay
+        0    4.5
+        1    NaN
+    """
+    check_names("read_ipc", None, columns=columns)
+    policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
+    spool, one_at_a_time = TempParquet(limit), Lock()
+
+    def opener(one: Input) -> TableFile:
+        try:
+            if not peek(one)[1].startswith(_IPC_STREAM):
+                return _open_ipc(one)
+        except BadFile:
+            raise
+        except (OSError, pa.ArrowException) as cause:
+            raise unreadable(one, cause, "an Arrow file", _IPC_FILE) from cause
+        with one_at_a_time:
+            return _open_stream(one, spool, policy)
+
+    files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, policy)
+    chosen = None if columns is None else as_list(columns)
+    source = FileSource(files, columns=chosen, limit=limit, policy=policy, spool=spool)
+    dataset = Dataset(source, source.schema, backend)
+    return dataset if chosen is None else dataset.select(chosen)
+
+
+@dataclass(frozen=True)
+class _IpcFile(TableFile):
+    """Arrow IPC file, whose footer contains the offsets of its record batches."""
+
+    unit: ClassVar[str] = "record batch"
+
+    def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
+        with _open_batches(self.origin, [self.schema.get_field_index(name) for name in names]) as file:
+            return pa.Table.from_batches([file.get_batch(group) for group in groups])
+
+
+def _open_ipc(one: Input) -> _IpcFile:
+    with _open_batches(one) as file:
+        schema, num_batches = file.schema, file.num_record_batches
+    with _open_batches(one, [schema.names.index(narrowest(schema))] if len(schema) else None) as file:
+        rows = tuple(file.get_batch(number).num_rows for number in range(num_batches))
+    return _IpcFile(one, schema, rows, peek(one)[0])
+
+
+@contextmanager
+def _open_batches(one: Input, columns: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
+    """Open a file to fetch only these columns; not memory-mapped, as truncation would then end the process."""
+    options = pa.ipc.IpcReadOptions(included_fields=columns or [])
+    with open_file(one) as source, pa.ipc.open_file(_to_native(source), options=options) as file:
+        yield file
+
+
+def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> TableFile:
+    try:
+        with open_file(one) as source, pa.ipc.open_stream(_to_native(source)) as stream:
+            fields, read = map_schema(stream.schema)
+            policy.convert(one.path, read)
+            return spool.write(stream, list(fields), one)
+    except BadFile:
+        raise
+    except (OSError, pa.ArrowException) as cause:
+        raise BadFile(
+            one.path,
+            f"damaged or cut off: {one_line(cause)}",
+            expected="an Arrow stream with its end",
+            remedy="copy or write the file again",
+        ) from cause
+
+
+def _to_native(source: Any) -> Any:
+    return pa.OSFile(source) if isinstance(source, str) else source
