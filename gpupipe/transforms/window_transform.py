@@ -572,7 +572,8 @@ class Rolling(_Windowed):
             return super().plan(rows, schema, wanted, backend)
         values, (time,) = self._wanted_values(wanted), self.order
         lacking = rows.filter(pl.col(time).is_null()).select(ROW)
-        rows = _with_values(rows.filter(pl.col(time).is_not_null()), values)
+        rows = rows.filter(pl.col(time).is_not_null()) if schema[time].nullable else rows
+        rows = _with_values(rows, values)
         window = self._find_window(rows, time) if backend == "cpu" else None
         if window is None:  # the plan for a GPU takes rows of any times
             rows = self._in_place(self._of_times(rows, time, values, schema), "gpu")
@@ -600,10 +601,11 @@ class Rolling(_Windowed):
             return pl.col(time), self._period
         assert self._microseconds is not None
         at, place, unit = pl.col(time).cast(pl.Int64), pl.int_range(pl.len()), 1
-        facts = [at.min().alias("low"), at.max().alias("high"), pl.len().alias("most")]
-        groups = rows.drop_nulls(self.keys).group_by(self.keys).agg(facts) if self.keys else rows.select(facts)
-        ends = groups.select(pl.col("low").min(), pl.col("high", "most").max())
+        ends = rows.select(at.min().alias("low"), at.max().alias("high"), pl.len())
         low, high, most = ends.collect(engine="streaming").row(0)
+        if self.keys:
+            sizes = rows.drop_nulls(self.keys).group_by(self.keys).len().select(pl.col("len").max())
+            most = sizes.collect(engine="streaming").item()
         if not most:
             return at, "1i"
         span = high - low + 1

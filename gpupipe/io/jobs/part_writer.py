@@ -44,7 +44,7 @@ from gpupipe.support.validation import check_choice, check_integer
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
 _TEXT_BYTES = 16  # a guess
 _DAY = 86_400_000_000  # microseconds
-_SAMPLED_ROWS, _DICTIONARY_BYTES = 1_000_000, 8 << 20
+_DICTIONARY_BYTES = 8 << 20
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
 Tell: TypeAlias = Callable[[str], None]
 _log = logging.getLogger("gpupipe")
@@ -82,12 +82,14 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
     cast = (_cast_to_file_types(table, types) for table in tables)
     groups = map(pa.concat_tables, _cut_rows(cast, layout.rows_per_group))
     first = next(groups)
-    fields, sizes = [item for item in schema if item.name in layout.dictionary], {}
+    sampled_rows, sizes = 100_000, {}
     if options.layout == "gpu":
-        fields = [item for item in fields if _has_repeats(first.column(item.name))]
+        sampled_rows = 1_000_000
         # One that grows too large in the middle of a chunk leaves pages of two encodings.
         sizes = {"dictionary_pagesize_limit": _DICTIONARY_BYTES, "max_rows_per_page": layout.page_rows(first.num_rows)}
-    coded = [parquet_path(item) for item in fields]
+    fields = [item for item in schema if item.name in layout.dictionary]
+    repeating = [item for item in fields if _has_repeats(first.column(item.name).slice(0, sampled_rows))]
+    coded = [parquet_path(item) for item in repeating]
     with pq.ParquetWriter(path, types, compression=layout.compression, use_dictionary=coded, **sizes) as writer:
         for table in chain([first], groups):
             writer.write_table(table, row_group_size=layout.rows_per_group)
@@ -155,8 +157,8 @@ def _count_gpu_group_rows(schema: Schema) -> int:
 
 
 def _has_repeats(column: pa.ChunkedArray) -> bool:
-    """Return whether a dictionary halves a column at least, by its first million rows."""
-    values = column.slice(0, _SAMPLED_ROWS).drop_null()
+    """Return whether a dictionary halves a column at least."""
+    values = column.drop_null()
     values = values.combine_chunks().flatten() if is_list(values.type) else values
     if not len(values) or pa.types.is_nested(values.type):
         return bool(len(values))
