@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -86,6 +87,12 @@ def interleaved(jobs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
             if number:
                 runs[name].append(run)
     return runs
+
+
+def peak_gb() -> float:
+    """The peak memory of this process in 10^9 bytes; `ru_maxrss` may be that of the process which started it."""
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(peak) * 1024 / 1e9
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import big_flights
-from environment import spread, timed, write_result
+from environment import peak_gb, spread, timed, write_result
 
 CATEGORIES = ["carrier", "origin", "dest", "tailnum", "flightno", "customer", "month", "hour"]
 NUMBERS = ["dep_delay", "arr_delay", "air_time", "distance", "fare"]
@@ -130,7 +129,7 @@ def run_one(engine: str, source: Path) -> None:
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         out = Path(folder) / "out"
         figures = timed(ENGINES[engine](source, out))
-        figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        figures["peak_gb"] = peak_gb()
         print(json.dumps({"figures": figures, "sums": sums(out)}))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import big_flights
-from environment import spread, write_result
+from environment import peak_gb, spread, write_result
 
 NUMBERS = ["dep_delay", "air_time", "distance", "fare", "speed", "plane_age", "temp", "wind_speed"]
 AS_THEY_ARE = ["is_night", "lead_min", "dest_delay"]
@@ -211,7 +210,7 @@ def run_one(engine: str, folder: Path) -> None:
         rows += len(ids)
         checking += time.process_time() - before
     figures = {"cpu_s": time.process_time() - cpu - checking, "wall_s": time.perf_counter() - wall - checking}
-    figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    figures["peak_gb"] = peak_gb()
     print(json.dumps({"figures": figures, "rows": rows, "sums": sums.tolist()}))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 
 import big_flights
 import pyarrow.parquet as pq
-from environment import spread, timed, write_result
+from environment import peak_gb, spread, timed, write_result
 from etl import with_gpupipe
 
 SMALL, LARGE = "10 million rows", "100 million rows"
@@ -33,7 +32,7 @@ def run_one(source: Path) -> None:
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         out = Path(folder) / "out"
         figures = timed(with_gpupipe(source, out))
-        figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        figures["peak_gb"] = peak_gb()
         rows = pq.read_metadata(source).num_rows
         written = sum(pq.read_metadata(path).num_rows for path in out.rglob("*.parquet"))
         assert written == rows, f"{written} of {rows} rows were written"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from environment import spread, timed, write_result
+from environment import peak_gb, spread, timed, write_result
 
 import gpupipe as gp
 
@@ -52,7 +51,7 @@ def run_one(job: str, folder: Path) -> None:
     gp.read_parquet(DATA, columns="year", backend="cpu").head()
     pl.scan_parquet(DATA).select("year").collect(engine="streaming")
     figures = timed(jobs(folder)[job])
-    figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    figures["peak_gb"] = peak_gb()
     print(json.dumps(figures))
 
 

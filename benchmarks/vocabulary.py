@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from environment import spread, timed, write_result
+from environment import peak_gb, spread, timed, write_result
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
@@ -57,7 +56,7 @@ def run_one(size: str) -> None:
         path = Path(folder) / f"{size}.parquet"
         subprocess.run([sys.executable, __file__, "--make", str(path)], check=True)
         figures = timed(learn_and_apply(path))
-    figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    figures["peak_gb"] = peak_gb()
     print(json.dumps(figures))
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -24,7 +23,7 @@ import big_flights
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from environment import spread, timed, write_result
+from environment import peak_gb, spread, timed, write_result
 
 OURS, POLARS = "gpupipe", "Polars, streaming"
 ROWS = 10_000_000
@@ -197,7 +196,7 @@ def run_one(engine: str, verb: str, folder: Path, rows: int, memory: float | Non
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         out = Path(scratch) / "out.parquet"
         figures = timed(ENGINES[engine](verb, *sources(folder, rows), out, memory))
-        figures["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        figures["peak_gb"] = peak_gb()
         figures["million_rows_per_s"] = rows / figures["wall_s"] / 1e6
         print(json.dumps({"figures": figures, "digest": digest(out, verb)}))
 
