@@ -1,6 +1,6 @@
-"""CSV and JSON lines of some 300 and 400 MB to a dataset, beside the same files written to Parquet by Polars.
+"""CSV and JSON lines of 2 GB each to a dataset, beside the same files written to Parquet by Polars.
 
-    python benchmarks/text.py [--rounds 5]
+    python benchmarks/text.py [--rounds 3]
 
 Ours finds types, parses times, counts keys and rows, and writes temporary Parquet files. Polars is measured as it is by
 default, where times stay text, and for CSV with its own inference of times as well. Each run is a process of its own,
@@ -24,7 +24,7 @@ from environment import peak_gb, spread, timed, write_result
 import gpupipe as gp
 
 DATA = Path(__file__).parents[1] / "data" / "flights.parquet"
-CSV_COPIES, JSON_COPIES = 9, 4
+CSV_COPIES, JSON_COPIES = 60, 20
 BAR = 1.2
 
 
@@ -92,7 +92,7 @@ def bars(figures: dict[str, dict[str, dict[str, float]]]) -> list[dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--job", help="run this one once, in this process")
     parser.add_argument("--folder", type=Path, help="where its files are")
     parsed = parser.parse_args()
