@@ -22,7 +22,7 @@ from gpupipe import errors
 ROOT = Path(__file__).parents[1]
 ROOMS = [
     "gpupipe",
-    *(f"gpupipe.{floor}" for floor in ("config", "errors", "schema", "step")),
+    *(f"gpupipe.{floor}" for floor in ("config", "errors", "expressions", "schema", "step")),
     *(f"gpupipe.{path.parent.name}" for path in sorted((ROOT / "gpupipe").glob("*/__init__.py"))),
 ]
 

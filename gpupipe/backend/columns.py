@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.protocol import Array, Backend, Column, Matrix, RawColumn
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions.tree import has_offset
+from gpupipe.expressions import has_offset
 from gpupipe.schema import (
     FLOATS,
     INTEGERS,

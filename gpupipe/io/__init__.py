@@ -5,10 +5,10 @@ from gpupipe.io.formats.ipc import read_ipc
 from gpupipe.io.formats.orc import read_orc
 from gpupipe.io.formats.text import read_csv, read_json
 from gpupipe.io.inspect import Report, inspect
-from gpupipe.io.planning.partitions import FileNote, Partition, row_bytes
-from gpupipe.io.planning.table import FrameFunction, in_halves, run_partitions
+from gpupipe.io.planning.table import FrameFunction, Partition, in_halves, row_bytes, run_partitions
 from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
+from gpupipe.io.stores import FileNote
 
 __all__ = [
     "Dataset",

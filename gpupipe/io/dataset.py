@@ -14,9 +14,7 @@ from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
-from gpupipe.io.jobs.destination import Manifest
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
-from gpupipe.io.planning.partitions import FileNote, ReadCounter
 from gpupipe.io.planning.row_filters import Selection, Where
 from gpupipe.io.planning.splits import (
     check_call,
@@ -24,12 +22,12 @@ from gpupipe.io.planning.splits import (
     draw_parts,
     get_fractions,
 )
-from gpupipe.io.planning.table import Table, run_partitions
+from gpupipe.io.planning.table import ReadCounter, Table, run_partitions
 from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
-from gpupipe.io.stores.remote_file import StorageOptions
+from gpupipe.io.stores import FileNote, Manifest, StorageOptions
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import (

@@ -15,9 +15,9 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.backend.dictionaries import unite_dictionaries
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.planning.partitions import FileNote, Partition
+from gpupipe.io.planning.table import Partition
 from gpupipe.io.readers import as_dataset
-from gpupipe.io.stores.remote_file import is_remote, open_stored
+from gpupipe.io.stores import FileNote, is_remote, open_stored
 from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype
 from gpupipe.support.text import format_count, html_table, text_table
 

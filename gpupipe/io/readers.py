@@ -24,10 +24,8 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.partitions import partition_limit, row_bytes
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, PathLike, find_files
-from gpupipe.io.stores.remote_file import StorageOptions
+from gpupipe.io.planning.table import partition_limit, row_bytes
+from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_integer, check_names

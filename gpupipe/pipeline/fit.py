@@ -24,7 +24,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
-from gpupipe.io.planning.partitions import ReadCounter
+from gpupipe.io.planning.table import ReadCounter
 from gpupipe.io.relational.side_columns import SideColumns
 from gpupipe.monitoring.drift import Profile, Sample, draw_rows
 from gpupipe.monitoring.expectation_report import ExpectationReport

@@ -14,8 +14,7 @@ from gpupipe.backend.columns import require_comparable_constant, require_compara
 from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.backend.expressions.evaluate import seconds_between
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
-from gpupipe.expressions.tree import Constant, Span, microseconds
+from gpupipe.expressions import DATE_FLAGS, DATE_PARTS, Constant, Span, microseconds
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_argument

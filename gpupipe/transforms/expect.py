@@ -17,7 +17,7 @@ from gpupipe.backend.columns import require_comparable_constant
 from gpupipe.backend.dictionaries import find_positions, parse_values
 from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.expressions.tree import microseconds
+from gpupipe.expressions import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_bool, check_choice, check_names, is_number, is_sequence, refuse_argument

@@ -14,7 +14,7 @@ from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
 from gpupipe.backend.expressions.evaluate import apply_function, compute, replace_texts
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions.tree import Constant, Span, microseconds
+from gpupipe.expressions import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names, is_bool, is_number, refuse_argument

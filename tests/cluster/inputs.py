@@ -21,7 +21,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.io.jobs.destination import MANIFEST
+from gpupipe.io.stores import MANIFEST
 from tests.cluster.steps import lateness
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from distributed.core import Status
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe.cluster.executor import use_executor
-from gpupipe.io.jobs.destination import Manifest
+from gpupipe.io.stores import Manifest
 from tests.cluster.inputs import (
     DAYS,
     REPEATED,

@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 
 from gpupipe.backend.columns import require_castable
 from gpupipe.errors import ColumnNotFound, ExpressionError, GpupipeError
-from gpupipe.expressions import parse
-from gpupipe.expressions.dtypes import FUNCTIONS
-from gpupipe.expressions.tree import microseconds
+from gpupipe.expressions import FUNCTIONS, microseconds, parse
 from gpupipe.schema import DTYPES, Field, Schema
 
 SCHEMA = Schema(

@@ -32,5 +32,5 @@ def proxy(s3: str) -> Iterator[Proxy]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No waits between attempts, and none of s3fs' own; botocore's are switched off by `NO_RETRIES`."""
-    monkeypatch.setattr("gpupipe.io.stores.remote_file.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("gpupipe.io.stores.FIRST_WAIT", 0.01)
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)

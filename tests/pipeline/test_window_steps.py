@@ -15,7 +15,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.io.jobs.destination import MANIFEST
+from gpupipe.io.stores import MANIFEST
 from tests.io.meeting import few_bytes
 
 PARTITIONS = (1, 2, 7, 16)

@@ -18,7 +18,7 @@ from gpupipe import transforms as T
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.expressions.dates import local_time
 from gpupipe.errors import BadConfig, ExpressionError
-from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
+from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.support.time_zones import transitions
 from tests.backend.evaluated import column, result_of, run, to_device, to_host
 

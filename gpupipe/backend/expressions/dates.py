@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend.protocol import Array, Backend, Column
-from gpupipe.expressions.dtypes import DATE_FLAGS
+from gpupipe.expressions import DATE_FLAGS
 from gpupipe.support.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 from gpupipe.support.validation import refuse_argument
 

@@ -21,9 +21,19 @@ from gpupipe.backend.dictionaries import find_positions, strings, unite_dictiona
 from gpupipe.backend.expressions.dates import date_part, local_time
 from gpupipe.backend.protocol import Array, Backend, Column
 from gpupipe.errors import BadData, ExpressionError
-from gpupipe.expressions import Expression
-from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS, FUNCTIONS, infer_operation
-from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Operation, value_as
+from gpupipe.expressions import (
+    DATE_FLAGS,
+    DATE_PARTS,
+    FUNCTIONS,
+    Comparison,
+    Constant,
+    Expression,
+    Name,
+    Node,
+    Operation,
+    infer_operation,
+    value_as,
+)
 from gpupipe.schema import FLOATS
 
 

@@ -13,9 +13,8 @@ from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.file_source import BadFilePolicy, TableFile, open_all
 from gpupipe.io.formats.parquet import convert_bounds
-from gpupipe.io.planning.partitions import Bounds, exactly
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input
+from gpupipe.io.planning.table import Bounds, exactly
+from gpupipe.io.stores import Input, one_line
 
 
 @dataclass(frozen=True)

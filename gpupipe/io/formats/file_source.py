@@ -23,20 +23,17 @@ from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, r
 from gpupipe.backend.columns import cast_column
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
-from gpupipe.io.planning.partitions import (
+from gpupipe.io.planning.table import (
     Bounds,
-    FileNote,
     Partition,
     ReadCounter,
     RowRange,
     Source,
-    conversions,
     exactly,
     row_bytes,
+    write_conversion_notes,
 )
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input
-from gpupipe.io.stores.remote_file import is_remote
+from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_choice
@@ -181,7 +178,7 @@ class BadFilePolicy:
     def convert(self, name: str, columns: Mapping[str, tuple[object, Reading]]) -> None:
         """Write down which columns of a file do not come out as they went in, given their types; each once."""
         new = {column: pair for column, pair in columns.items() if (column, str(pair[0])) not in self._conversions}
-        for note in conversions(name, new):
+        for note in write_conversion_notes(name, new):
             column = note.column or ""
             kind, reading = columns[column]
             self._conversions[column, str(kind)] = note

@@ -15,10 +15,8 @@ from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile, narrowest, open_all
 from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.partitions import partition_limit
-from gpupipe.io.stores.file_errors import one_line, unreadable
-from gpupipe.io.stores.find_files import Input, PathLike, find_files, open_file, peek
-from gpupipe.io.stores.remote_file import StorageOptions
+from gpupipe.io.planning.table import partition_limit
+from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.backend.arrow_types import Reading
-from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange, Source, conversions, row_bytes
+from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes, write_conversion_notes
 from gpupipe.schema import Field, Schema
 
 
@@ -36,7 +36,7 @@ class FrameSource(Source):
     ) -> None:
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
         self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
-        self.notes = conversions("frame", readings)
+        self.notes = write_conversion_notes("frame", readings)
         self.partitions = [
             Partition(
                 index,

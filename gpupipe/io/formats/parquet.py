@@ -16,11 +16,10 @@ from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow_types import dtype_from_arrow
+from gpupipe.expressions import microseconds
 from gpupipe.io.formats.file_source import TableFile
-from gpupipe.io.planning.partitions import Bounds, microseconds, row_bytes
-from gpupipe.io.stores.file_errors import unreadable
-from gpupipe.io.stores.find_files import Input
-from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
+from gpupipe.io.planning.table import Bounds, row_bytes
+from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
 from gpupipe.scratch import local_scratch
 

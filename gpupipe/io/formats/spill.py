@@ -27,10 +27,8 @@ from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
 from gpupipe.io.formats.file_source import host_table
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.planning.partitions import FileNote, Partition, ReadCounter, RowRange, Source, row_bytes
-from gpupipe.io.stores.file_errors import make_lost_file_error
-from gpupipe.io.stores.find_files import Input
-from gpupipe.io.stores.remote_file import call_with_retries, is_remote, locate
+from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
+from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
 from gpupipe.schema import Field, Schema, get_element_dtype
 from gpupipe.scratch import ScratchFolder, writing_scratch
 

@@ -21,12 +21,11 @@ from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.partitions import partition_limit
+from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
 from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, TextFile, open_text
-from gpupipe.io.stores.find_files import Input, PathLike, find_files
-from gpupipe.io.stores.remote_file import StorageOptions
+from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files
 from gpupipe.schema import DTYPES, LISTS
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_dtypes, check_instance, check_integer, check_name, check_names

@@ -30,14 +30,21 @@ from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
-from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine
-from gpupipe.io.planning.partitions import Partition, row_bytes
-from gpupipe.io.planning.table import EVERYTHING, Mapped, Table, identify_job, in_halves, run_partitions
+from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
+from gpupipe.io.planning.table import (
+    EVERYTHING,
+    Mapped,
+    Partition,
+    Table,
+    identify_job,
+    in_halves,
+    row_bytes,
+    run_partitions,
+)
 from gpupipe.io.relational.planned import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
-from gpupipe.io.stores.find_files import check_folder_text, folder_name
-from gpupipe.io.stores.remote_file import StorageOptions, is_remote, locate
+from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
 from gpupipe.schema import FLOATS, Schema, get_element_dtype
 from gpupipe.support.validation import check_choice, check_integer
 

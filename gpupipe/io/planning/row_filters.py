@@ -6,21 +6,20 @@ import io
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
-from gpupipe.expressions import parse
-from gpupipe.expressions.tree import Constant, Span
-from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
-from gpupipe.io.planning.partitions import Condition
-from gpupipe.io.stores.file_errors import make_lost_file_error
-from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
+from gpupipe.expressions import Constant, Span, parse
+from gpupipe.io.stores import fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS
 from gpupipe.scratch import writing_scratch
+
+Condition: TypeAlias = tuple[str, str, Any]
+"""A column, a comparison and a constant, such as `("month", ">=", 10)`."""
 
 
 class Selection(Protocol):
@@ -170,9 +169,8 @@ class RowIdFilter:
     owner: object = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, ids: Iterable[Any], num_rows: int, made_by: str | None) -> Self:
-        """Write `num_rows` identities, which come in arrays, one behind the other in ascending order."""
-        spool = TempParquet(GROUP_BYTES)
+    def of(cls, spool: Any, ids: Iterable[Any], num_rows: int, made_by: str | None) -> Self:
+        """Write `num_rows` identities, which come in arrays, ascending, to a folder such as `TempParquet`."""
         path = spool.folder / "rows.npy"
         with writing_scratch(spool.folder), path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (num_rows,)})

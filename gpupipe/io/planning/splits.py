@@ -10,42 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.backend import Array, select
+from gpupipe.backend import Array, Backend, select
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.io.planning.partitions import comparable
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, draw_in_class
-from gpupipe.io.planning.table import EVERYTHING, Table, run_partitions
+from gpupipe.io.planning.table import EVERYTHING, Table, comparable, run_partitions
 from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
 
 def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, stratify: Any, gap: Any) -> None:
     """Raise unless the arguments of a split name exactly one way to do it, by one column."""
+    given = {"by": by, "at": at, "fraction": fraction, "stratify": stratify, "gap": gap}
     for name, column in (("by", by), ("stratify", stratify)):
         if not (column is None or isinstance(column, str)):
-            raise BadConfig(
-                "split",
-                f"{name} is not one column",
-                got=column,
-                expected="the name of a column",
-                remedy=f"{name}='key', a column made of several by transforms.Derive(key=...)",
-            )
-    if (
-        (at is None) == (fraction is None)
-        or (at is not None and by is None)
-        or (stratify is not None and (by is not None or at is not None))
-        or (gap is not None and at is None)
-    ):
-        raise BadConfig(
-            "split",
-            "not one way to split",
-            got={"by": by, "at": at, "fraction": fraction, "stratify": stratify, "gap": gap},
-            expected="by= and at= (and gap=), or fraction= (and by= or stratify=)",
-            remedy="split(by='time', at='2013-10-01') or split(fraction=0.8)",
-        )
+            problem, remedy = f"{name} is not one column", f"{name}='key', a column made of several by "
+            remedy += "transforms.Derive(key=...)"
+            raise BadConfig("split", problem, got=column, expected="the name of a column", remedy=remedy)
+    is_cut = at is not None and by is not None and fraction is None and stratify is None
+    is_drawn = at is None and gap is None and fraction is not None and (by is None or stratify is None)
+    if not is_cut and not is_drawn:
+        expected = "by= and at= (and gap=), or fraction= (and by= or stratify=)"
+        remedy = "split(by='time', at='2013-10-01') or split(fraction=0.8)"
+        raise BadConfig("split", "not one way to split", got=given, expected=expected, remedy=remedy)
     for name in filter(None, (by, stratify)):
         table.require([name], where)
         require_comparable(table.schema.select(name), where)
@@ -58,26 +48,17 @@ def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]
         require_comparable_constant(item, one, "split")
     cuts = [comparable(one, item, "split") for one in wanted]
     if not cuts or any(left >= right for left, right in pairwise(cuts)):
-        raise BadConfig(
-            "split", "the cuts do not ascend", got=at, expected="values in ascending order", remedy="at=sorted(set(at))"
-        )
+        expected, remedy = "values in ascending order", "at=sorted(set(at))"
+        raise BadConfig("split", "the cuts do not ascend", got=at, expected=expected, remedy=remedy)
     ends = cuts if gap is None else [cut - _width(gap, item) for cut in cuts]
     if any(low >= high for low, high in zip(cuts[:-1], ends[1:], strict=True)):
-        raise BadConfig(
-            f"split(by={by!r}, gap=)",
-            "it leaves nothing between two cuts",
-            got=gap,
-            expected="less than lies between the values of at=",
-            remedy="a smaller gap",
-        )
+        where, expected = f"split(by={by!r}, gap=)", "less than lies between the values of at="
+        raise BadConfig(where, "it leaves nothing between two cuts", got=gap, expected=expected, remedy="a smaller gap")
     if num_missing := _count_missing(table, by):  # such a row would be on neither side of a cut
+        problem = f"a value is missing in {format_count(num_missing, 'row')}, which belong to no part"
         shown = by if by.isidentifier() else f"col({by!r})"
-        raise BadData(
-            f"split(by={by!r})",
-            f"a value is missing in {num_missing:,} {'row' if num_missing == 1 else 'rows'}, which belong to no part",
-            expected="a value in every row",
-            remedy=f'filter("notnull({shown})") before, to leave them out',
-        )
+        remedy = f'filter("notnull({shown})") before, to leave them out'
+        raise BadData(f"split(by={by!r})", problem, expected="a value in every row", remedy=remedy)
     return [Between(by, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
 
 
@@ -98,14 +79,13 @@ def _count_missing(table: Table, name: str) -> int:
 def _width(gap: Any, item: Field) -> int | float:
     """Convert a gap to the column's unit: times in microseconds."""
     width: int | float | None = None
+    expected, remedy = "a number above 0", "gap=1"
     if item.dtype == "timestamp":
         width = parse_duration_us(gap)
+        expected, remedy = "a timedelta, or text such as '7 days' or '36 hours'", "gap='7 days'"
     elif item.dtype in (*INTEGERS, *FLOATS) and is_number(gap):
         width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
-        expected, remedy = "a number above 0", "gap=1"
-        if item.dtype == "timestamp":
-            expected, remedy = "a timedelta, or text such as '7 days' or '36 hours'", "gap='7 days'"
         problem = f"no width of values of {item.dtype}"
         raise BadConfig(f"split(by={item.name!r}, gap=)", problem, got=gap, expected=expected, remedy=remedy)
     return width
@@ -129,13 +109,9 @@ def get_fractions(fraction: float | Sequence[float]) -> list[float]:
     told: list[Any] = [given, 1 - given] if is_number(given) else list(given) if is_sequence(given) else [None]
     shares = [float(share) if is_number(share) else math.nan for share in told]
     if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-9:
-        raise BadConfig(
-            "split",
-            "the shares do not make up a whole",
-            got=fraction,
-            expected="a number between 0 and 1, or positive numbers whose sum is 1",
-            remedy="fraction=0.8, or fraction=(0.8, 0.1, 0.1)",
-        )
+        expected = "a number between 0 and 1, or positive numbers whose sum is 1"
+        remedy = "fraction=0.8, or fraction=(0.8, 0.1, 0.1)"
+        raise BadConfig("split", "the shares do not make up a whole", got=fraction, expected=expected, remedy=remedy)
     return shares
 
 
@@ -165,9 +141,8 @@ def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], own: i
         for (key, below), chance in zip(ends.items(), chances, strict=True)
     }
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
-    looked = run_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split")
     found: dict[int, list[Any]] = {}
-    for some in looked:
+    for some in run_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split"):
         for key, bits in some.items():
             found.setdefault(key, []).append(bits)
     edges = [
@@ -185,50 +160,45 @@ def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
     """Return the bits at these ranks in a class; `below` counts its rows up to each bin, `bits` are those in `bins`."""
     ordered, cuts = np.sort(bits), []
     for rank, at in zip(ranks.tolist(), bins.tolist(), strict=True):
-        if at == _BINS:
-            cuts.append(_NEVER)
-        else:
-            first = int(np.searchsorted(ordered, np.uint64(at << 51)))
-            cuts.append(int(ordered[first + rank - (int(below[at - 1]) if at else 0)]))
+        first = int(np.searchsorted(ordered, np.uint64(at << 51)))
+        place = first + rank - (int(below[at - 1]) if at else 0)
+        cuts.append(_NEVER if at == _BINS else int(ordered[place]))
     return cuts
 
 
-def _draw(column: str, seed: int, backend_name: str, part: Table) -> tuple[Any, Array, Array, Array]:
+def _draw(column: str, seed: int, backend: Backend, part: Table) -> tuple[list[int], Array, Array, Array]:
     """Return the classes of one partition, on the host, and each row's class index, bits and bin."""
-    backend, partition = select(backend_name), part.partitions[0]
+    partition = part.partitions[0]
     frame = part.read(partition, [column], backend)
     row_ids = partition.row_ids(backend.xp)
     of_class, bits = draw_in_class(backend.column(frame, column), seed, row_ids, frame, backend)
     classes, place = backend.xp.unique(of_class, return_inverse=True)
-    return backend.to_host(classes), place, bits, (bits >> np.uint64(51)).astype("int64")
+    return backend.to_host(classes).tolist(), place, bits, (bits >> np.uint64(51)).astype("int64")
 
 
 def _counts(column: str, seed: int, backend_name: str, part: Table) -> dict[int, Any]:
     """Count the rows of one partition by class and bin."""
-    classes, place, _, upper = _draw(column, seed, backend_name, part)
     backend = select(backend_name)
+    classes, place, _, upper = _draw(column, seed, backend, part)
     _check_few(len(classes), column)
     table = backend.xp.bincount(place * _BINS + upper, minlength=len(classes) * _BINS)
-    return dict(zip(classes.tolist(), backend.to_host(table).reshape(-1, _BINS), strict=True))
+    return dict(zip(classes, backend.to_host(table).reshape(-1, _BINS), strict=True))
 
 
 def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Table) -> dict[int, Any]:
     """Return the bits of the rows of one partition in bins to cut, by class."""
-    classes, place, bits, upper = _draw(column, seed, backend_name, part)
-    backend, keys = select(backend_name), classes.tolist()
-    wanted = np.zeros((len(keys), _BINS + 1), dtype=bool)
-    for number, key in enumerate(keys):
+    backend = select(backend_name)
+    classes, place, bits, upper = _draw(column, seed, backend, part)
+    wanted = np.zeros((len(classes), _BINS + 1), dtype=bool)
+    for number, key in enumerate(classes):
         wanted[number, bins[key]] = True
     here = backend.to_device(wanted)[place, upper]
     chosen, of_class = backend.to_host(bits[here]), backend.to_host(place[here])
-    return {key: chosen[of_class == number] for number, key in enumerate(keys)}
+    return {key: chosen[of_class == number] for number, key in enumerate(classes)}
 
 
 def _check_few(num_classes: int, column: str) -> None:
     if num_classes > _MOST_CLASSES:
-        raise BadConfig(
-            f"split(stratify={column!r})",
-            f"it has more than {_MOST_CLASSES:,} values, of which most parts would have no row",
-            expected="a column of classes",
-            remedy=f"by={column!r} to keep equal values together, or a column of coarser classes",
-        )
+        problem = f"it has more than {_MOST_CLASSES:,} values, of which most parts would have no row"
+        remedy = f"by={column!r} to keep equal values together, or a column of coarser classes"
+        raise BadConfig(f"split(stratify={column!r})", problem, expected="a column of classes", remedy=remedy)

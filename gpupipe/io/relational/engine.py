@@ -24,7 +24,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, count_batch_rows, get_arrow_types, get_memory_limit
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
-from gpupipe.io.stores.file_errors import one_line
+from gpupipe.io.stores import one_line
 from gpupipe.schema import ROW, Field
 from gpupipe.scratch import ScratchFolder, writing_scratch
 

@@ -22,8 +22,7 @@ from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.spill import GROUP_BYTES, SpillFile, SpillSource, TempParquet, make_subset_error
-from gpupipe.io.planning.partitions import Partition, RowRange, Source, row_bytes
-from gpupipe.io.planning.table import EVERYTHING, Table, identify_job
+from gpupipe.io.planning.table import EVERYTHING, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
 

@@ -35,8 +35,7 @@ from gpupipe.io.relational.text_file import (
     parse,
     require_time,
 )
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import refuse_packed
+from gpupipe.io.stores import one_line, refuse_packed
 
 _CHUNK = 1 << 17
 _QUOTE, _COLON, _N, _SPACE = b'":n '

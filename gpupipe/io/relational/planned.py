@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.io.formats.spill import DerivedSource
-from gpupipe.io.planning.partitions import Partition, Source
-from gpupipe.io.planning.table import EVERYTHING, AnyTable, Table
+from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, Source, Table
 from gpupipe.io.relational.gathering import Gathered, Origin
 from gpupipe.schema import Field, Schema
 

@@ -21,17 +21,14 @@ from gpupipe.backend.arrow_types import get_file_type
 from gpupipe.backend.hashing import mix_seed
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
-from gpupipe.expressions import parse
-from gpupipe.expressions.tree import EPOCH, Comparison, Constant, Name, Node, Operation, Span, value_as
+from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operation, Span, parse, value_as
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
-from gpupipe.io.planning.table import EVERYTHING, Table, run_partitions
+from gpupipe.io.planning.table import EVERYTHING, Table, row_bytes, run_partitions
 from gpupipe.io.relational.gathering import Gathered, get_memory_limit
 from gpupipe.io.relational.planned import PlanSource
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.remote_file import is_remote
+from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
 if TYPE_CHECKING:

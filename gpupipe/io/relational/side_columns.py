@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster.executor import get_executor
-from gpupipe.io.planning.partitions import Partition
-from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import Partition, Table
 from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run
 from gpupipe.io.relational.gathering import Origin
 from gpupipe.io.relational.planned import count_largest_partition

@@ -15,6 +15,7 @@ from gpupipe.backend import select
 from gpupipe.backend.hashing import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
+from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
 from gpupipe.io.planning.table import AnyTable, Table, run_partitions
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
@@ -149,4 +150,5 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = build_origin("deduplicate", [table], on, keep, inputs).made_by
-    return replace(table, query=table.query.then(RowIdFilter.of(kept.column(ROW), kept.num_rows, made_by)))
+    chosen = RowIdFilter.of(TempParquet(GROUP_BYTES), kept.column(ROW), kept.num_rows, made_by)
+    return replace(table, query=table.query.then(chosen))

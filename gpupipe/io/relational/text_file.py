@@ -22,9 +22,7 @@ import pyarrow as pa
 from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.io.relational.engine import sink
-from gpupipe.io.stores.file_errors import one_line
-from gpupipe.io.stores.find_files import Input, is_packed, open_decompressed, peek, refuse_packed
-from gpupipe.io.stores.remote_file import is_remote
+from gpupipe.io.stores import Input, is_packed, is_remote, one_line, open_decompressed, peek, refuse_packed
 from gpupipe.scratch import writing_scratch
 
 BLOCK_BYTES = 8 << 20

@@ -9,7 +9,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.errors import SchemaMismatch
-from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
+from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.schema import Field
 from gpupipe.support.text import as_list

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
 from gpupipe.backend.expressions.evaluate import compare
-from gpupipe.expressions.tree import Constant, Span
+from gpupipe.expressions import Constant, Span
 from tests.backend.evaluated import COMPARE, column, result_of, to_device
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

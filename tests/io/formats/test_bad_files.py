@@ -16,7 +16,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.io import inspect
-from gpupipe.io.jobs.destination import Manifest
+from gpupipe.io.stores import Manifest
 from tests.io.tables import damage, plain, values
 
 GOOD = pa.table({"n": [1, 2], "s": ["a", "b"]})

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpupipe.errors import BadFile
+from gpupipe.io import stores
 from gpupipe.io.formats import parquet
 from gpupipe.io.formats.parquet import local_part, open_footer
-from gpupipe.io.stores import remote_file
-from gpupipe.io.stores.find_files import Input
+from gpupipe.io.stores import Input
 
 TABLE = pa.table(
     {
@@ -65,7 +65,7 @@ def test_only_what_is_asked_for_is_there(remote: str, monkeypatch: pytest.Monkey
 
 
 def test_a_file_that_has_become_shorter(remote: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_file, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(stores, "FIRST_WAIT", 0.0)
     file = open_footer(Input(remote))
     with fsspec.open(remote, "wb") as opened:
         opened.write(b"PAR1")

@@ -20,8 +20,9 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile
-from gpupipe.io.jobs.destination import Manifest, StoreFolder
+from gpupipe.io.jobs.destination import StoreFolder
 from gpupipe.io.planning.table import map_frames
+from gpupipe.io.stores import Manifest
 from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for
 from tests.io.tables import values
 
@@ -178,7 +179,7 @@ def test_what_cannot_be_removed_is_told(
     proxy: Proxy, inputs: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = options_for(proxy.url, config_kwargs={"retries": {"max_attempts": 0}})
-    monkeypatch.setattr("gpupipe.io.stores.remote_file.FIRST_WAIT", 0.0)
+    monkeypatch.setattr("gpupipe.io.stores.FIRST_WAIT", 0.0)
     proxy.fault = lambda request: "503" if request.method == "POST" else None
     manifest = read(inputs).write_parquet("s3://out/kept", storage_options=options)
     assert "s3://out/kept: 7 files that its manifest does not list cannot be removed" in caplog.text

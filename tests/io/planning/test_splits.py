@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
-from gpupipe.expressions.tree import has_offset
+from gpupipe.expressions import has_offset
 from gpupipe.io.planning.table import map_frames
 from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values

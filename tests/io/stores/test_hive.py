@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
 from gpupipe.io import inspect
-from gpupipe.io.jobs.destination import MANIFEST
+from gpupipe.io.stores import MANIFEST
 from tests.examples import examples
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
 

@@ -17,9 +17,9 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadFile
+from gpupipe.io import stores
 from gpupipe.io.planning.table import identify_job
-from gpupipe.io.stores import remote_file
-from gpupipe.io.stores.find_files import find_files
+from gpupipe.io.stores import find_files
 from tests.io.s3_server import KEY, KEYS_AT_ONCE, NO_RETRIES, SECRET, Proxy, options_for
 from tests.io.tables import DATA, plain, values
 
@@ -91,7 +91,7 @@ def test_a_store_that_stumbles(
     expected = gp.read_parquet(wide, storage_options=options_for(proxy.endpoint)).compute()
     assert dataset.compute().equals(expected)
     assert "wide.parquet: attempt 2 of 4 failed" in caplog.text
-    monkeypatch.setattr(remote_file, "ATTEMPTS", 2)
+    monkeypatch.setattr(stores, "ATTEMPTS", 2)
     proxy.fault = lambda request: kind if request.method == "GET" else None
     with pytest.raises(
         BadFile, match=r"wide\.parquet: row groups 0-3 cannot be read .*2 attempts failed, the last with"
@@ -109,7 +109,7 @@ def test_the_same_object_over_plain_http(
     proxy: Proxy, wide: str, kind: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file system that tries nothing again by itself."""
-    monkeypatch.setattr(remote_file, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(stores, "FIRST_WAIT", 0.01)
     dataset = gp.read_parquet(f"{proxy.url}/tables/wide.parquet", columns=["n"], filters="n >= 60000")
     proxy.requests.clear()
     proxy.first(3, kind, "GET", "wide.parquet")
@@ -159,7 +159,7 @@ def test_every_format_is_read_from_there(store: Any, s3: str, tmp_path: Path) ->
         url = f"s3://tables/formats/t.{name}"
         dataset = reader(url, storage_options=options)
         assert plain(dataset.compute()) == table.to_pylist()
-        assert dataset.source.inputs() == {url: remote_file.get_stamp(url, options)}
+        assert dataset.source.inputs() == {url: stores.get_stamp(url, options)}
 
 
 def test_secrets_show_nowhere(store: Any, s3: str, wide: str, tmp_path: Path) -> None:

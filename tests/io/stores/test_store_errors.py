@@ -13,7 +13,7 @@ from fsspec.registry import _registry
 
 import gpupipe as gp
 from gpupipe.errors import BackendMissing, BadConfig, BadFile
-from gpupipe.io.stores import remote_file
+from gpupipe.io import stores
 from tests.io.s3_server import NO_RETRIES, SECRET, Proxy, options_for
 
 FILE = "s3://errors/data.csv"
@@ -129,6 +129,6 @@ def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OSError("Unable to load libjvm\ndlopen(...) failed")
 
-    monkeypatch.setattr(remote_file, "url_to_fs", fail)
+    monkeypatch.setattr(stores, "url_to_fs", fail)
     with pytest.raises(BadConfig, match=r"hdfs://host/x: it cannot be reached \(OSError: Unable to load libjvm\)"):
-        remote_file.locate("hdfs://host/x")
+        stores.locate("hdfs://host/x")

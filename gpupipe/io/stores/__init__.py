@@ -1,1 +1,0 @@
-"""File storage: file discovery, Hive partitioning, object stores and retries."""
