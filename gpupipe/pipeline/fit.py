@@ -41,8 +41,8 @@ from gpupipe.pipeline.plan import (
     resolve_selectors,
 )
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
-from gpupipe.preprocessing.numeric import tabulate
-from gpupipe.preprocessing.summaries.moments import Extremes, Moments
+from gpupipe.preprocessing.learned_step import tabulate
+from gpupipe.preprocessing.summaries import Extremes
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Schema
 from gpupipe.step import in_step
 from gpupipe.support.text import format_count, html_table, shorten_list, text_table
@@ -69,11 +69,10 @@ class ColumnStats:
 
 def ranges_from_summary(summary: object) -> dict[str, ColumnStats]:
     """Return the statistics of the columns whose range a step's summary contains."""
-    found = summary.extremes if isinstance(summary, Moments) else summary
-    if not isinstance(found, Extremes):
+    if not isinstance(summary, Extremes):
         return {}
-    numbers = zip(found.missing.tolist(), found.low.tolist(), found.high.tolist(), strict=True)
-    return {name: ColumnStats(*seen) for name, seen in zip(found.names, numbers, strict=True)}
+    numbers = zip(summary.missing.tolist(), summary.low.tolist(), summary.high.tolist(), strict=True)
+    return {name: ColumnStats(*seen) for name, seen in zip(summary.names, numbers, strict=True)}
 
 
 def count_missing(columns: Columns, backend: Backend) -> dict[str, ColumnStats]:

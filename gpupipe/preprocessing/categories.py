@@ -5,20 +5,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, dictionaries
-from gpupipe.backend.dictionaries import (
-    Dictionary,
-)
+from gpupipe.backend import Array, Backend, Column, dictionaries, select
+from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.backend.hashing import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import gather, row_blocks
-from gpupipe.preprocessing.summaries.counts import CategoryCounts, ValueCounts, integers
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep, gather, row_blocks
+from gpupipe.preprocessing.summaries import CategoryCounts, encode_values, integers
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_integer, check_number, is_integer, is_one_of, is_sequence, refuse_argument
@@ -239,14 +236,11 @@ def resolve_categories(step: Any, dtypes: Mapping[str, str]) -> dict[str, tuple[
     return resolve_lists(match_lists(step.categories, list(dtypes), where), dtypes, where)
 
 
-@dataclass(frozen=True)
-class Learned:
-    """Categories of one column, whether missing is one, rows of each (missing last, int64), and rows in all."""
-
-    values: Dictionary
-    has_missing: bool
-    counts: Any
-    num_rows: int
+def learn_ids(column: Column) -> tuple[Any, Dictionary]:
+    """Return the id of each value of a column on the host, and the distinct values in order."""
+    codes, values = encode_values(column, select("cpu"))
+    vocabulary = dictionaries.sort_values(values.take(np.unique(codes[codes < len(values)])))
+    return np.append(dictionaries.find_positions(values, vocabulary) + FIRST, MISSING)[codes], vocabulary
 
 
 class CategoryStep(LearnedStep):
@@ -272,25 +266,22 @@ class CategoryStep(LearnedStep):
         self.dtypes_in_ |= zip(summary.names, (item.dtype for item in summary.columns), strict=True)
         given = resolve_categories(self, self.dtypes_in_)
         for name, column in zip(summary.names, summary.columns, strict=True):
-            found = self._count(name, column, given.get(name))
-            self.categories_[name] = found.values
-            self._learn(name, found)
+            seen, counts = column.ranked()
+            values, has_missing = given.get(name, (dictionaries.sort_values(seen), column.missing > 0))
+            place = dictionaries.find_positions(values, seen)
+            known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
+            if self.handle_unknown == "error" and known.sum() < counts.sum():
+                unknown = np.flatnonzero(dictionaries.find_positions(seen, values) < 0)
+                self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
+            self.categories_[name] = values
+            num_rows = int(counts.sum()) + column.missing
+            self._learn(name, np.append(known, column.missing), num_rows, has_missing=has_missing)
         self.names_in_ = list(summary.names)
         return self
 
     @abstractmethod
-    def _learn(self, name: str, found: Learned) -> None:
-        """Learn from one column's categories."""
-
-    def _count(self, name: str, column: ValueCounts, given: tuple[Dictionary, bool] | None) -> Learned:
-        seen, counts = column.ranked()
-        values, has_missing = (dictionaries.sort_values(seen), column.missing > 0) if given is None else given
-        place = dictionaries.find_positions(values, seen)
-        known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
-        if self.handle_unknown == "error" and known.sum() < counts.sum():
-            unknown = np.flatnonzero(dictionaries.find_positions(seen, values) < 0)
-            self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
-        return Learned(values, has_missing, np.append(known, column.missing), int(counts.sum()) + column.missing)
+    def _learn(self, name: str, counts: Any, num_rows: int, *, has_missing: bool) -> None:
+        """Learn from the rows of each of a column's categories and of missing (int64), and those in all."""
 
     def _lookup(self, name: str, column: Column) -> Lookup:
         return find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])

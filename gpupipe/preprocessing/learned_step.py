@@ -1,24 +1,44 @@
-"""Learned steps: mergeable summaries of partitions (`summarize`, `+`, `finalize`), then columns to columns."""
+"""Learned steps: mergeable summaries of partitions, then columns to columns, numbers as float64 blocks of rows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from secrets import randbits
-from typing import Any, Generic, Protocol, Self, TypeVar
+from types import ModuleType
+from typing import Any, NoReturn, Protocol, Self, TypeVar
 
-from gpupipe.backend import Backend, Column, Frame, RawColumn, infer_backend
-from gpupipe.backend.columns import missing_column, refuse_passengers
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, infer_backend
+from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
-from gpupipe.errors import BadConfig, NotFitted
-from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype, to_list_dtype
+from gpupipe.backend.float_kernels import (
+    compute_moments,
+    compute_moments_each,
+    fill_into,
+    find_bounds,
+    scale_each,
+    scale_into,
+)
+from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
-from gpupipe.support.text import as_list
+from gpupipe.support.text import as_list, derive, format_count
 
 Columns = Mapping[str, Column]
+
+# 256 KiB of float64: a block and a temporary of its size stay in a core's second-level cache.
+_CACHED_NUMBERS = 1 << 15
+# Compiled loops have no temporaries but a block's own float64, and take longer to call than to leave the cache.
+_LOOPED_NUMBERS = 1 << 17
+# 512 MiB: more at once does not make a GPU faster.
+_DEVICE_NUMBERS = 1 << 26
+# The squares of 10^17 numbers of this size still have a sum that is a float.
+LARGEST_SQUARED = 1e145
 
 
 class Summary(Protocol):
@@ -271,25 +291,6 @@ def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
     return made
 
 
-ColumnSummary = TypeVar("ColumnSummary", bound=Any)
-
-
-@dataclass(frozen=True)
-class ColumnSummaries(Generic[ColumnSummary]):
-    """Summary of some columns, each by itself."""
-
-    names: tuple[str, ...]
-    columns: tuple[ColumnSummary, ...]
-
-    def __add__(self, other: Self) -> Self:
-        return type(self)(self.names, tuple(a + b for a, b in zip(self.columns, other.columns, strict=True)))
-
-    def filled(self, values: Mapping[str, Any]) -> Self:
-        """Return the summary with each missing value replaced by `values[name]`."""
-        pairs = zip(self.names, self.columns, strict=True)
-        return type(self)(self.names, tuple(column.filled(values[name]) for name, column in pairs))
-
-
 class Types(dict[str, str]):
     """Summary of a step that reads no value: the columns' types by name."""
 
@@ -324,47 +325,36 @@ def by_element(cls: StepClass) -> StepClass:
     lists of the same lengths, which share the offsets. A missing list stays missing.
     """
     cls.summarize = _with_elements(cls.summarize)  # type: ignore[method-assign]
-    cls.transform_columns = _with_lists(cls.transform_columns)  # type: ignore[method-assign]
+    cls.transform_columns = _with_elements(cls.transform_columns, refill=True)  # type: ignore[method-assign]
     if hasattr(cls, "inverse_columns"):
-        cls.inverse_columns = _with_lists(cls.inverse_columns)
-    cls.output_fields = _with_list_fields(cls.output_fields)  # type: ignore[method-assign]
-    return cls
+        cls.inverse_columns = _with_elements(cls.inverse_columns, refill=True)
+    fields_of = cls.output_fields
 
-
-def _with_elements(method: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(method)
-    def summarize(self: LearnedStep, columns: Columns, backend: Backend) -> Any:
-        opened = {name: column if column.elements is None else column.elements for name, column in columns.items()}
-        return method(self, opened, backend)
-
-    return summarize
-
-
-def _with_lists(method: Callable[..., Any]) -> Callable[..., dict[str, Column]]:
-    open_lists = _with_elements(method)
-
-    @wraps(method)
-    def transform(self: LearnedStep, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made: dict[str, Column] = open_lists(self, columns, backend)
-        for name, column in columns.items():
-            if column.elements is not None:
-                made[name] = Column(to_list_dtype(made[name].dtype), column.data, column.valid, None, made[name])
-        return made
-
-    return transform
-
-
-def _with_list_fields(method: Callable[..., list[Field]]) -> Callable[..., list[Field]]:
-    @wraps(method)
+    @wraps(fields_of)
     def output_fields(self: LearnedStep, fields: Sequence[Field]) -> list[Field]:
         dtypes = [get_element_dtype(item.dtype) for item in fields]
         opened = [replace(f, dtype=d, kind=None) if d else f for f, d in zip(fields, dtypes, strict=True)]
         return [
             replace(made, dtype=to_list_dtype(made.dtype), kind=Kind.LIST, nullable=item.nullable) if dtype else made
-            for item, dtype, made in zip(fields, dtypes, method(self, opened), strict=True)
+            for item, dtype, made in zip(fields, dtypes, fields_of(self, opened), strict=True)
         ]
 
-    return output_fields
+    cls.output_fields = output_fields  # type: ignore[method-assign]
+    return cls
+
+
+def _with_elements(method: Callable[..., Any], *, refill: bool = False) -> Callable[..., Any]:
+    """Give a method the elements of lists, and with `refill` put the columns it makes of them back into lists."""
+
+    @wraps(method)
+    def with_elements(self: LearnedStep, columns: Columns, backend: Backend) -> Any:
+        lists = {name: column for name, column in columns.items() if column.elements is not None}
+        made = method(self, {**columns, **{name: column.elements for name, column in lists.items()}}, backend)
+        for name, column in lists.items() if refill else ():
+            made[name] = Column(to_list_dtype(made[name].dtype), column.data, column.valid, None, made[name])
+        return made
+
+    return with_elements
 
 
 def find_fused_start(steps: Sequence[LearnedStep]) -> int:
@@ -410,3 +400,276 @@ def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[LearnedS
         with in_step(step):
             columns = step.transform_columns(columns, backend)
     return columns[name]
+
+
+def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool = False) -> Iterator[slice]:
+    """Yield slices that cover the rows, for work on `width` float64 per row; none for no rows.
+
+    On a CPU they are pieces that stay in cache, longer ones for compiled loops, on a GPU (nearly always) everything.
+    """
+    on_cpu = _LOOPED_NUMBERS if looped else _CACHED_NUMBERS
+    size = max((on_cpu if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
+
+
+def gather(table: Any, places: Array, backend: Backend) -> Array:
+    """Return `table[places]` for a table on the host, in blocks of rows on the device."""
+    known, out = backend.to_device(table), backend.xp.empty(len(places), dtype=table.dtype)
+    for rows in row_blocks(len(places), backend):
+        out[rows] = known[places[rows]]
+    return out
+
+
+def any_true(flags: Sequence[Array], backend: Backend) -> bool:
+    """Return whether one of these booleans of the device is true; they are read at once."""
+    return bool(flags) and bool(backend.to_host(backend.xp.stack(flags)).any())
+
+
+def stack_rows(columns: Columns, rows: slice, xp: ModuleType) -> Array:
+    """Copy these rows of all columns into one F x R float64 array, NaN where missing."""
+    if isinstance(columns, Matrix):
+        return columns.data[:, rows].astype(xp.float64)
+    return xp.stack([floats(column.take(rows), xp) for column in columns.values()])
+
+
+def tabulate(
+    columns: Columns,
+    function: Callable[..., Sequence[Any]],
+    width: int,
+    backend: Backend,
+    centres: Sequence[float] | None = None,
+) -> Any:
+    """Compute `function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
+
+    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared. Columns of a `Matrix`
+    are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
+    """
+    xp = backend.xp
+    if isinstance(columns, Matrix) and function in (find_bounds, compute_moments):
+        around = np.zeros(len(columns)) if centres is None else np.array(centres)
+        tables = [np.zeros((0, width))]
+        for rows, places in _matrix_pieces(columns, backend):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            tables.append(compute_moments_each(block, around[places])[:, :width])
+        return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
+    results = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(num_rows(columns), backend, looped=True):
+            for place, column in enumerate(columns.values()):
+                more = () if centres is None else (centres[place],)
+                found = function(floats(column.take(rows), xp), xp, *more)
+                results += [xp.asarray(item, dtype=xp.float64) for item in found]
+    table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
+    return table.reshape(-1, len(columns), width)
+
+
+def _matrix_pieces(columns: Matrix, backend: Backend) -> Iterator[tuple[slice, Any]]:
+    """Yield blocks of rows, and pieces of the columns that a compiled loop processes in one call."""
+    for rows in row_blocks(columns.data.shape[1], backend, looped=True):
+        for places in columns.pieces(rows.stop - rows.start):
+            yield rows, places
+
+
+def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
+    """Return the columns with missing values replaced by C float64; refuses infinities."""
+    out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
+    for rows, places in _matrix_pieces(columns, backend):
+        infinite |= fill_into(out[places, rows], columns.data[places, rows], instead[places], np)
+    if infinite:
+        refuse(columns, backend, where)
+    return Matrix(columns.names, out)
+
+
+def map_columns(
+    columns: Columns, function: Callable[[str, Array], Array], backend: Backend, where: str, dtype: str = "float32"
+) -> dict[str, Column]:
+    """Map each column through `function(name, block)` in float64 blocks; missing stays NaN, infinite is refused."""
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        out[:] = function(name, block)
+        return backend.xp.isinf(out).any()
+
+    return _write_columns(columns, write, backend, where, dtype)
+
+
+def scale_columns(
+    columns: Columns,
+    offsets: Mapping[str, float],
+    divisors: Mapping[str, float],
+    by: Scale,
+    backend: Backend,
+    where: str,
+) -> Columns:
+    """Scale columns to float32, each by its offset and divisor, and the rest of `by`; refuses infinite results."""
+    if isinstance(columns, Matrix):
+        data, infinite = np.empty(columns.data.shape, dtype=np.float32), False
+        first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
+        for rows, places in _matrix_pieces(columns, backend):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            infinite |= scale_each(data[places, rows], block, first[places], second[places], by)
+        if infinite:
+            refuse(columns, backend, where, too_large="a result does not fit float32")
+        return Matrix(columns.names, data)
+
+    def write(name: str, out: Array, block: Array) -> Array:
+        return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
+
+    return _write_columns(columns, write, backend, where, "float32", looped=True)
+
+
+def _write_columns(
+    columns: Columns,
+    write: Callable[[str, Array, Array], Array],
+    backend: Backend,
+    where: str,
+    dtype: str,
+    *,
+    looped: bool = False,
+) -> dict[str, Column]:
+    """Return columns filled block by block by `write(name, out, block)`, which says whether a result is infinite."""
+    xp = backend.xp
+    made, names, infinite = {}, [], []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for name, column in columns.items():
+            out = xp.empty(len(column), dtype=dtype)
+            for rows in row_blocks(len(column), backend, looped=looped):
+                infinite.append(xp.asarray(write(name, out[rows], floats(column.take(rows), xp))))
+                names.append(name)
+            made[name] = Column(dtype, out)
+    found = backend.to_host(xp.stack(infinite)) if infinite else np.zeros(0, dtype=bool)
+    if found.any():
+        name = names[int(found.argmax())]
+        refuse({name: columns[name]}, backend, where, too_large=f"a result does not fit {dtype}")
+    return made
+
+
+def float32_rows(
+    columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
+) -> dict[str, Column]:
+    """Compute float32 columns from blocks of rows, F x R float64; refuses missing values and infinite results."""
+    xp, size = backend.xp, num_rows(columns)
+    made = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
+    bad = []
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(size, backend, len(columns)):
+            for column, values in zip(made.values(), function(stack_rows(columns, rows, xp)), strict=True):
+                column.data[rows] = values
+                bad.append(~xp.isfinite(column.data[rows]).all())
+    if any_true(bad, backend):
+        refuse(columns, backend, where, too_large="a result does not fit float32", missing=True)
+    return made
+
+
+def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
+    """Return the fields of numbers or booleans that become other numbers of the same names; checks types."""
+    check_numeric(fields, where)
+    return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
+
+
+def derive_fields(names: Sequence[str], dtype: str, fields: Sequence[Field], step: str) -> list[Field]:
+    """Return the fields of numbers that a step computes from whole rows without missing values."""
+    return [replace(Field.derived(name, dtype, fields, step), nullable=False) for name in names]
+
+
+def num_rows(columns: Columns) -> int:
+    """Return the number of rows of these columns."""
+    return len(next(iter(columns.values())))
+
+
+def refuse(
+    columns: Columns, backend: Backend, where: str, *, too_large: str = "a value is too large", missing: bool = False
+) -> NoReturn:
+    """Raise `BadData` for an infinity, for a missing value if that is a problem, or else for what is `too_large`."""
+    xp = backend.xp
+    largest = (0.0, "")
+    for name, column in columns.items():
+        values = floats(column, xp)
+        absent, infinite = xp.isnan(values), xp.isinf(values)
+        counts = backend.to_host(xp.stack([infinite.sum(), absent.sum()]))
+        if counts[0]:
+            value = float(backend.to_host(values[infinite][:1])[0])
+            problem, expected = format_count(int(counts[0]), "infinite value"), "finite numbers or missing values"
+            remedy = f"{derive(name, 'clip({}, low, high)')}, or 'where(...)' to replace them"
+            raise BadData(f"{where}, column {name!r}", problem, got=value, expected=expected, remedy=remedy)
+        if missing and counts[1]:
+            problem, remedy = format_count(int(counts[1]), "missing value"), "put a SimpleImputer before this step"
+            raise BadData(f"{where}, column {name!r}", problem, expected="no missing values", remedy=remedy)
+        known = xp.abs(values[~absent])
+        if len(known):
+            largest = max(largest, (float(backend.to_host(known.max()[None])[0]), name))
+    value, name = largest
+    expected = "values of a size that can be worked with"
+    remedy = f"{derive(name, 'clip({}, low, high)')}, or another unit"
+    raise BadData(f"{where}, column {name!r}", too_large, got=value, expected=expected, remedy=remedy)
+
+
+def check_finite(names: Sequence[str], numbers: Any, where: str) -> None:
+    """Raise `BadData` for the first column whose number (C float64) has left the range of floats."""
+    for name, number in zip(names, numbers, strict=True):
+        if not np.isfinite(number):
+            problem, expected = "its range is too large for a float", "values less than 1.8e308 apart"
+            remedy = f"{derive(name, 'clip({}, low, high)')}, or another unit"
+            raise BadData(f"{where}, column {name!r}", problem, expected=expected, remedy=remedy)
+
+
+def check_values(names: Sequence[str], counts: Any, where: str) -> None:
+    """Raise `BadData` for the first column without a value, its count being 0."""
+    for name, count in zip(names, counts, strict=True):
+        if not count:
+            remedy = f"SimpleImputer(strategy='constant') before it, or leave {name!r} out"
+            refuse_empty(name, where, "it has no value, so there is no scale to learn", remedy)
+
+
+def refuse_empty(name: str, where: str, problem: str, remedy: str) -> NoReturn:
+    """Raise `BadData` for a column without a value to learn from."""
+    expected = "at least one value that is not missing"
+    raise BadData(f"{where}, column {name!r}", problem, expected=expected, remedy=remedy)
+
+
+def refuse_no_rows(where: str) -> NoReturn:
+    """Raise `BadData` for a fit without a row."""
+    raise BadData(where, "there are no rows to learn from", expected="at least one", remedy="fit on more rows")
+
+
+def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str) -> None:
+    """Raise `BadData` where a value is missing, or too large for squares to be summed, however the rows are split.
+
+    `mean` and `m2` are the columns' moments in this partition: what is small there needs no second look at the values.
+    """
+    farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value is farther
+    if (farthest < LARGEST_SQUARED / 2).all():
+        return
+    xp = backend.xp
+    for column in columns.values():
+        if any_true([~(xp.abs(floats(column, xp)) <= LARGEST_SQUARED).all()], backend):
+            refuse(columns, backend, where, too_large="a value is too large to be squared", missing=True)
+
+
+def fits(dtype: str, value: Any) -> bool:
+    """Return whether a type of numbers or booleans can hold a number; NaN is none."""
+    if dtype in FLOATS:
+        return abs(float(value)) <= float(np.finfo(dtype).max)
+    low, high = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return bool(low <= value <= high and value == int(value))
+
+
+def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:
+    """Raise `SchemaMismatch` for the first field that is neither number nor boolean; for text with that remedy."""
+    for item in fields:
+        if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
+            remedy = f"{derive(item.name, 'hour({})', 'hour')} for parts of a time"
+            if item.dtype == "string":
+                remedy = of_strings
+            elif item.kind == Kind.LIST:
+                remedy = f"{derive(item.name, 'len({})', f'{item.name}_length')} for the number of elements"
+            column, expected = f"{where}, column {item.name!r}", "numbers or booleans"
+            raise SchemaMismatch(column, "not a number", got=item.dtype, expected=expected, remedy=remedy)
+        if item.kind == Kind.CATEGORICAL:
+            raise SchemaMismatch(
+                f"{where}, column {item.name!r}",
+                "its values are ids, whose size means nothing",
+                got=item.kind.value,
+                expected="a column of numbers",
+                remedy=f"leave {item.name!r} out of this step",
+            )

@@ -9,7 +9,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
 from gpupipe.pipeline.fit import ColumnStats, ranges_from_summary
-from gpupipe.preprocessing.summaries.moments import Extremes, Moments
+from gpupipe.preprocessing.summaries import Extremes, Moments
 
 CPU = select("cpu")
 COLUMNS = {

@@ -24,9 +24,8 @@ from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import compute_moments
 from gpupipe.monitoring.drift import Sample, draw_rows
-from gpupipe.preprocessing.numeric import tabulate
-from gpupipe.preprocessing.summaries.counts import Histogram
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.learned_step import tabulate
+from gpupipe.preprocessing.summaries import Histogram, Moments
 from gpupipe.support.text import format_columns, html_table, text_table
 
 CHAINS: dict[str, Callable[[], list[pre.LearnedStep]]] = {
@@ -121,7 +120,7 @@ def test_what_is_counted_of_a_matrix(rows: int, columns: int, seed: int, across:
         for name in ("count", "mean", "m2"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
         imputer = pre.SimpleImputer().finalize(other)
-        scaler = pre.MinMaxScaler(feature_range=(-1, 2)).finalize(one.extremes)
+        scaler = pre.MinMaxScaler(feature_range=(-1, 2)).finalize(one)
         for step in (imputer, scaler):
             made, expected = step.transform_columns(matrix, backend), step.transform_columns(single, backend)
             assert isinstance(made, Matrix) and list(made) == list(expected)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.stats
 
-from gpupipe.preprocessing.steps.quantile_transformer import CLIP, normal_quantile, normal_share
+from gpupipe.preprocessing.steps.distributions import CLIP, normal_quantile, normal_share
 
 
 def test_as_scipy() -> None:

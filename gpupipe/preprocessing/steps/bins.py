@@ -11,10 +11,16 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
-from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep
-from gpupipe.preprocessing.numeric import check_finite, check_numeric, check_values, row_blocks
-from gpupipe.preprocessing.summaries.counts import MAX_BINS, Histogram, Quantiles
-from gpupipe.preprocessing.summaries.moments import Extremes
+from gpupipe.preprocessing.learned_step import (
+    Columns,
+    Invertible,
+    StatelessStep,
+    check_finite,
+    check_numeric,
+    check_values,
+    row_blocks,
+)
+from gpupipe.preprocessing.summaries import MAX_BINS, Extremes, Histogram, Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 
@@ -25,8 +31,8 @@ _NARROWEST = 1e-8
 class Bucketize(StatelessStep):
     """Binning by given edges: numbers become categorical bin ids.
 
-    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`: with k edges there are
-    k + 1 bins, the outer ones with the infinities.
+    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`, of which k edges make
+    k + 1, the outer ones with the infinities.
 
     Args:
         edges: rising numbers for all columns, or by column name.
@@ -80,8 +86,7 @@ class KBinsDiscretizer(Invertible):
         exact: keep all distinct values while fitting, 16 bytes each on the host.
 
     Attributes:
-        bin_edges_: for each column the edges, ascending, as float64; a constant column has one bin.
-        n_bins_: bins that are left, C int64.
+        bin_edges_, n_bins_: for each column the edges, ascending float64, and the number of bins; one if constant.
 
     Raises:
         BadData: an infinity in `fit`, or a column without a value.

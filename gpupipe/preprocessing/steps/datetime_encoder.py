@@ -19,10 +19,8 @@ from gpupipe.support.validation import check_choice, check_names, refuse_argumen
 class DatetimeEncoder(StatelessStep):
     """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
-    `transforms.DateParts` adds the same as columns that other steps can use.
-
-    Args:
-        parts, cyclic, tz: as for `DateParts`; flags become 0 and 1, each cycle a sine and a cosine.
+    `transforms.DateParts`, of which `parts`, `cyclic` and `tz` are, adds the same as columns that other steps can use.
+    Flags become 0 and 1, each cycle a sine and a cosine.
 
     Raises:
         SchemaMismatch: a column holds no times.

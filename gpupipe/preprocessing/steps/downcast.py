@@ -12,8 +12,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import cast_column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import check_numeric, tabulate
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep, check_numeric, tabulate
 from gpupipe.schema import FLOATS, INTEGERS, Field
 
 # By size, signed before unsigned.
@@ -39,10 +38,8 @@ class Downcast(LearnedStep):
     """Downcasting of numbers to the smallest type that holds every value of `fit`; values never change.
 
     An integer column becomes the smallest integer type its range fits (signed, where two are of one size), a float64
-    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay.
-
-    Attributes:
-        dtypes_: the types, one per column.
+    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay. `dtypes_`
+    are the types, one per column.
 
     Raises:
         BadData: at `transform`, a value that the type cannot hold; it is never wrapped or rounded.
@@ -52,9 +49,8 @@ class Downcast(LearnedStep):
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"day": [1, 31], "pixel": [0, 255], "half": [0.5, None], "tenth": [0.1, 0.2]})
-        >>> Downcast().fit(frame).dtypes_
-        ['int8', 'uint8', 'float32', 'float64']
+        >>> Downcast().fit(pd.DataFrame({"day": [1, 31], "pixel": [0, 255], "half": [0.5, None]})).dtypes_
+        ['int8', 'uint8', 'float32']
     """
 
     keeps_units = True

@@ -9,10 +9,8 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.learned_step import Columns, LearnedStep
-from gpupipe.preprocessing.numeric import check_numeric, check_values
-from gpupipe.preprocessing.summaries.moments import Moments
-from gpupipe.preprocessing.summaries.rows import Covariance
+from gpupipe.preprocessing.learned_step import Columns, LearnedStep, check_numeric, check_values
+from gpupipe.preprocessing.summaries import Covariance, Moments
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_number
 
@@ -57,8 +55,7 @@ class VarianceThreshold(_Selector):
         threshold: columns with more variance (divisor n, missing values apart) are kept.
 
     Attributes:
-        variances_: C float64; exactly 0 for a constant column.
-        kept_: the names of the columns that are kept.
+        variances_, kept_: C float64, exactly 0 for a constant column; and the names of the columns that are kept.
 
     Raises:
         BadData: an infinity, a column without a value, or no column is left.
@@ -102,8 +99,7 @@ class CorrelationThreshold(_Selector):
         threshold: from 0 to 1; what is correlated with a kept column more than this, in absolute value, is left out.
 
     Attributes:
-        correlations_: C x C float64, 1 on the diagonal, 0 for constant columns.
-        kept_: the names of the columns that are kept.
+        correlations_, kept_: C x C float64, 1 on the diagonal, 0 for constant columns; and the names that are kept.
 
     Raises:
         BadData: a missing value, an infinity, or fewer than two rows.

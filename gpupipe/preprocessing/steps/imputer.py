@@ -14,29 +14,35 @@ from gpupipe.backend.float_kernels import fill_into
 from gpupipe.backend.fused.program import ElementwiseProgram
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
-from gpupipe.preprocessing.learned_step import Columns, LearnedStep, Types
-from gpupipe.preprocessing.numeric import any_true, check_numeric, fill_matrix, fits, refuse, refuse_empty, row_blocks
-from gpupipe.preprocessing.summaries.counts import CategoryCounts, Quantiles, ValueCounts
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.learned_step import (
+    Columns,
+    LearnedStep,
+    Types,
+    any_true,
+    check_numeric,
+    fill_matrix,
+    fits,
+    refuse,
+    refuse_empty,
+    row_blocks,
+)
+from gpupipe.preprocessing.summaries import CategoryCounts, Moments, Quantiles, ValueCounts
 from gpupipe.schema import FLOATS, LISTS, Field
 from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
 
 
 class SimpleImputer(LearnedStep):
-    """Imputation by the column's mean, median or most frequent value, or by a constant.
+    """Imputation by the column's mean, median or most frequent (then smallest) value, or by a constant.
 
     Mean and median are for numbers and booleans and give float64 (float32 stays); the others keep the type and work on
-    strings too. Of several most frequent values the smallest is taken. The median is exact up to 65,536 distinct
-    values of a column, with `exact=True` always, and else within the error `RobustScaler` states.
+    strings too. The median is exact up to 65,536 distinct values of a column, with `exact` always, and else within the
+    error `RobustScaler` states. `statistics_` are the values filled in, by column name.
 
     Args:
         strategy: `"mean"`, `"median"`, `"most_frequent"` or `"constant"`.
         fill_value: the constant; by default 0 (False) for numbers and `"missing_value"` for strings.
         add_indicator: add a boolean column `<name>_missing` for each column, true where a value was missing.
         exact: for the median, keep every distinct value while fitting, at 16 bytes each.
-
-    Attributes:
-        statistics_: the value filled in, by column name.
 
     Raises:
         BadConfig: a constant that a column's type cannot hold.

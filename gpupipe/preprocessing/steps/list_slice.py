@@ -12,8 +12,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import with_missing_row
 from gpupipe.backend.protocol import locate_values
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, StatelessStep
-from gpupipe.preprocessing.numeric import fits
+from gpupipe.preprocessing.learned_step import Columns, StatelessStep, fits
 from gpupipe.schema import FLOATS, Field, get_element_dtype
 from gpupipe.support.validation import check_bool, check_integer, is_bool, is_number, refuse_argument
 
@@ -25,8 +24,7 @@ class ListSlice(StatelessStep):
     `start` and `end` mean what they do in Python's `row[start:end]`.
 
     Args:
-        start: where to begin, from the end where it is negative; without `end` how many elements there are to be.
-        end: where to stop.
+        start, end: where to begin and stop, from the list's end where negative; without `end` see above.
         pad: whether all lists, missing ones too, are filled at their end to one length: `end - start`, or `-start`.
         pad_value: what is put there; None for a missing element, the only one there is for text and times.
 

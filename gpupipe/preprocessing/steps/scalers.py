@@ -1,22 +1,35 @@
-"""Scalers: `(x - offset) / divisor` for each column, optionally moved into a range; learned in one pass."""
+"""Scalers: `(x - offset) / divisor` of each column, learned in one pass; logarithms; and rows of one norm."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.fused.program import ElementwiseProgram, Scale
-from gpupipe.preprocessing.learned_step import Columns, Invertible
-from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns, scale_columns
-from gpupipe.preprocessing.summaries.counts import Quantiles
-from gpupipe.preprocessing.summaries.moments import Extremes, Moments
+from gpupipe.errors import BadData
+from gpupipe.preprocessing.learned_step import (
+    Columns,
+    Invertible,
+    StatelessStep,
+    Types,
+    any_true,
+    check_finite,
+    check_values,
+    float32_fields,
+    float32_rows,
+    map_columns,
+    scale_columns,
+)
+from gpupipe.preprocessing.summaries import Extremes, Moments, Quantiles
 from gpupipe.schema import Field
-from gpupipe.support.validation import check_bool, check_pair
+from gpupipe.support.validation import check_bool, check_choice, check_pair
 
 
 class _Scaler(Invertible):
@@ -68,8 +81,7 @@ class StandardScaler(_Scaler):
         with_mean, with_std: whether to subtract and to divide; a constant column is only centred.
 
     Attributes:
-        mean_, var_, scale_: C float64; `scale_` is 1 for a constant column and without `with_std`.
-        n_samples_seen_: values that were there, C int64.
+        mean_, var_, scale_, n_samples_seen_: C float64, the last int64; without `with_std` all of `scale_` is 1.
 
     Raises:
         BadData: an infinity, a column without a value, or a value beyond 1e145, whose square could not be summed.
@@ -104,10 +116,7 @@ class StandardScaler(_Scaler):
 
 
 class MaxAbsScaler(_Scaler):
-    """Scaling by the largest absolute value of each column: zeros stay zeros.
-
-    Attributes:
-        max_abs_, scale_: C float64; `scale_` is 1 for a column of zeros.
+    """Scaling by the largest absolute value of each column, kept as `max_abs_` (C float64): zeros stay zeros.
 
     Raises:
         BadData: an infinity, or a column without a value.
@@ -135,14 +144,10 @@ class MaxAbsScaler(_Scaler):
 
 
 class MinMaxScaler(_Scaler):
-    """Scaling of each column to a range, a constant one to its lower end.
+    """Scaling of each column from its fitted range, `data_min_` to `data_max_` (C float64); a constant to the low end.
 
     Args:
-        feature_range: the range, low before high.
-        clip: whether values outside the fitted ones are held to the range.
-
-    Attributes:
-        data_min_, data_max_: C float64.
+        feature_range, clip: the range, low before high, and whether values outside the fitted ones are held to it.
 
     Raises:
         BadData: an infinity, a range that is one, or a column without a value.
@@ -186,10 +191,10 @@ class MinMaxScaler(_Scaler):
 
 
 class RobustScaler(_Scaler):
-    """Robust scaling: each column less its median, divided by the distance of two quantiles.
+    """Robust scaling: each column less its median, divided by the distance of two quantiles, unless they are equal.
 
     Quantiles are exact up to 65,536 distinct values of a column, and with `exact`; else their error is in
-    `relative_error_`. A column whose two quantiles are equal is only centred.
+    `relative_error_`.
 
     Args:
         with_centering, with_scaling: whether to subtract and to divide.
@@ -254,3 +259,92 @@ class RobustScaler(_Scaler):
 
     def _affine(self) -> tuple[Any, Any]:
         return self.center_, self.scale_
+
+
+class Log1p(StatelessStep, Invertible):
+    """Logarithm of 1 + each value; exact for small ones, inverted by `inverse_transform`.
+
+    Raises:
+        BadData: a value of -1 or below, which has no logarithm; in the inverse, an infinite result.
+
+    Memory: transform allocates n float32 per column on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> Log1p().fit_transform(pd.DataFrame({"x": [0.0, None, 1.0]}))["x"].astype("float64").round(4).tolist()
+        [0.0, nan, 0.6931]
+    """
+
+    monotone = True
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        return float32_fields(fields, "Log1p")
+
+    def summarize(self, columns: Columns, backend: Backend) -> Types:
+        _check(columns, backend)
+        return super().summarize(columns, backend)
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        _check(columns, backend)
+        return map_columns(columns, lambda _, block: backend.xp.log1p(block), backend, "Log1p")
+
+    def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
+        return ElementwiseProgram(log=True)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        where = "Log1p.inverse_transform"
+        return map_columns(columns, lambda _, block: backend.xp.expm1(block), backend, where, "float64")
+
+
+def _check(columns: Columns, backend: Backend) -> None:
+    """Raise `BadData` for the first column with a value that has no logarithm."""
+    for name, column in columns.items():
+        values = floats(column, backend.xp)
+        low = values <= -1.0
+        if any_true([low.any()], backend):
+            where, problem = f"Log1p, column {name!r}", f"{int(low.sum()):,} values of -1 or below have no logarithm"
+            got, expected = float(backend.to_host(values[low][:1])[0]), "numbers above -1"
+            remedy = "Derive with 'clip(...)' before it, or PowerTransformer(), which takes any number"
+            raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
+
+
+class Normalizer(StatelessStep):
+    """Normalization: each row, over the columns of the step, divided by its norm; a row of zeros does not change.
+
+    Unlike scikit-learn's, it is right for rows whose squares are no floats, and for norms below 2e-15.
+
+    Args:
+        norm: `"l2"` (the root of the sum of squares), `"l1"` (the sum of absolute values) or `"max"` (the largest).
+
+    Raises:
+        BadData: a missing value or an infinity, in `transform`.
+
+    Memory: transform allocates n float32 per column on the device, and a float64 block (on a GPU: all columns).
+
+    Example:
+        >>> import pandas as pd
+        >>> Normalizer().fit_transform(pd.DataFrame({"x": [3.0, 0.0], "y": [4.0, 0.0]})).round(4).values.tolist()
+        [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
+    """
+
+    def __init__(self, norm: str = "l2") -> None:
+        check_choice(self, ("l2", "l1", "max"), norm=norm)
+        self.norm = norm
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
+        return [replace(item, nullable=False, lineage=lineage) for item in float32_fields(fields, "Normalizer")]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp = backend.xp
+
+        def normalised(block: Array) -> Array:
+            largest = xp.abs(block).max(axis=0)
+            block /= xp.where(largest == 0, 1.0, largest)  # a missing value stays NaN, and is refused
+            if self.norm == "max":
+                return block
+            size = xp.abs(block).sum(axis=0) if self.norm == "l1" else xp.sqrt(xp.square(block).sum(axis=0))
+            block /= xp.where(size == 0, 1.0, size)
+            return block
+
+        return float32_rows(columns, list(columns), normalised, backend, "Normalizer")

@@ -1,25 +1,126 @@
-"""Target encoding of categories."""
+"""Target encoding of categories, cross-fitted: a training row must not be encoded with its own target."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.dictionaries import Dictionary, make_dictionary, sort_values
-from gpupipe.errors import BadData, NotFitted
+from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.columns import floats
+from gpupipe.backend.dictionaries import Dictionary, find_positions, make_dictionary, sort_values
+from gpupipe.backend.groups import FUNCTIONS, Groups, State
+from gpupipe.backend.hashing import splitmix64
+from gpupipe.errors import BadConfig, BadData, NotFitted
 from gpupipe.preprocessing import categories as cats
-from gpupipe.preprocessing.cross_fitted import CrossFittedStep
-from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.numeric import any_true, gather, num_rows, refuse_no_rows
-from gpupipe.preprocessing.summaries.groups import ClassCounts, MeanStats, TargetSummary
-from gpupipe.preprocessing.summaries.moments import merge_moments
-from gpupipe.schema import Field
+from gpupipe.preprocessing.learned_step import (
+    LARGEST_SQUARED,
+    Columns,
+    SeededStep,
+    any_true,
+    gather,
+    num_rows,
+    refuse_no_rows,
+    to_columns,
+    to_frame,
+)
+from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values, merge_moments
+from gpupipe.schema import INTEGERS, Field
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
 _WHERE = "TargetEncoder"
+_CATEGORY, _FOLD, _CLASS, _NUMBER = "category", "fold", "class", "target {}"
+
+
+class CrossFittedStep(SeededStep):
+    """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
+
+    The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
+    partitioning. `cross_fitted_columns` gives each row what the other folds taught, which is not saved;
+    `transform_columns` what all did.
+    """
+
+    needs_target = True
+    """`summarize` wants `target`, a column per target by name without missing values, and `row_numbers`."""
+
+    cv: int
+
+    @abstractmethod
+    def summarize(
+        self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
+    ) -> Any:
+        """Return one partition's summary. Without `row_numbers` the rows are numbered from 0."""
+
+    @abstractmethod
+    def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
+        """Return the output for training rows, each from the folds without it.
+
+        Raises:
+            NotFitted, BadData: it was loaded from a file, or there is no other fold.
+        """
+
+    def folds(self, row_numbers: Array, xp: Any) -> Array:
+        """Return the fold of each row, 0 to `cv` - 1, as n int64."""
+        bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
+        return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
+
+    def fit(self, frame: Frame, y: Any = None) -> Self:
+        """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
+
+        Raises:
+            BadConfig, BadData: there is no target, it has another number of rows, or a value is missing.
+        """
+        where = type(self).__name__
+        columns, backend = self._columns_to_fit(frame)
+        target, _, _ = to_columns(_as_frame(y, frame, where), None, where)
+        for name, column in target.items():
+            missing = column.missing(backend.xp)
+            if missing is not None and bool(missing.any()):
+                problem = f"{int(missing.sum()):,} of {len(column):,} values are missing"
+                expected, remedy = "a value in every row", "frame[y.notna()], y[y.notna()]"
+                raise BadData(f"{where}, target {name!r}", problem, expected=expected, remedy=remedy)
+        numbers = backend.xp.arange(len(frame))
+        return self.finalize(self.summarize(columns, backend, target=target, row_numbers=numbers))
+
+    def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
+        """Fit, and encode each row from the folds without it; `fit(...).transform(...)` gives something else."""
+        self.fit(frame, y)
+        columns, _, backend = to_columns(frame, self.names_in_, type(self).__name__)
+        return to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
+
+
+def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
+    """Return the target as a frame of the same library, whatever its type."""
+    remedy = f"{where}().fit(frame, y)"
+    if y is None or len(y) != len(frame):
+        problem, got = "the target has another number of rows", None if y is None else len(y)
+        if y is None:
+            problem = "it learns from the target, and there is none"
+        raise BadConfig(where, problem, got=got, expected=f"{len(frame)} values", remedy=remedy)
+    if hasattr(y, "columns"):
+        return y
+    if getattr(y, "ndim", 1) > 1:
+        expected = "one value in each row, or a frame with a named column for each target"
+        remedy = f"{where}().fit(frame, pd.DataFrame(y, columns=[...]))"
+        problem = "the target has more than one value in each row"
+        raise BadConfig(where, problem, got=y.shape, expected=expected, remedy=remedy)
+    if hasattr(y, "to_frame"):
+        return y.to_frame(name="y" if y.name is None else y.name)
+    return type(frame)({"y": y})
+
+
+@dataclass(frozen=True)
+class TargetSummary(ColumnSummaries[GroupTable]):
+    """Summary of the target by category and fold, a table for each column: rows of each class, or sums of numbers."""
+
+    targets: tuple[str, ...]
+    is_binary: bool  # each value is a boolean, or the integer 0 or 1
+
+    def __add__(self, other: Self) -> Self:
+        return replace(super().__add__(other), is_binary=self.is_binary and other.is_binary)
 
 
 class TargetEncoder(CrossFittedStep):
@@ -43,22 +144,19 @@ class TargetEncoder(CrossFittedStep):
             missing ones too unless None is listed.
         target_type: `"auto"` (strings are classes, numbers are numbers), `"continuous"`, `"binary"` or `"multiclass"`.
         smooth: `"auto"`, or how many rows of the mean M are added to each category.
-        cv: how many folds, at least 2.
-        random_state: the seed of the folds; None draws one when the step is made.
+        cv, random_state: how many folds, at least 2, and their seed; None draws one when the step is made.
 
     Attributes:
         categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
         encodings_: for each column, by name, (2 + categories) x outputs float64: missing, unknown, then `categories_`.
-        target_mean_: M of each output.
-        target_type_, classes_: what the target was; `classes_` is None for a continuous one.
+        target_mean_, target_type_, classes_: M of each output, and what the target was; `classes_` may be None.
 
     Raises:
-        BadConfig: a target that is not of that type.
+        BadConfig, ColumnNotFound: a target that is not of that type, or categories for a column that is not there.
         BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
-        ColumnNotFound: categories for a column that is not there.
         NotFitted: out-of-fold values of a step that was loaded.
 
-    Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (2 outputs + 1) x cv x 8 bytes per
+    Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (3 outputs + 3) x cv x 8 bytes per
         category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
 
     Example:
@@ -106,13 +204,37 @@ class TargetEncoder(CrossFittedStep):
     ) -> TargetSummary:
         assert target, "the target comes with the columns"
         numbers = backend.xp.arange(num_rows(columns)) if row_numbers is None else row_numbers
-        folds = self.folds(numbers, backend.xp)
-        return TargetSummary.of(columns, target, folds, self.cv, self.target_type, _WHERE, backend)
+        keys = {_FOLD: Column("int64", self.folds(numbers, backend.xp))}
+        values: dict[str, Column] = {}
+        if self._has_classes(target):
+            keys[_CLASS], *others = target.values()
+            if others:
+                raise _unfit(target, "several targets have to be numbers", "one target, or int(...) of each")
+            states = [State("size", _FOLD)]
+        else:
+            if {"string", "timestamp"} & {item.dtype for item in target.values()}:
+                raise _unfit(target, "it is no number", "target_type='auto' for text, or the time since another")
+            for place, (name, item) in enumerate(target.items()):
+                values[_NUMBER.format(place)] = _check_numbers(item, name, backend)
+            states = [State(part, name) for name in values for part in FUNCTIONS["var"]]
+        by = [_CATEGORY, *keys]
+        given = [{_CATEGORY: column, **keys, **values} for column in columns.values()]
+        tables = tuple(GroupTable.of(item, by, states, backend, _group_densely) for item in given)
+        is_binary = all(_is_binary(item, backend) for item in target.values())
+        return TargetSummary(tuple(columns), tables, tuple(target), is_binary)
+
+    def _has_classes(self, target: Columns) -> bool:
+        """Return whether the target has classes rather than numbers, of which the mean of a condition is one."""
+        dtypes = {item.dtype for item in target.values()}
+        if self.target_type == "auto":
+            return bool(dtypes & {"string", "bool"}) and not (len(target) > 1 and dtypes == {"bool"})
+        return self.target_type != "continuous"
 
     def finalize(self, summary: TargetSummary) -> Self:
-        columns, whole = summary.merged()
-        classes = self._learn_type(summary, whole)
-        overall = _moments(_numbers(whole, classes))[:, :, 0]
+        groups = [table.merged() for table in summary.columns]
+        outputs = self._learn_type(summary, groups[0])
+        cells = [_tabulate_cells(frame, self.cv, len(summary.targets), outputs) for frame in groups]
+        overall = np.stack(merge_moments(*cells[0][1].swapaxes(1, 2)))
         if not overall[0].any():
             refuse_no_rows(_WHERE)
         # The rows all values are learned from, then for each fold those of the others.
@@ -121,28 +243,30 @@ class TargetEncoder(CrossFittedStep):
         self.target_mean_ = merge_moments(*overall)[1]
         cats.check_distinct(self.output_names(summary.names), _WHERE)
         self.names_in_ = list(summary.names)
-        self.dtypes_in_ = dict(zip(summary.names, summary.dtypes, strict=True))
+        self.dtypes_in_ = {n: table.keys[0].dtype for n, table in zip(summary.names, summary.columns, strict=True)}
         self.categories_, self.encodings_, self._folds = {}, {}, {}
         given = cats.resolve_categories(self, self.dtypes_in_)
-        for name, cells in zip(summary.names, columns, strict=True):
-            values, has_missing = given.get(name, (cells.categories, True))
+        for name, (seen, learned) in zip(summary.names, cells, strict=True):
+            values, has_missing = given.get(name, (seen, True))
             categories = sort_values(values)
-            moments = _moments(_numbers(cells, classes).among(categories))
+            # A category that never occurred has no place (-1): the row of zeros.
+            padded = np.concatenate([learned, np.zeros_like(learned[:, :, :1])], axis=2)
+            moments = padded[:, :, np.append(find_positions(categories, seen), len(seen))]
             merged = [(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows])) for rows in every]
             tables = [self._table(*pair, has_missing) for pair in merged]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
             self._folds[name] = np.stack(tables[1:])
         return self
 
-    def _learn_type(self, summary: TargetSummary, whole: MeanStats | ClassCounts) -> Dictionary | None:
+    def _learn_type(self, summary: TargetSummary, groups: Frame) -> Dictionary | None:
         """Set the type of the target, and return the classes that become outputs, if it has any."""
         self.classes_: list[Any] | None = None
         self.target_type_, self.suffixes_ = "continuous", list(summary.targets) if len(summary.targets) > 1 else []
-        if isinstance(whole, MeanStats):
+        if _CLASS not in groups:
             if summary.is_binary and self.target_type == "auto" and len(summary.targets) == 1:
                 self.target_type_, self.classes_ = "binary", [0, 1]
             return None
-        classes = sort_values(whole.classes)
+        _, classes = cats.learn_ids(select("cpu").column(groups, _CLASS))
         if summary.is_binary and self.target_type != "multiclass":
             classes = make_dictionary([0, 1], "bool").cast(classes.type)
         if len(classes) < 2 or (self.target_type == "binary" and len(classes) > 2):
@@ -208,10 +332,58 @@ class TargetEncoder(CrossFittedStep):
         return {output: Column("float32", gather(values, ids, backend)) for output, values in columns}
 
 
-def _numbers(cells: MeanStats | ClassCounts, classes: Dictionary | None) -> MeanStats:
-    return cells if isinstance(cells, MeanStats) else cells.numbers(classes)
+def _unfit(target: Columns, problem: str, remedy: str) -> BadConfig:
+    got = {name: column.dtype for name, column in target.items()}
+    expected = "a number per row and target, or one target of classes"
+    return BadConfig(_WHERE, problem, got=got, expected=expected, remedy=remedy)
 
 
-def _moments(cells: MeanStats) -> Any:
-    """Return count, mean and M2 of each output: 3 x folds x (categories + 1) x outputs."""
-    return np.stack([np.broadcast_to(cells.count[..., None], cells.mean.shape), cells.mean, cells.m2])
+def _check_numbers(column: Column, name: str, backend: Backend) -> Column:
+    xp, values = backend.xp, floats(column, backend.xp)
+    bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
+    if bad:
+        problem = f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}"
+        remedy = "a Filter before, or another unit"
+        raise BadData(f"{_WHERE}, target {name!r}", problem, expected="finite numbers", remedy=remedy)
+    return Column("float64", values)
+
+
+def _is_binary(column: Column, backend: Backend) -> bool:
+    if column.dtype not in INTEGERS:
+        return column.dtype == "bool"
+    return bool(backend.to_host(((column.data == 0) | (column.data == 1)).all()[None])[0])
+
+
+def _group_densely(keys: Sequence[Column], backend: Backend) -> Groups:
+    """Group rows by counting all combinations of their keys' values, without a sort of texts."""
+    xp, cells, size = backend.xp, 0, 1
+    for key in keys:
+        codes, values = encode_values(key, backend)
+        cells, size = cells * (len(values) + 1) + codes, size * (len(values) + 1)
+    counts = xp.bincount(cells, minlength=size)
+    there = counts > 0
+    return Groups((xp.cumsum(there) - 1)[cells], counts[there], xp)
+
+
+def _tabulate_cells(groups: Frame, cv: int, num_targets: int, outputs: Dictionary | None) -> tuple[Dictionary, Any]:
+    """Return the categories, and count, mean and M2 of each output: 3 x folds x (categories + missing) x outputs.
+
+    Each of the classes that become outputs is a number that is 1 in its rows and 0 in all others.
+    """
+    cpu = select("cpu")
+    ids, categories = cats.learn_ids(cpu.column(groups, _CATEGORY))
+    fold, place = cpu.column(groups, _FOLD).data, np.where(ids == cats.MISSING, len(categories), ids - cats.FIRST)
+    if outputs is None:
+        cells = np.zeros((3, cv, len(categories) + 1, num_targets))
+        for number in range(num_targets):
+            states = [State(part, _NUMBER.format(number)) for part in FUNCTIONS["var"]]
+            count, total, squares = (cpu.column(groups, state.name).data for state in states)
+            cells[:, fold, place, number] = count, total / np.maximum(count, 1), squares
+        return categories, cells
+    class_ids, classes = cats.learn_ids(cpu.column(groups, _CLASS))
+    counts = np.zeros((cv, len(categories) + 1, len(outputs) + 1))  # the last for classes that are no output, at -1
+    output = find_positions(classes, outputs)[class_ids - cats.FIRST]
+    np.add.at(counts, (fold, place, output), cpu.column(groups, State("size", _FOLD).name).data)
+    total, counts = counts.sum(axis=-1, keepdims=True), counts[..., :-1]
+    mean = counts / np.maximum(total, 1)
+    return categories, np.stack([np.broadcast_to(total, mean.shape), mean, counts * (1 - mean)])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import PowerTransformer
-from gpupipe.preprocessing.steps.power_transformer import Bent, find_likeliest_power
+from gpupipe.preprocessing.steps.distributions import Bent, find_likeliest_power
 from tests.examples import examples
 
 METHODS = ["yeo-johnson", "box-cox"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.preprocessing import QuantileTransformer
-from gpupipe.preprocessing.summaries import counts
+from gpupipe.preprocessing import summaries as counts
 
 both = pytest.mark.parametrize("output", ["uniform", "normal"])
 

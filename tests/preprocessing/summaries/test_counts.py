@@ -16,8 +16,8 @@ from gpupipe import configure
 from gpupipe.backend import select
 from gpupipe.backend.dictionaries import SpilledCounts, strings
 from gpupipe.errors import BadFile
-from gpupipe.preprocessing.summaries import counts
-from gpupipe.preprocessing.summaries.counts import ValueCounts
+from gpupipe.preprocessing import summaries as counts
+from gpupipe.preprocessing.summaries import ValueCounts
 
 CPU = select("cpu")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe.backend import Column, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.preprocessing.summaries.rows import Covariance
+from gpupipe.preprocessing.summaries import Covariance
 
 CPU = select("cpu")
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpupipe import errors
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing.summaries.moments import Extremes
+from gpupipe.preprocessing.summaries import Extremes
 
 CPU = select("cpu")
 

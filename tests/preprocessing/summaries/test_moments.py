@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpupipe import errors
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.preprocessing.summaries import Moments
 
 CPU = select("cpu")
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing.summaries import counts
-from gpupipe.preprocessing.summaries.counts import Histogram
+from gpupipe.preprocessing import summaries as counts
+from gpupipe.preprocessing.summaries import Histogram
 
 CPU = select("cpu")
 SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.999, 1.0)

@@ -11,7 +11,7 @@ import pytest
 from gpupipe import errors
 from gpupipe.backend import Column, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.preprocessing.summaries.rows import GatheredRows
+from gpupipe.preprocessing.summaries import GatheredRows
 
 CPU = select("cpu")
 

@@ -1,4 +1,4 @@
-"""Principal component analysis, learned by the library or from a merged covariance, with gpupipe's projection."""
+"""Projections: principal components and singular vectors, by the library or from a merged covariance."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.preprocessing.learned_step import Columns, Invertible, to_columns
-from gpupipe.preprocessing.numeric import check_numeric, derive_fields, float32_rows
-from gpupipe.preprocessing.summaries.rows import Covariance
+from gpupipe.preprocessing.learned_step import (
+    Columns,
+    Invertible,
+    check_numeric,
+    derive_fields,
+    float32_rows,
+    refuse_no_rows,
+    to_columns,
+)
+from gpupipe.preprocessing.summaries import Covariance
 from gpupipe.schema import Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer
@@ -60,10 +67,9 @@ class PCA(Projection):
             agree to 1e-5, components with (nearly) equal variance apart.
 
     Attributes:
-        mean_: F float64.
+        mean_, n_samples_: F float64, and the rows seen.
         components_: K x F float64; in each the loading of largest absolute value is positive.
         explained_variance_, explained_variance_ratio_: K float64, descending; divisor n - 1.
-        n_samples_: rows seen.
 
     Raises:
         BadConfig: more components than columns.
@@ -177,3 +183,60 @@ def fix_signs(components: Any) -> Any:
     first = (size >= size.max(axis=1, keepdims=True) * (1 - 1e-6)).argmax(axis=1)
     signs = np.sign(components[np.arange(len(components)), first])
     return components * signs[:, None]
+
+
+class TruncatedSVD(Projection):
+    """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
+
+    The directions are the eigenvectors of the columns' Gram matrix, which is summed over partitions in float64: they
+    agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly) equal singular values apart, and
+    those whose singular value is below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
+
+    Args:
+        n_components: how many directions are kept, at most as many as there are columns.
+
+    Attributes:
+        components_: K x F float64; in each the loading of largest absolute value is positive.
+        singular_values_, explained_variance_, explained_variance_ratio_: K float64; variances with divisor n.
+        n_samples_: rows seen.
+
+    Raises:
+        BadConfig, BadData: more components than columns; what `PCA` refuses, or no row.
+
+    Memory: as `PCA`.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 6.0]})
+        >>> TruncatedSVD(n_components=1).fit(frame).singular_values_.round(6).tolist()
+        [8.3666]
+    """
+
+    def __init__(self, n_components: int = 2) -> None:
+        check_integer(self, "[1, inf)", n_components=n_components)
+        self.n_components = n_components
+
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
+
+    def finalize(self, summary: Covariance) -> Self:
+        if not summary.count:
+            refuse_no_rows("TruncatedSVD")
+        gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
+        squares, vectors = np.linalg.eigh(gram)
+        self.components_ = fix_signs(vectors.T[::-1][: self.n_components])
+        self.singular_values_ = np.sqrt(np.maximum(squares[::-1][: self.n_components], 0.0))
+        covariance = summary.m2 / summary.count
+        variance = np.einsum("kf,fg,kg->k", self.components_, covariance, self.components_)
+        self.explained_variance_ = np.maximum(variance, 0.0)
+        total = float(np.trace(covariance))
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(len(variance))
+        self.n_samples_ = summary.count
+        self.names_in_ = list(summary.names)
+        return self
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return self._mapped(columns, self.output_names(list(columns)), self.components_, backend)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return self._mapped(columns, self.names_in_, self.components_.T, backend)

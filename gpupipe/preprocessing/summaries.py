@@ -1,0 +1,695 @@
+"""Mergeable summaries of partitions, which fits add up: counts, histograms, moments, covariances, samples, groups."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.columns import floats
+from gpupipe.backend.dictionaries import (
+    Dictionary,
+    SpilledCounts,
+    filter_frequent,
+    make_dictionary,
+    merge_counts,
+    sort_by_count,
+)
+from gpupipe.backend.float_kernels import compute_moments, find_bounds
+from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
+from gpupipe.backend.hashing import count_keys, splitmix64
+from gpupipe.config import settings
+from gpupipe.errors import BadData
+from gpupipe.preprocessing.learned_step import (
+    LARGEST_SQUARED,
+    Columns,
+    any_true,
+    check_squares,
+    num_rows,
+    refuse,
+    row_blocks,
+    stack_rows,
+    tabulate,
+)
+from gpupipe.schema import FLOATS, INTEGERS, Field
+
+# Parts wait to be merged until together they have this many values, or groups: merging a thousand small ones one by one
+# would go through the large one they make a thousand times.
+_WAITING_VALUES, _WAITING_GROUPS = 1 << 20, 1 << 18
+
+# The bytes of distinct values of one column that stay in memory while partitions are read.
+_RESIDENT_BYTES = 32 << 20
+
+# Integers are counted by direct addressing where their range is at most this, or the number of rows if that is more.
+DIRECT_RANGE = 1 << 16
+
+
+ColumnSummary = TypeVar("ColumnSummary", bound=Any)
+
+
+@dataclass(frozen=True)
+class ColumnSummaries(Generic[ColumnSummary]):
+    """Summary of some columns, each by itself."""
+
+    names: tuple[str, ...]
+    columns: tuple[ColumnSummary, ...]
+
+    def __add__(self, other: Self) -> Self:
+        return replace(self, columns=tuple(a + b for a, b in zip(self.columns, other.columns, strict=True)))
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """Return the summary with each missing value replaced by `values[name]`."""
+        pairs = zip(self.names, self.columns, strict=True)
+        return replace(self, columns=tuple(column.filled(values[name]) for name, column in pairs))
+
+
+@dataclass(frozen=True)
+class ValueCounts:
+    """Value counts of one column: pairs of values and counts, in any of which a value may be; too many are on disk."""
+
+    dtype: str
+    parts: tuple[tuple[Dictionary, Any], ...]
+    missing: int
+    spilled: SpilledCounts = field(default_factory=SpilledCounts)
+
+    @classmethod
+    def of(cls, column: Column, backend: Backend) -> Self:
+        """Count the values of one partition's column."""
+        if column.dictionary is not None:
+            codes = column.data.astype("int64") + 1
+            table = backend.to_host(backend.xp.bincount(codes, minlength=len(column.dictionary) + 1)).astype(np.int64)
+            used, missing = np.flatnonzero(table[1:]), int(table[0])
+            values = column.dictionary if len(used) == len(column.dictionary) else column.dictionary.take(used)
+            counts = table[1:][used]
+        else:
+            values, counts = _count_numbers(column, backend)
+            missing = len(column) - int(counts.sum())
+        return cls(column.dtype, ((values, counts),), missing)
+
+    def __add__(self, other: Self) -> Self:
+        parts, spilled = (*self.parts, *other.parts), self.spilled + other.spilled
+        sizes = [len(values) for values, _ in parts]
+        if sum(sizes) > max(_WAITING_VALUES, 2 * max(sizes, default=0)):
+            values, counts = merge_counts(parts)
+            limit = settings().memory_limit
+            fits = values.nbytes <= (_RESIDENT_BYTES if limit is None else min(_RESIDENT_BYTES, limit // 32))
+            parts, spilled = (((values, counts),), spilled) if fits else ((), spilled.with_run(values, counts))
+        return replace(self, parts=parts, missing=self.missing + other.missing, spilled=spilled)
+
+    def filled(self, value: Any) -> Self:
+        """Return the counts with each missing value replaced by `value`."""
+        if not self.missing:
+            return self
+        extra = make_dictionary([value], self.dtype), np.array([self.missing])
+        return replace(self, parts=(*self.parts, extra), missing=0)
+
+    def ranked(self, min_count: int = 1) -> tuple[Dictionary, Any]:
+        """Return values that occur `min_count` times or more, and counts, by count descending, then value ascending."""
+        if self.spilled.runs:
+            rest = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
+            return sort_by_count(*rest.merge(min_count))
+        return sort_by_count(*filter_frequent(*merge_counts(self.parts), min_count))
+
+
+class CategoryCounts(ColumnSummaries[ValueCounts]):
+    """Value counts of some columns."""
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str, uncounted: Container[str] = ()) -> Self:
+        """Count the values of one partition; refuses infinities. Of columns that are `uncounted` the type is kept."""
+        counted = tuple(
+            ValueCounts(column.dtype, (), 0) if name in uncounted else ValueCounts.of(column, backend)
+            for name, column in columns.items()
+        )
+        for item in counted:
+            if item.parts and item.dtype in FLOATS and not np.isfinite(item.parts[0][0].to_numpy()).all():
+                refuse(columns, backend, where)
+        return cls(tuple(columns), counted)
+
+
+def integers(data: Array, dtype: str) -> Array:
+    """Convert integers or booleans to int64, uint64 where they are unsigned; no copy where the type is the same."""
+    return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
+
+
+def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
+    xp = backend.xp
+    if column.dtype in FLOATS:
+        data = floats(column, xp)
+        data = data[~xp.isnan(data)] + 0.0  # both zeros are one value
+    else:
+        data = integers(column.data if column.valid is None else column.data[column.valid], column.dtype)
+        addressed = _address(data, backend)
+        if addressed is not None:
+            counts = backend.to_host(xp.bincount(addressed[0])).astype(np.int64)
+            used = np.flatnonzero(counts)
+            return make_dictionary(addressed[1][used], column.dtype), counts[used]
+        if xp is np:
+            values, counts = count_keys([(data, np.ones(1, dtype=np.int64))])
+            return make_dictionary(values, column.dtype), counts
+    values, counts = xp.unique(data, return_counts=True)
+    return make_dictionary(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)
+
+
+def _address(data: Array, backend: Backend) -> tuple[Array, Any] | None:
+    """Return the places of integers among all values in their range, and these on the host; None for a wide range."""
+    low, high = backend.to_host(backend.xp.stack([data.min(), data.max()])).tolist() if len(data) else (0, -1)
+    if high - low >= max(DIRECT_RANGE, len(data)):
+        return None
+    first = data.dtype.type(low)
+    values = np.arange(high - low + 1, dtype=np.uint64).astype(data.dtype) + first
+    return (data - first).astype("int64"), values
+
+
+def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
+    """Return codes in a dictionary of distinct values, its length where a row is missing, and the dictionary."""
+    xp = backend.xp
+    if column.dictionary is not None:
+        codes = column.data.astype("int64")
+        return xp.where(codes < 0, len(column.dictionary), codes), column.dictionary
+    data = floats(column, xp) + 0.0 if column.dtype in FLOATS else integers(column.data, column.dtype)
+    missing = column.missing(xp)
+    present = data if missing is None else data[~missing]
+    addressed = None if column.dtype in FLOATS else _address(present, backend)
+    if addressed is None:
+        found, places = xp.unique(present, return_inverse=True)
+        addressed = places, backend.to_host(found)
+    dictionary = make_dictionary(addressed[1], column.dtype)
+    if missing is None:
+        return addressed[0], dictionary
+    codes = xp.full(len(data), len(dictionary), dtype="int64")
+    codes[~missing] = addressed[0]
+    return codes, dictionary
+
+
+MAX_BINS = 65_536
+"""Up to this many distinct values a column's counts are exact; at 16 bytes a bin, a summary stays below 1 MiB a
+column."""
+
+_MANTISSA_BITS = 52
+_ALL_BUT_SIGN = np.int64(2**63 - 1)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Histogram of values by the leading bits of their float64.
+
+    Floats are mapped to integers of the same order; a bin holds the values whose integers agree but for the last
+    `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `limit` of them, and else
+    the smallest that leaves so few. It depends on the set of values alone, so any order of adding partitions gives the
+    same bins. `keys` (B int64, ascending) are the integers without their last `shift` bits, `counts` the values.
+    """
+
+    keys: Any
+    counts: Any
+    shift: int
+    missing: int
+    limit: int = MAX_BINS
+
+    @classmethod
+    def of(cls, column: Column, backend: Backend, limit: int = MAX_BINS) -> Self:
+        """Count the values of one partition's column. Infinities are counted like any value."""
+        xp = backend.xp
+        values = floats(column, xp)
+        values = values[~xp.isnan(values)]
+        keys, counts = xp.unique(_to_sortable(values), return_counts=True)
+        keys, counts, shift = _coarsen(keys, counts, 0, limit, xp)
+        return cls(backend.to_host(keys), backend.to_host(counts), shift, len(column) - len(values), limit)
+
+    def __add__(self, other: Self) -> Self:
+        shift = max(self.shift, other.shift)
+        keys = np.concatenate([self.keys >> (shift - self.shift), other.keys >> (shift - other.shift)])
+        order = np.argsort(keys, kind="stable")
+        keys, counts = _group_keys(keys[order], np.concatenate([self.counts, other.counts])[order], np)
+        keys, counts, shift = _coarsen(keys, counts, shift, self.limit, np)
+        return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
+
+    def filled(self, value: Any) -> Self:
+        """Return the histogram with each missing value replaced by `value`."""
+        known = replace(self, missing=0)
+        if not self.missing:
+            return known
+        return known + replace(
+            known, keys=_to_sortable(np.array([float(value)])), counts=np.array([self.missing]), shift=0
+        )
+
+    @property
+    def total(self) -> int:
+        """The number of values."""
+        return int(self.counts.sum())
+
+    @property
+    def relative_error(self) -> float:
+        """The largest error of a quantile relative to the true one; 0 when exact."""
+        return 0.0 if self.shift == 0 else 2.0 ** (self.shift - _MANTISSA_BITS)
+
+    def quantiles(self, shares: Any, method: str = "linear") -> Any:
+        """Return the quantiles at these fractions of the values, Q float64 for Q float64, as `numpy.quantile`.
+
+        The method is `"linear"` or `"averaged_inverted_cdf"`. The values of a bin are taken to be spread evenly.
+        """
+        rank = shares * (self.total - 1) if method == "linear" else shares * self.total - 1
+        lower = np.floor(rank)
+        part = rank - lower if method == "linear" else np.where(rank == lower, 0.5, 1.0)
+        below, above = self._ranked(lower), self._ranked(lower + 1)
+        gap = above - below
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
+
+    def _ranked(self, ranks: Any) -> Any:
+        """Return the values with so many others before them."""
+        ends = np.cumsum(self.counts)
+        ranks = np.clip(ranks, 0, ends[-1] - 1).astype(np.int64)
+        position = np.searchsorted(ends, ranks, side="right")
+        low, width = self._bins(position)
+        count = self.counts[position]
+        return low + width * ((ranks - (ends[position] - count) + 0.5) / count)
+
+    @property
+    def values(self) -> Any:
+        """The middle of each bin, B float64, ascending: the value itself where `shift` is 0."""
+        low, width = self._bins(slice(None))
+        return low + width * 0.5
+
+    def _bins(self, positions: Any) -> tuple[Any, Any]:
+        """Return the smallest value a bin may hold, and how far the largest is from it."""
+        first = self.keys[positions] << self.shift
+        low = _from_sortable(first)
+        with np.errstate(over="ignore"):
+            return low, _from_sortable(first + (1 << self.shift) - 1) - low
+
+
+class Quantiles(ColumnSummaries[Histogram]):
+    """Histograms of some columns."""
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str, *, exact: bool = False) -> Self:
+        """Count the values of one partition; with `exact` each distinct value has a bin. Refuses infinities."""
+        limit = sys.maxsize if exact else MAX_BINS
+        histograms = tuple(Histogram.of(column, backend, limit) for column in columns.values())
+        for item in histograms:
+            if len(item.keys) and not np.isfinite(_from_sortable(item.keys[[0, -1]] << item.shift)).all():
+                refuse(columns, backend, where)
+        return cls(tuple(columns), histograms)
+
+    @property
+    def totals(self) -> list[int]:
+        """The number of values of each column."""
+        return [item.total for item in self.columns]
+
+    @property
+    def relative_errors(self) -> Any:
+        """The largest errors of quantiles relative to the true ones, C float64; 0 where exact."""
+        return np.array([item.relative_error for item in self.columns])
+
+
+def _to_sortable(values: Array) -> Array:
+    """Map floats to int64 of the same order; both zeros are one."""
+    bits = (values + 0.0).view(np.int64)
+    return bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
+
+
+def _from_sortable(keys: Any) -> Any:
+    """Map the integers of `_to_sortable` back to floats."""
+    return (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
+
+
+def _coarsen(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
+    """Drop as many trailing bits of ascending keys as necessary for at most `limit` to differ."""
+    if len(keys) <= limit:
+        return keys, counts, shift
+    # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to
+    # close.
+    gaps = (keys[1:] ^ keys[:-1]).view(np.uint64)
+    widest = int(xp.partition(gaps, len(gaps) - limit)[len(gaps) - limit])
+    bits = widest.bit_length()
+    return *_group_keys(keys >> bits, counts, xp), shift + bits
+
+
+def _group_keys(keys: Array, counts: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Return the distinct keys of an ascending list, their counts added."""
+    last = xp.flatnonzero(xp.append(keys[1:] != keys[:-1], True)) if len(keys) else xp.zeros(0, dtype=np.int64)
+    sums = xp.cumsum(counts)[last]
+    return keys[last], xp.diff(sums, prepend=0)
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Minimum and maximum of C columns (float64; +inf and -inf where there is no value), and their missing values."""
+
+    names: tuple[str, ...]
+    missing: Any
+    low: Any
+    high: Any
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
+        """Compute the extremes of one partition; refuses infinities."""
+        found = cls.of_blocks(columns, tabulate(columns, find_bounds, 3, backend))
+        if np.isneginf(found.low).any() or np.isposinf(found.high).any():
+            refuse(columns, backend, where)
+        return found
+
+    @classmethod
+    def of_blocks(cls, columns: Columns, table: Any) -> Self:
+        """Merge the extremes of one partition's blocks: B x C x 3, as `tabulate` gives them."""
+        low, high = table[..., 1].min(axis=0, initial=np.inf), table[..., 2].max(axis=0, initial=-np.inf)
+        return cls(tuple(columns), table[..., 0].sum(axis=0).astype(np.int64), low, high)
+
+    def __add__(self, other: Self) -> Self:
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return replace(self, missing=self.missing + other.missing, low=low, high=high)
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """Return the extremes with each missing value replaced by `values[name]`."""
+        fill = np.array([float(values[name]) for name in self.names])
+        low = np.where(self.missing > 0, np.minimum(self.low, fill), self.low)
+        high = np.where(self.missing > 0, np.maximum(self.high, fill), self.high)
+        return replace(self, missing=np.zeros_like(self.missing), low=low, high=high)
+
+
+_SAMPLED = 1024
+
+
+@dataclass(frozen=True)
+class Moments(Extremes):
+    """Moments of C columns: count, mean and sum of squared deviations, missing values apart, besides the extremes.
+
+    Deviations are taken from a value among a partition's own, and partitions are joined by the formula of Chan, Golub
+    and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
+    keeps its digits.
+
+    `mean` is 0 where there is no value, `m2` the sums of squared deviations from it.
+    """
+
+    count: Any
+    mean: Any
+    m2: Any
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
+        """Compute the moments of one partition; refuses infinities, and values beyond 1e145, whose squares add up."""
+        centres = _centres(columns, backend)
+        table = tabulate(columns, compute_moments, 5, backend, centres.tolist())
+        extremes = Extremes.of_blocks(columns, table[..., :3])
+        if (np.maximum(-extremes.low, extremes.high) > LARGEST_SQUARED).any():
+            refuse(columns, backend, where, too_large="a value is too large to be squared")
+        count, (total, squares) = num_rows(columns) - extremes.missing, table[..., 3:].sum(axis=0).T
+        rest = total / np.maximum(count, 1)
+        mean = np.where(count > 0, centres + rest, 0.0)
+        return cls(**vars(extremes), count=count, mean=mean, m2=np.maximum(squares - total * rest, 0.0))
+
+    def __add__(self, other: Self) -> Self:
+        pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
+        count, mean, m2 = merge_moments(*map(np.stack, pairs))
+        return replace(super().__add__(other), count=count, mean=mean, m2=m2)
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """Return the moments with each missing value replaced by `values[name]`; refuses one beyond 1e145."""
+        fill = np.array([float(values[name]) for name in self.names])
+        for name, value, gaps in zip(self.names, fill, self.missing, strict=True):
+            if gaps and abs(value) > LARGEST_SQUARED:
+                problem, remedy = "what missing values are filled with is too large to be squared", "another fill_value"
+                expected = f"at most {LARGEST_SQUARED:g}"
+                raise BadData(f"column {name!r}", problem, got=float(value), expected=expected, remedy=remedy)
+        pairs = (self.count, self.missing), (self.mean, fill), (self.m2, np.zeros_like(fill))
+        count, mean, m2 = merge_moments(*map(np.stack, pairs))
+        return replace(super().filled(values), count=count, mean=mean, m2=m2)
+
+    @property
+    def variance(self) -> Any:
+        """The variance, C float64, with divisor n; 0 where it is below the resolution of the mean."""
+        variance = self.m2 / np.maximum(self.count, 1)
+        return np.where(np.sqrt(variance) <= np.finfo(np.float64).eps * np.abs(self.mean), 0.0, variance)
+
+
+def _centres(columns: Columns, backend: Backend) -> Any:
+    """Return a number amid each column's values, C float64; 0 where there is none.
+
+    The mean of some will do, whichever they are: squares around it exceed those around the mean by so little that the
+    difference keeps its digits.
+    """
+    xp, size = backend.xp, num_rows(columns)
+    some = stack_rows(columns, slice(0, size, size // _SAMPLED + 1), xp)
+    missing = xp.isnan(some)
+    with np.errstate(over="ignore", invalid="ignore"):
+        known = xp.where(missing, 0.0, some).sum(axis=1)
+    count, total = backend.to_host(xp.stack([(~missing).sum(axis=1).astype(xp.float64), known]))
+    names = list(columns)
+    for place in np.flatnonzero(count == 0):
+        values = floats(columns[names[place]], xp)
+        present = values[~xp.isnan(values)][:_SAMPLED]
+        if len(present):
+            count[place], total[place] = len(present), float(backend.to_host(present).sum())
+    centres = total / np.maximum(count, 1)
+    return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
+
+
+def merge_moments(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
+    """Merge the moments of parts; all three are parts x C, or parts x any one shape."""
+    total = count.sum(axis=0)
+    if not len(count):
+        return total, np.zeros_like(total), np.zeros_like(total)
+    # Means are averaged around that of the largest part, so that equal ones stay what they are to the last digit.
+    centre = np.take_along_axis(mean, count.argmax(axis=0)[None], axis=0)[0]
+    with np.errstate(over="ignore", invalid="ignore"):
+        shift = np.where(count > 0, mean - centre, 0.0)
+        step = (count / np.maximum(total, 1) * shift).sum(axis=0)
+        return total, centre + step, m2.sum(axis=0) + (count * np.square(shift - step)).sum(axis=0)
+
+
+class _HeldRows:
+    """Base class of summaries whose rows live on a device: they travel on the host, as a driver does not use GPUs."""
+
+    backend: Backend
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether the fit belongs on the backend's device rather than where summaries are merged."""
+        return True
+
+    def on(self, backend: Backend) -> Self:
+        """Return the same summary on that backend's device."""
+        moved = copy(self)
+        vars(moved).update(self._moved(backend.to_device), backend=backend)
+        return moved
+
+    def _moved(self, move: Callable[[Array], Array]) -> dict[str, Any]:
+        """Return the attributes that hold rows, with `move` applied to their arrays."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **self._moved(self.backend.to_host), "backend": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, backend=select("cpu"))
+
+
+@dataclass(frozen=True)
+class Covariance(_HeldRows):
+    """Covariance of F columns: rows, means and co-moments (F x F); at most `max_bytes` of columns are kept as well."""
+
+    names: tuple[str, ...]
+    count: int
+    mean: Any
+    m2: Any
+    kept: tuple[Columns, ...] | None
+    max_bytes: int
+    backend: Backend
+
+    @classmethod
+    def of(cls, columns: Columns, backend: Backend, where: str, *, max_bytes: int) -> Self:
+        """Compute the co-moments of one partition; refuses missing values, infinities and values beyond 1e145."""
+        xp, width = backend.xp, len(columns)
+        total = cls(tuple(columns), 0, np.zeros(width), np.zeros((width, width)), (), max_bytes, backend)
+        parts, sizes = [], []
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in row_blocks(num_rows(columns), backend, len(columns)):
+                deviation = stack_rows(columns, rows, xp)
+                mean = deviation.mean(axis=1, keepdims=True)
+                deviation -= mean
+                rest = deviation.mean(axis=1, keepdims=True)
+                deviation -= rest
+                parts.append(xp.concatenate([(mean + rest).T, deviation @ deviation.T]))
+                sizes.append(rows.stop - rows.start)
+        if parts:
+            for size, part in zip(sizes, backend.to_host(xp.stack(parts)), strict=True):
+                total = total + replace(total, count=size, mean=part[0], m2=part[1:])
+            check_squares(columns, total.mean, np.diag(total.m2), backend, where)
+        return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
+
+    @property
+    def holds_rows(self) -> bool:
+        return self.kept is not None
+
+    def _moved(self, move: Callable[[Array], Array]) -> dict[str, Any]:
+        parts = [{name: column.move(move) for name, column in part.items()} for part in self.kept or ()]
+        return {"kept": None if self.kept is None else tuple(parts)}
+
+    def __add__(self, other: Self) -> Self:
+        if not self.count or not other.count:
+            return other if other.count else self
+        count = self.count + other.count
+        share = other.count / count
+        with np.errstate(over="ignore", invalid="ignore"):
+            shift = other.mean - self.mean
+            m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
+        kept = None
+        if self.kept is not None and other.kept is not None and count * len(self.names) * 8 <= self.max_bytes:
+            kept = (*self.kept, *other.kept)
+        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
+
+    def deviations(self) -> Array:
+        """Return all rows kept, less the means: n x F float64, private to the caller."""
+        xp = self.backend.xp
+        rows = xp.concatenate([stack_rows(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
+        rows -= self.backend.to_device(self.mean[:, None])
+        return xp.ascontiguousarray(rows.T)
+
+
+@dataclass(frozen=True)
+class GatheredRows(_HeldRows):
+    """Row sample of some columns, kept on the device.
+
+    As long as there are at most `max_rows` all are kept. Beyond that a row is kept if the first `halvings` bits of
+    splitmix64(seed, its number) are zero, with as few halvings as do: about half of `max_rows` or more stay, and which
+    ones depends on the rows' numbers alone, not on partitions or their order. The parts are blocks of n x F float64,
+    NaN where missing, and the numbers of their rows in the dataset.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[tuple[Array, Array], ...]
+    num_rows: int
+    max_rows: int
+    seed: int
+    backend: Backend
+    halvings: int = 0
+
+    @classmethod
+    def of(
+        cls, columns: Columns, backend: Backend, where: str, *, row_numbers: Array | None, max_rows: int, seed: int
+    ) -> Self:
+        """Sample the rows of one partition, numbered from 0 without `row_numbers`; refuses infinities."""
+        xp = backend.xp
+        block = xp.ascontiguousarray(stack_rows(columns, slice(None), xp).T)
+        if any_true([xp.isinf(block).any()], backend):
+            refuse(columns, backend, where)
+        numbers = xp.arange(len(block)) if row_numbers is None else row_numbers
+        return cls(tuple(columns), ((block, numbers),), len(block), max_rows, seed, backend).within_limit()
+
+    def __add__(self, other: Self) -> Self:
+        halvings = max(self.halvings, other.halvings)
+        mine, theirs = self.thinned(halvings), other.thinned(halvings)
+        num_rows = self.num_rows + other.num_rows
+        return replace(mine, parts=(*mine.parts, *theirs.parts), num_rows=num_rows).within_limit()
+
+    def _moved(self, move: Callable[[Array], Array]) -> dict[str, Any]:
+        return {"parts": tuple((move(block), move(numbers)) for block, numbers in self.parts)}
+
+    def within_limit(self) -> Self:
+        """Halve the sample until at most `max_rows` are left."""
+        rows = self
+        while rows.num_kept > self.max_rows:
+            rows = rows.thinned(rows.halvings + 1)
+        return rows
+
+    def thinned(self, halvings: int) -> Self:
+        """Return only the rows that so many halvings leave."""
+        if halvings == self.halvings:
+            return self
+        bits = np.uint64(64 - halvings)
+        keep = [splitmix64(self.seed, numbers) >> bits == 0 for _, numbers in self.parts]
+        pairs = zip(self.parts, keep, strict=True)
+        parts = tuple((block[mask], numbers[mask]) for (block, numbers), mask in pairs)
+        return replace(self, parts=parts, halvings=halvings)
+
+    @property
+    def num_kept(self) -> int:
+        """The number of rows kept."""
+        return sum(len(numbers) for _, numbers in self.parts)
+
+    def filled(self, values: Mapping[str, Any]) -> Self:
+        """Return the sample with each missing value replaced by `values[name]`."""
+        xp = self.backend.xp
+        fill = self.backend.to_device(np.array([float(values[name]) for name in self.names]))
+        parts = ((xp.where(xp.isnan(block), fill, block), numbers) for block, numbers in self.parts)
+        return replace(self, parts=tuple(parts))
+
+    def _joined(self) -> tuple[Array, Array]:
+        blocks, numbers = zip(*self.parts, strict=True)
+        return self.backend.xp.concatenate(blocks), self.backend.xp.concatenate(numbers)
+
+    def block(self) -> Array:
+        """Return all kept rows by number: m x F float64, private to the caller."""
+        block, numbers = self._joined()
+        return block[self.backend.xp.argsort(numbers)]
+
+    def subsample(self, size: int) -> Any:
+        """Return the kept rows whose seeded numbers are smallest, `size` at most, on the host."""
+        block, numbers = self._joined()
+        return self.backend.to_host(block[self.backend.xp.argsort(splitmix64(self.seed, numbers))[:size]])
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Group-by table: groups by keys, where missing values are alike, and their statistics, in Arrow tables."""
+
+    keys: tuple[Field, ...]
+    states: tuple[State, ...]
+    parts: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls,
+        columns: Columns,
+        by: Sequence[str],
+        states: Sequence[State],
+        backend: Backend,
+        group: Callable[[Sequence[Column], Backend], Groups] = group_by_keys,
+    ) -> Self:
+        """Group the rows of one partition, by a function that finds their groups."""
+        values = {state.column: _numbers(columns[state.column], backend) for state in states}
+        keys = {name: columns[name] for name in by}
+        frame = backend.frame(values | keys, len(columns[by[0]]))
+        found = aggregate_rows(frame, group(list(keys.values()), backend), by, states, backend)
+        fields = tuple(Field(name, columns[name].dtype) for name in by)
+        return cls(fields, tuple(states), (backend.to_arrow(found),))
+
+    @classmethod
+    def of_pairs(cls, columns: Columns, by: Sequence[str], name: str, backend: Backend) -> Self:
+        """Count the rows of one partition by group and value of a column, missing ones apart."""
+        missing = columns[name].missing(backend.xp)
+        there = {key: columns[key] if missing is None else columns[key].take(~missing) for key in (*by, name)}
+        return cls.of(there, [*by, name], [State("size", by[0])], backend)
+
+    def __add__(self, other: Self) -> Self:
+        both = replace(self, parts=(*self.parts, *other.parts))
+        sizes = [part.num_rows + 64 for part in both.parts]
+        if sum(sizes) <= max(_WAITING_GROUPS, 2 * max(sizes)):
+            return both
+        return replace(self, parts=(select("cpu").to_arrow(both.merged()),))
+
+    def merged(self) -> Frame:
+        """Return a row for each group, on the host."""
+        cpu, fields = select("cpu"), [*self.keys, *(state.field for state in self.states)]
+        frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
+        names = [item.name for item in self.keys]
+        groups = group_by_keys([cpu.column(frame, name) for name in names], cpu)
+        return merge_states(frame, groups, names, self.states)
+
+    def overall(self, merged: Frame) -> Frame:
+        """Return one row for all groups together, or none where there is none."""
+        size = len(merged)
+        everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
+        return merge_states(merged, everything, [], self.states)
+
+
+def _numbers(column: Column, backend: Backend) -> Column:
+    """Return columns to sum as float64; text and times, which can only be counted, unchanged."""
+    is_number = column.dtype in (*FLOATS, *INTEGERS, "bool")
+    return Column("float64", floats(column, backend.xp)) if is_number else column
