@@ -33,7 +33,7 @@ from gpupipe.errors import BadConfig, BadData, BadFile
 from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine
 from gpupipe.io.planning.partitions import Partition, row_bytes
 from gpupipe.io.planning.table import EVERYTHING, Mapped, Table, identify_job, in_halves, run_partitions
-from gpupipe.io.relational.planned import PlanSource, count_largest_partition
+from gpupipe.io.relational.gathering import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.stores.find_files import check_folder_text, folder_name

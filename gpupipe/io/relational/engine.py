@@ -22,7 +22,13 @@ from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
-from gpupipe.io.relational.gathering import Gathered, count_batch_rows, get_arrow_types, get_memory_limit
+from gpupipe.io.relational.gathering import (
+    Gathered,
+    PreparedPlan,
+    count_batch_rows,
+    get_arrow_types,
+    get_memory_limit,
+)
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.schema import ROW, Field
@@ -45,7 +51,7 @@ _log = logging.getLogger("gpupipe")
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class PlannedRun(PreparedPlan):
     """Plan over all rows of some scans, ready to run."""
 
     plan: Plan
@@ -61,11 +67,9 @@ class PlannedRun:
     """Whether each row is made alone: files are read a row group at a time, where Polars reads five ahead."""
 
     def gather(self) -> Gathered:
-        """Run the plan and gather the result."""
-        found = Gathered(self.fields)
         if self.backend == "cpu":
-            return found.gather(self.batches())
-        num_buckets = self._num_buckets()
+            return super().gather()
+        found, num_buckets = Gathered(self.fields), self._num_buckets()
         num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
             result_bytes = sum(one.num_bytes for one in self.scans)
@@ -78,7 +82,6 @@ class PlannedRun:
         return found
 
     def batches(self) -> Generator[pa.Table]:
-        """Run the plan on the CPU and yield the result in batches."""
         if not get_executor().in_process:
             _log_once(
                 f"{self.title}: the program itself runs it, with all its threads; the workers of a cluster take no part"
@@ -118,19 +121,14 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class ZippedRuns:
+class ZippedRuns(PreparedPlan):
     """Columns of the same rows by two runs on the CPU, zipped batch by batch."""
 
     left: PlannedRun
     right: Callable[[], Generator[pa.Table]]
     fields: Sequence[Field]
 
-    def gather(self) -> Gathered:
-        """Run both plans and gather the result; see `PlannedRun.gather`."""
-        return Gathered(self.fields).gather(self.batches())
-
     def batches(self) -> Generator[pa.Table]:
-        """Run both plans and yield the result in batches; see `PlannedRun.batches`."""
         types = get_arrow_types(self.fields)
         with closing(self.left.batches()) as ours, closing(self.right()) as right:
             yield types.empty_table()

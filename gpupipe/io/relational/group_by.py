@@ -12,8 +12,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has_many_groups
-from gpupipe.io.relational.gathering import build_origin
-from gpupipe.io.relational.planned import plan_rows
+from gpupipe.io.relational.gathering import build_origin, plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive

@@ -28,8 +28,7 @@ from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
 from gpupipe.io.planning.table import EVERYTHING, Table, run_partitions
-from gpupipe.io.relational.gathering import Gathered, get_memory_limit
-from gpupipe.io.relational.planned import PlanSource
+from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
