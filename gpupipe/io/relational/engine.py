@@ -192,22 +192,16 @@ def _find_device_fault(where: str, error: Exception) -> Exception | None:
     """Return the error for a failure of the host's memory, the device or its memory; None for a bad value."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else RuntimeError(str(error))
     if is_out_of_device_memory(cause):
-        return OutOfDeviceMemory(
-            where,
-            f"the device has not enough memory to parse it ({one_line(cause)})",
-            expected="memory for the text and its rows",
-            remedy="backend='cpu' where it is read, or the text in several files",
-        )
+        problem = f"the device has not enough memory to parse it ({one_line(cause)})"
+        remedy = "backend='cpu' where it is read, or the text in several files"
+        return OutOfDeviceMemory(where, problem, expected="memory for the text and its rows", remedy=remedy)
     if isinstance(cause, MemoryError):
         return cause
     if not is_device_error(cause):
         return None
-    return PlanFailed(
-        where,
-        f"the device failed while the text was parsed ({one_line(cause)})",
-        expected="a device that works",
-        remedy="the program started again, or backend='cpu' where it is read",
-    )
+    problem = f"the device failed while the text was parsed ({one_line(cause)})"
+    remedy = "the program started again, or backend='cpu' where it is read"
+    return PlanFailed(where, problem, expected="a device that works", remedy=remedy)
 
 
 def _join_files(folder: Path, group_rows: int) -> None:
@@ -229,12 +223,9 @@ def _estimate_bytes(scans: Sequence[Scan]) -> int:
 def _import_gpu_engine() -> Any:
     """Import the GPU engines; a plan that they cannot run raises an error and never falls back to the CPU."""
     if find_spec("cudf_polars") is None:
-        raise BackendMissing(
-            "verbs over whole tables",
-            "backend='gpu' needs cudf-polars, which is not installed",
-            expected="cudf-polars of the same release as cuDF",
-            remedy="pip install 'gpupipe[cuda13]', or backend='cpu' where the table is read",
-        )
+        where, problem = "verbs over whole tables", "backend='gpu' needs cudf-polars, which is not installed"
+        remedy = "pip install 'gpupipe[cuda13]', or backend='cpu' where the table is read"
+        raise BackendMissing(where, problem, expected="cudf-polars of the same release as cuDF", remedy=remedy)
     return import_module("gpupipe.io.relational.gpu_engine")
 
 
