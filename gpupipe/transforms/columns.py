@@ -139,31 +139,22 @@ class Cast(ColumnwiseTransform):
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
+        made = []
         for name, dtype in self.dtypes.items():
-            require_castable(schema[name].dtype, dtype, name)
-        return schema.assign(
-            replace(
-                Field.derived(name, dtype, [schema[name]], "Cast", _get_file_type(schema[name], dtype)),
-                nullable=schema[name].nullable,
-                units=schema[name].units if dtype in (*INTEGERS, *FLOATS) else "",
-            )
-            for name, dtype in self.dtypes.items()
-        )
+            item = schema[name]
+            require_castable(item.dtype, dtype, name)
+            kept = item.with_instants().written_as if item.dtype == dtype else ""  # a date becomes a time
+            cast = Field.derived(name, dtype, [item], "Cast", kept)
+            units = item.units if dtype in (*INTEGERS, *FLOATS) else ""
+            made.append(replace(cast, nullable=item.nullable, units=units))
+        return schema.assign(made)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        asked = {name: dtype for name, dtype in self.dtypes.items() if name in wanted}
-        return backend.assign(
-            frame,
-            {
-                name: cast_column(backend.column(frame, name), dtype, name, backend, zone=schema[name].zone)
-                for name, dtype in asked.items()
-            },
-        )
-
-
-def _get_file_type(item: Field, dtype: str) -> str:
-    """Return the type of a column in files after a cast: times keep their zone, a date becomes a time."""
-    return item.with_instants().written_as if item.dtype == dtype else ""
+        made = {}
+        for name, dtype in self.dtypes.items():
+            if name in wanted:
+                made[name] = cast_column(backend.column(frame, name), dtype, name, backend, zone=schema[name].zone)
+        return backend.assign(frame, made)
 
 
 class Derive(Transform):

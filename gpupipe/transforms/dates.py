@@ -67,9 +67,10 @@ class DateParts(Transform):
         tz: str | None = None,
     ) -> None:
         check_names(self, columns=columns, parts=parts, cyclic=cyclic)
-        for part in as_list(parts):
+        self.columns, self.parts, self.cyclic = as_list(columns), as_list(parts), as_list(cyclic)
+        for part in self.parts:
             check_choice(self, (*DATE_PARTS, *DATE_FLAGS), parts=part)
-        for part in as_list(cyclic):
+        for part in self.cyclic:
             check_choice(self, CYCLES, cyclic=part)
         given: Any = since
         if hasattr(given, "isoformat"):
@@ -77,35 +78,28 @@ class DateParts(Transform):
             raise refuse_argument(self, "since", given, expected, f"since={given.isoformat()!r}")
         check_name(self, None, since=since)
         check_choice(self, _SECONDS, unit=unit)
-        if not (as_list(parts) or as_list(cyclic) or since):
+        if not (self.parts or self.cyclic or since):
             raise refuse_argument(self, "parts", parts, "a part, a cyclic one, or since", "parts=['year']")
-        self.columns, self.parts, self.cyclic = as_list(columns), as_list(parts), as_list(cyclic)
         self.since, self.unit, self.tz = since, unit, tz
         check_zone(self, tz)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check(schema)
         fields = []
-        for name in self.columns:
+        for item in (schema[name] for name in self.columns):
             for part in self.parts:
                 dtype = "bool" if part in DATE_FLAGS else "int32"
-                fields.append(Field.derived(f"{name}_{part}", dtype, [schema[name]], "DateParts"))
-                fields[-1] = replace(fields[-1], nullable=schema[name].nullable)
-            for part in self.cyclic:
-                both = [f"{name}_{part}_sin", f"{name}_{part}_cos"]
-                fields += [Field.derived(one, "float32", [schema[name]], "DateParts") for one in both]
+                made = Field.derived(f"{item.name}_{part}", dtype, [item], "DateParts")
+                fields.append(replace(made, nullable=item.nullable))
+            both = [f"{item.name}_{part}_{function}" for part in self.cyclic for function in ("sin", "cos")]
+            fields += [Field.derived(name, "float32", [item], "DateParts") for name in both]
             if self.since is not None:
-                reads = [schema[one] for one in (name, *self._other(schema))]
-                fields.append(Field.derived(f"{name}_since", "float64", reads, "DateParts"))
+                reads = [item, *(schema[name] for name in self._other(schema))]
+                fields.append(Field.derived(f"{item.name}_since", "float64", reads, "DateParts"))
         taken = [item.name for item in fields if item.name in schema]
         if taken:
-            raise BadConfig(
-                "DateParts",
-                "a column of this name is there already",
-                got=taken[0],
-                expected="new names",
-                remedy=f"Drop({taken[0]!r}) or Rename before it",
-            )
+            problem, remedy = "a column of this name is there already", f"Drop({taken[0]!r}) or Rename before it"
+            raise BadConfig("DateParts", problem, got=taken[0], expected="new names", remedy=remedy)
         return schema.assign(fields)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
@@ -139,12 +133,11 @@ class DateParts(Transform):
         return backend.assign(frame, made) if made else frame
 
     def _passed(self, time: Column, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        other = self._other(schema)
-        start: Column | Constant = (
-            backend.column(frame, other[0])
-            if other
-            else Constant(microseconds(self.since or ""), "timestamp", Span(0, 0))
-        )
+        start: Column | Constant
+        if other := self._other(schema):
+            start = backend.column(frame, other[0])
+        else:
+            start = Constant(microseconds(self.since or ""), "timestamp", Span(0, 0))
         return Column("float64", seconds_between(time, start, backend.xp).data / _SECONDS[self.unit])
 
     def _made_of(self, name: str) -> Iterator[str]:
@@ -162,13 +155,8 @@ class DateParts(Transform):
         schema.require(self.columns, "DateParts")
         for name in (*self.columns, *self._other(schema)):
             if schema[name].dtype != "timestamp":
-                raise SchemaMismatch(
-                    f"DateParts of column {name!r}",
-                    "no times",
-                    got=schema[name].dtype,
-                    expected="timestamp",
-                    remedy=f"Cast({{{name!r}: 'timestamp'}}) before it",
-                )
+                where, remedy = f"DateParts of column {name!r}", f"Cast({{{name!r}: 'timestamp'}}) before it"
+                raise SchemaMismatch(where, "no times", got=schema[name].dtype, expected="timestamp", remedy=remedy)
         for other in self._other(schema):
             for name in self.columns:
                 require_comparable_times(schema[name], schema[other], "DateParts(since=)")
@@ -176,12 +164,8 @@ class DateParts(Transform):
             try:
                 microseconds(self.since)
             except (TypeError, ValueError):
-                raise BadConfig(
-                    "DateParts",
-                    "since is no time and no column",
-                    got=self.since,
-                    expected="a time in ISO 8601, or the name of a timestamp column",
-                    remedy="since='2013-01-01'",
-                ) from None
+                problem = "since is no time and no column"
+                expected, remedy = "a time in ISO 8601, or the name of a timestamp column", "since='2013-01-01'"
+                raise BadConfig("DateParts", problem, got=self.since, expected=expected, remedy=remedy) from None
             for name in self.columns:
                 require_comparable_constant(schema[name], self.since, "DateParts(since=)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
@@ -29,17 +30,14 @@ class Findings:
     """Violations: the rows of some partitions that break a rule, as a mergeable summary."""
 
     num_rows: int = 0
-    counts: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict)
+    counts: dict[tuple[str, str], Counter[int]] = field(default_factory=dict)
     examples: Mapping[tuple[str, str], tuple[int, Any]] = field(default_factory=dict)
     distinct: Mapping[str, Any] = field(default_factory=dict)
     repeated: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: Findings) -> Findings:
-        counts = {key: dict(found) for key, found in self.counts.items()}
-        for key, theirs in other.counts.items():
-            mine = counts.setdefault(key, {})
-            for place, number in theirs.items():
-                mine[place] = mine.get(place, 0) + number
+        keys = self.counts | other.counts
+        counts = {key: Counter(self.counts.get(key)) + Counter(other.counts.get(key)) for key in keys}
         distinct, repeated = dict(self.distinct), dict(self.repeated)
         for name, bits in other.distinct.items():
             both = np.concatenate([distinct.get(name, bits[:0]), bits])
@@ -117,12 +115,8 @@ class Expect(Transform):
         if values is not None and not (is_sequence(values) and len(values)):
             raise refuse_argument(self, "values", values, "a list of values", "values=['...']")
         if min is None and max is None and nullable and values is None and not unique:
-            raise BadConfig(
-                "Expect",
-                "no rule is given",
-                expected="one or more of min=, max=, nullable=False, values=, unique=True",
-                remedy=f"Expect({columns!r}, nullable=False)",
-            )
+            where, expected = "Expect", "one or more of min=, max=, nullable=False, values=, unique=True"
+            raise BadConfig(where, "no rule is given", expected=expected, remedy=f"Expect({columns!r}, nullable=False)")
         self.columns, self.min, self.max, self.nullable = as_list(columns), _plain(min), _plain(max), nullable
         self.values = None if values is None else list(map(_plain, values))
         self.unique, self.on_violation = unique, on_violation
@@ -153,67 +147,49 @@ class Expect(Transform):
     @property
     def rules(self) -> dict[str, str]:
         """The rules in words, by the name of the argument."""
-        shown = "" if self.values is None else ", ".join(map(repr, self.values[:4]))
-        more = ", ..." if self.values is not None and len(self.values) > 4 else ""
+        listed = [*map(repr, (self.values or ())[:4]), *(["..."] if len(self.values or ()) > 4 else [])]
         words = {
-            "min": None if self.min is None else f"at least {self.min}",
-            "max": None if self.max is None else f"at most {self.max}",
-            "nullable": None if self.nullable else "there",
-            "values": None if self.values is None else f"one of {shown}{more}",
-            "unique": "there once only" if self.unique else None,
+            "min": "" if self.min is None else f"at least {self.min}",
+            "max": "" if self.max is None else f"at most {self.max}",
+            "nullable": "" if self.nullable else "there",
+            "values": "" if self.values is None else f"one of {', '.join(listed)}",
+            "unique": "there once only" if self.unique else "",
         }
-        return {rule: text for rule, text in words.items() if text is not None}
+        return {rule: text for rule, text in words.items() if text}
 
     def look(self, frame: Frame, schema: Schema, backend: Backend, place: int = 0) -> Findings:
-        """Count the rows of one coded frame that break a rule.
-
-        Args:
-            frame: holds the columns.
-            schema: their types.
-            backend: the frame's.
-            place: the identity of its partition's first row.
+        """Count the rows of one coded frame that break a rule; `place` is the identity of its partition's first row.
 
         Raises:
             BadData: with `on_violation="raise"`, there are some.
         """
-        xp = backend.xp
-        masks: dict[tuple[str, str], Callable[[], Array]] = {}
+        xp, columns = backend.xp, {name: backend.column(frame, name) for name in self.columns}
+        rules = {name: self._masks(schema[name], column, backend) for name, column in columns.items()}
+        masks = {(name, rule): mask for name, own in rules.items() for rule, mask in own.items()}
         unique: dict[str, Array] = {}
-        for name in self.columns:
-            column = backend.column(frame, name)
-            for rule, mask in self._masks(schema[name], column, backend).items():
-                masks[name, rule] = mask
-            if self.unique:
-                missing = column.missing(xp)
-                bits = hash_column(column, 0, backend)
-                unique[name] = bits if missing is None else bits[~missing]
+        for name, column in columns.items() if self.unique else ():
+            missing, bits = column.missing(xp), hash_column(column, 0, backend)
+            unique[name] = bits if missing is None else bits[~missing]
         numbers = [xp.count_nonzero(mask()) for mask in masks.values()]
         totals = backend.to_host(xp.stack([xp.asarray(item) for item in numbers])).tolist() if numbers else []
         found = {key: int(total) for key, total in zip(masks, totals, strict=True) if total}
-        examples = {key: (place, _first(masks[key](), backend.column(frame, key[0]), backend)) for key in found}
+        examples = {key: (place, _first(masks[key](), columns[key[0]], backend)) for key in found}
         distinct = {name: backend.to_host(xp.unique(bits)) for name, bits in unique.items()}
         repeated = {name: len(unique[name]) - len(bits) for name, bits in distinct.items()}
-        counts = {key: {place: total} for key, total in found.items()}
+        counts = {key: Counter({place: total}) for key, total in found.items()}
         findings = Findings(len(frame), counts, examples, distinct, repeated)
         self.enforce(findings)
         return findings
 
     def enforce(self, findings: Findings) -> None:
-        """Raise, if that is asked for, where rows break a rule.
-
-        Raises:
-            BadData: names the column, how many rows, one value, and what was expected.
-        """
+        """Raise `BadData` where rows break a rule, if that is asked for."""
         if self.on_violation != "raise" or not findings.totals:
             return
         (name, rule), total = next(iter(findings.totals.items()))
-        raise BadData(
-            f"Expect, column {name!r}",
-            f"{format_count(total, 'row')} of {findings.num_rows:,} are not as expected",
-            got=findings.example(name, rule),
-            expected=self.rules[rule],
-            remedy="data as it was agreed on, a Filter before this step, or on_violation='count'",
-        )
+        where = f"Expect, column {name!r}"
+        problem = f"{format_count(total, 'row')} of {findings.num_rows:,} are not as expected"
+        remedy = "data as it was agreed on, a Filter before this step, or on_violation='count'"
+        raise BadData(where, problem, got=findings.example(name, rule), expected=self.rules[rule], remedy=remedy)
 
     def _masks(self, item: Field, column: Column, backend: Backend) -> dict[str, Callable[[], Array]]:
         """Return for each rule the function that gives n booleans, true where a row breaks it."""
@@ -284,13 +260,8 @@ class Expect(Transform):
             raise self._unfit(item, f"values of type {item.dtype}") from None
 
     def _unfit(self, item: Field, wanted: str) -> BadConfig:
-        return BadConfig(
-            f"Expect({item.name!r})",
-            f"a rule does not go with a column of type {item.dtype}",
-            got=self,
-            expected=wanted,
-            remedy="another rule",
-        )
+        problem = f"a rule does not go with a column of type {item.dtype}"
+        return BadConfig(f"Expect({item.name!r})", problem, got=self, expected=wanted, remedy="another rule")
 
 
 def _plain(value: Any) -> Any:

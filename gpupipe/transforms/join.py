@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -58,11 +58,9 @@ class TableJoin(Transform):
         check_names(self, None, columns=columns)
         check_name(self, suffix=suffix)
         check_name(self, None, name=name)
-        self.right = right
+        self.right, self.suffix, self.when = right, suffix, "always"
         self.columns = None if columns is None else as_list(columns)
-        self.suffix = suffix
         self.name = name or "_".join(self.keys)
-        self.when = "always"
         self._lock = Lock()
         self._tables: dict[str, Any] = {}
         self._schema = schema
@@ -88,8 +86,7 @@ class TableJoin(Transform):
 
     def reset(self) -> None:
         """Reset the count of unmatched rows."""
-        self.rows_seen_ = 0
-        self.rows_unmatched_ = 0
+        self.rows_seen_ = self.rows_unmatched_ = 0
 
     @property
     def unmatched_share(self) -> float:
@@ -99,15 +96,13 @@ class TableJoin(Transform):
     @property
     def right_schema(self) -> Schema:
         """The schema of the right table."""
-        if self._schema is None:
-            if _is_dataset(self.right):
-                self._schema = self.right.schema
-            else:
-                backend = infer_backend(self.right)
-                names = list(self.right.columns) if self.columns is None else [*self.keys, *self.columns]
-                there = [name for name in dict.fromkeys(names) if name in self.right.columns]
-                right = backend.select(self.right, there)
-                self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
+        if self._schema is None and _is_dataset(self.right):
+            self._schema = self.right.schema
+        elif self._schema is None:
+            backend = infer_backend(self.right)
+            names = list(self.right.columns) if self.columns is None else [*self.keys, *self.columns]
+            right = backend.select(self.right, [name for name in dict.fromkeys(names) if name in self.right.columns])
+            self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
         return self._schema
 
     def _check_keys(self, left: Schema, equal: Sequence[str]) -> None:
@@ -116,19 +111,15 @@ class TableJoin(Transform):
         names, where = [*self.keys, *(self.columns or ())], f"{self._where} right"
         if _is_dataset(self.right):
             self.right.require(names, where)
-        known = list(self.right.columns)
         for name in names:
-            if name not in known:
-                raise ColumnNotFound.among(where, name, known)
+            if name not in self.right.columns:
+                raise ColumnNotFound.among(where, name, list(self.right.columns))
         require_comparable(left.select(equal), f"{self._where} left")
         for ours, theirs in ((left[key], self.right_schema[key]) for key in equal):
             if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
-                raise SchemaMismatch(
-                    self._where,
-                    f"key {ours.name!r} is {ours.dtype} on the left and {theirs.dtype} on the right",
-                    expected="the same type on both sides, or two types of numbers",
-                    remedy=one_key_type(ours, theirs),
-                )
+                problem = f"key {ours.name!r} is {ours.dtype} on the left and {theirs.dtype} on the right"
+                expected = "the same type on both sides, or two types of numbers"
+                raise SchemaMismatch(self._where, problem, expected=expected, remedy=one_key_type(ours, theirs))
             require_comparable_times(ours, theirs, f"{self._where}, left and right")
 
     def table(self, backend: Backend) -> Frame:
@@ -155,44 +146,36 @@ class TableJoin(Transform):
 
     def _added_fields(self, left: Schema) -> list[Field]:
         """Return the added columns, each computed from the keys and from a lineage of its own."""
-        keys, right, where = [left[key] for key in self.keys], self.right_schema, type(self).__name__
-        names = self._names_out(left)
-        self._check_unique(names, left)
+        names, keys, where = self._names_out(left), [left[key] for key in self.keys], type(self).__name__
+        taken = {name: f"the left column {name!r}" for name in left.names}
+        for name, out in names.items():
+            if out in taken:
+                problem = f"{taken[out]} and the right column {name!r} would both be called {out!r}"
+                remedy = f"another suffix than {self.suffix!r}, or one of the two renamed before the join"
+                raise BadConfig(self._where, problem, expected="a name of its own for each column", remedy=remedy)
+            taken[out] = f"the right column {name!r}"
+        items = {out: self.right_schema[name] for name, out in names.items()}
         return [
             Field.derived(out, item.dtype, [*keys, self._source(item)], where, written_as=item.written_as)
-            for name, out in names.items()
-            for item in [right[name]]
+            for out, item in items.items()
         ]
 
     def _source(self, item: Field) -> Field:
         """Return a right column as the start of a lineage of its own."""
         return replace(item, lineage=frozenset({f"{self.name}.{item.name}"}))
 
-    def _check_unique(self, names: Mapping[str, str], left: Schema) -> None:
-        taken = {name: f"the left column {name!r}" for name in left.names}
-        for name, out in names.items():
-            if out in taken:
-                raise BadConfig(
-                    self._where,
-                    f"{taken[out]} and the right column {name!r} would both be called {out!r}",
-                    expected="a name of its own for each column",
-                    remedy=f"another suffix than {self.suffix!r}, or one of the two renamed before the join",
-                )
-            taken[out] = f"the right column {name!r}"
+    def _prepare_once(self, kind: str, prepare: Callable[[], Any]) -> Any:
+        """Prepare the right table at the first call for a backend, or a backend and a type; return it."""
+        with self._lock:
+            if kind not in self._tables:
+                self._tables[kind] = prepare()
+            return self._tables[kind]
 
-    def _count(self, num_rows: int, unmatched: Any) -> None:
+    def _count(self, unmatched: Array) -> None:
         """Count the rows without a match, given their mask."""
         with self._lock:
-            self.rows_seen_ += num_rows
+            self.rows_seen_ += len(unmatched)
             self.rows_unmatched_ += int(unmatched.sum())
-
-
-def take_or_missing(column: Column, rows: Any) -> Column:
-    """Take the values at these rows, missing at -1, without a mask where all are there."""
-    taken = column.take(rows)
-    if taken.valid is not None and bool(taken.valid.all()):
-        return replace(taken, valid=None)
-    return taken
 
 
 def _is_dataset(table: Any) -> bool:
@@ -269,19 +252,19 @@ class Lookup:
         self._parts = {name: _part(name, column, backend, where, remedy) for name, column in keys.items()}
         size = math.prod(part.size for part in self._parts.values())
         if size >= 2**62:
-            raise BadConfig(
-                where,
-                f"the keys {list(keys)} span too many combinations",
-                got=size,
-                expected="fewer than 2^62",
-                remedy=remedy,
-            )
+            problem = f"the keys {list(keys)} span too many combinations"
+            raise BadConfig(where, problem, got=size, expected="fewer than 2^62", remedy=remedy)
         ids = self._ids(keys, backend)
         rows = backend.to_host(backend.xp.flatnonzero(ids >= 0))
         ids = backend.to_host(ids)[rows]
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], rows[order]
-        _check_unique(ids, rows, keys, backend, where)
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(twice):
+            key = {name: _value_at(column, int(rows[twice[0]]), backend) for name, column in keys.items()}
+            problem = f"{len(twice)} rows of the right table repeat a key, for instance {key}"
+            remedy = "many=True for every pair, or drop the duplicates on the right"
+            raise BadData(where, problem, expected="unique keys on the right", remedy=remedy)
         self._sorted = None
         if size <= max(_DIRECT_ENTRIES, 16 * len(rows)):
             table = np.full(size + 1, -1, dtype=np.int32)
@@ -310,19 +293,6 @@ class Lookup:
         return total
 
 
-def _check_unique(ids: Any, rows: Any, keys: Mapping[str, Column], backend: Backend, where: str) -> None:
-    twice = np.flatnonzero(ids[1:] == ids[:-1])
-    if len(twice):
-        row = int(rows[twice[0]])
-        key = {name: _value_at(column, row, backend) for name, column in keys.items()}
-        raise BadData(
-            where,
-            f"{len(twice)} rows of the right table repeat a key, for instance {key}",
-            expected="unique keys on the right",
-            remedy="many=True for every pair, or drop the duplicates on the right",
-        )
-
-
 def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) -> _TextKey | _NumberKey | _RankKey:
     if column.dictionary is not None:
         return _TextKey(column.dictionary)
@@ -331,13 +301,8 @@ def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) 
     kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
     values, found = whole_numbers(Column(column.dtype, present), kind, np)
     if not found.all():
-        raise BadConfig(
-            where,
-            f"key column {name!r} holds a number that is no int64",
-            got=present[~found][0].item(),
-            expected="whole numbers, strings or timestamps as keys",
-            remedy=remedy,
-        )
+        problem, got = f"key column {name!r} holds a number that is no int64", present[~found][0].item()
+        raise BadConfig(where, problem, got=got, expected="whole numbers, strings or timestamps as keys", remedy=remedy)
     if not len(values):
         return _NumberKey(np.int64(0), 1, 0)
     spread = int(values[-1]) - int(values[0])
@@ -354,6 +319,22 @@ def _value_at(column: Column, row: int, backend: Backend) -> Any:
     if column.dictionary is not None:
         return column.dictionary[int(value)].as_py()
     return str(np.datetime64(int(value), "us")) if column.dtype == "timestamp" else value.item()
+
+
+def _take_rows(
+    frame: Frame, rows: Array, columns: Mapping[str, Column], names: Mapping[str, str], backend: Backend
+) -> Frame:
+    """Add columns of `_with_missing_rows` by the right row of each left one; -1 is a missing value."""
+    made = {out: columns[name].take(rows) for name, out in names.items()}
+    for out, column in made.items():
+        if column.valid is not None and bool(column.valid.all()):  # no mask where all are there
+            made[out] = replace(column, valid=None)
+    return backend.assign(frame, made)
+
+
+def _with_missing_rows(table: Frame, backend: Backend) -> dict[str, Column]:
+    """Return the columns of a table, each with a missing value at its end."""
+    return {name: with_missing_row(backend.column(table, name), backend.xp) for name in table.columns}
 
 
 class Join(TableJoin):
@@ -403,9 +384,7 @@ class Join(TableJoin):
         check_names(self, empty=False, on=on)
         check_choice(self, ("left", "inner"), how=how)
         check_bool(self, many=many)
-        self.on = as_list(on)
-        self.how = how
-        self.many = many
+        self.on, self.how, self.many = as_list(on), how, many
         self.changes_rows = many or how == "inner"
         super().__init__(right, columns, suffix, name)
 
@@ -424,58 +403,44 @@ class Join(TableJoin):
         return {*(wanted - added), *self.on}
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        names = self._names_out(schema)
-        asked = {name: out for name, out in names.items() if out in wanted}
+        asked = {name: out for name, out in self._names_out(schema).items() if out in wanted}
         if not asked and not self.changes_rows:
             return frame
-        table, lookup = self._prepared(backend)
-        if lookup is None:
+        if self.many:
+            table = self._prepare_once(backend.name, lambda: self.table(backend))
             return self._merged(frame, table, asked, backend)
+        columns, lookup = self._prepare_once(backend.name, lambda: self._prepare(backend))
         rows = lookup.find({key: backend.column(frame, key) for key in self.on}, backend)
         unmatched = rows < 0
-        self._count(len(frame), unmatched)
+        self._count(unmatched)
         if self.how == "inner":
             frame, rows = backend.filter(frame, ~unmatched), rows[~unmatched]
-        return backend.assign(
-            frame, {out: take_or_missing(backend.column(table, name), rows) for name, out in asked.items()}
-        )
+        return _take_rows(frame, rows, columns, asked, backend)
 
     def _merged(self, frame: Frame, table: Frame, asked: Mapping[str, str], backend: Backend) -> Frame:
         """Return every pair of rows with equal keys; keys of two types are compared in columns of their own."""
-        right = backend.rename(backend.select(table, [*self.on, *asked]), asked)
-        sides = frame, right
+        left, right = frame, backend.rename(backend.select(table, [*self.on, *asked]), asked)
         on: list[str] = []
-        added: tuple[dict[str, Column], dict[str, Column]] = {}, {}
         for key in self.on:
-            columns = [backend.column(side, key) for side in sides]
-            dtype = key_dtype({column.dtype for column in columns})
-            alike = all(column.dtype == dtype for column in columns)
-            on.append(key if alike else f"⟨key⟩ {key}")
-            if not alike:
-                for made, column in zip(added, columns, strict=True):
-                    made[on[-1]] = as_key(column, dtype, backend.xp)
-        if not added[0]:
+            ours, theirs = backend.column(left, key), backend.column(right, key)
+            on.append(key if ours.dtype == theirs.dtype else f"⟨key⟩ {key}")
+            if on[-1] != key:
+                dtype = key_dtype({ours.dtype, theirs.dtype})
+                left = backend.assign(left, {on[-1]: as_key(ours, dtype, backend.xp)})
+                right = backend.assign(right, {on[-1]: as_key(theirs, dtype, backend.xp)})
+        if on == self.on:
             return backend.merge(frame, right, on, self.how, self.suffix)
-        left, right = (backend.assign(side, made) for side, made in zip(sides, added, strict=True))
         merged = backend.merge(left, backend.select(right, [*on, *asked.values()]), on, self.how, self.suffix)
         return backend.select(merged, [*frame.columns, *asked.values()])
 
     def _names_out(self, left: Schema) -> dict[str, str]:
         return {name: out for name, out in super()._names_out(left).items() if name not in self.on}
 
-    def _prepared(self, backend: Backend) -> tuple[Frame, Lookup | None]:
-        with self._lock:
-            if backend.name not in self._tables:
-                table = self.table(backend)
-                if self.many:
-                    self._tables[backend.name] = table, None
-                else:
-                    keys = {key: backend.column(table, key) for key in self.on}
-                    lookup = Lookup(keys, backend, self._where, "many=True, which merges without a lookup table")
-                    extended = {n: with_missing_row(backend.column(table, n), backend.xp) for n in table.columns}
-                    self._tables[backend.name] = backend.frame(extended, len(table) + 1), lookup
-            found: tuple[Frame, Lookup | None] = self._tables[backend.name]
-            return found
+    def _prepare(self, backend: Backend) -> tuple[dict[str, Column], Lookup]:
+        table = self.table(backend)
+        keys = {key: backend.column(table, key) for key in self.on}
+        lookup = Lookup(keys, backend, self._where, "many=True, which merges without a lookup table")
+        return _with_missing_rows(table, backend), lookup
 
 
 class JoinAsOf(TableJoin):
@@ -485,8 +450,7 @@ class JoinAsOf(TableJoin):
     one time the last one counts. Nothing of a later time is joined, so that features are what was known then.
 
     Args:
-        right: the table, a Dataset, a frame, or another library's that `from_frame` takes. It is read once, and has to
-            fit in memory; for a larger one there is `Dataset.join_asof`.
+        right: the table, as for `Join`; for one larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.
         by: key columns that have to be equal, named alike on both sides; numbers match by value, and a missing key
             matches nothing.
@@ -494,7 +458,7 @@ class JoinAsOf(TableJoin):
         lag: how much later a right row becomes known, in the same way: a day's sums are known a day after it began.
         allow_exact_matches: whether a right row that becomes known at the row's own time matches.
         columns: the right columns to add; all but `on` and `by` by default.
-        suffix: put behind the name of a right column that the left has too. Names on the left never change.
+        suffix: as for `Join`.
         name: what the table is called, as for `Join`; by default `on` and the keys joined by `_`.
 
     Raises:
@@ -555,10 +519,16 @@ class JoinAsOf(TableJoin):
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self._by)
-        dtype = order_dtype(schema[self.on], self.right_schema[self.on], self._where)
-        for given, value in {"tolerance": self.tolerance, "lag": self.lag}.items():
-            convert_distance(value, dtype, f"JoinAsOf({given}=)")
+        self._distances(self._order_dtype(schema))
         return schema.assign(self._added_fields(schema))
+
+    def _order_dtype(self, left: Schema) -> str:
+        return order_dtype(left[self.on], self.right_schema[self.on], self._where)
+
+    def _distances(self, dtype: str) -> list[Distance | None]:
+        """Convert tolerance and lag to the units of the type that orders rows."""
+        given = {"tolerance": self.tolerance, "lag": self.lag}
+        return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in given.items()]
 
     def _source(self, item: Field) -> Field:
         return replace(item, lineage=frozenset({item.name})) if self.finds_own_rows else super()._source(item)
@@ -571,33 +541,22 @@ class JoinAsOf(TableJoin):
         names = {name: out for name, out in self._names_out(schema).items() if out in wanted}
         if not names:
             return frame
-        dtype = order_dtype(schema[self.on], self.right_schema[self.on], self._where)
-        table, lookup = self._prepared(dtype, backend)
-        rows = lookup.find(backend.column(frame, self.on), {key: backend.column(frame, key) for key in self._by})
-        self._count(len(frame), rows < 0)
-        return backend.assign(frame, {out: take_or_missing(table[name], rows) for name, out in names.items()})
+        dtype = self._order_dtype(schema)
+        columns, history = self._prepare_once(f"{backend.name}, {dtype}", lambda: self._prepare(dtype, backend))
+        rows = history.find(backend.column(frame, self.on), {key: backend.column(frame, key) for key in self._by})
+        self._count(rows < 0)
+        return _take_rows(frame, rows, columns, names, backend)
 
-    def _prepared(self, dtype: str, backend: Backend) -> tuple[Mapping[str, Column], _History]:
-        with self._lock:
-            kind = f"{backend.name}, {dtype}"
-            if kind not in self._tables:
-                table = self.table(backend)
-                if not len(table):
-                    raise BadData(
-                        self._where,
-                        "the right table has no rows",
-                        expected="rows to match",
-                        remedy="a look at its files or its filter",
-                    )
-                lag = convert_distance(self.lag, dtype, "JoinAsOf(lag=)") or 0
-                tolerance = convert_distance(self.tolerance, dtype, "JoinAsOf(tolerance=)")
-                keys = {key: backend.column(table, key) for key in self._by}
-                rules = lag, tolerance, self.allow_exact_matches
-                history = _History(backend.column(table, self.on), keys, dtype, *rules, backend, self._where)
-                columns = {name: with_missing_row(backend.column(table, name), backend.xp) for name in table.columns}
-                self._tables[kind] = columns, history
-            found: tuple[Mapping[str, Column], _History] = self._tables[kind]
-            return found
+    def _prepare(self, dtype: str, backend: Backend) -> tuple[dict[str, Column], _History]:
+        table = self.table(backend)
+        if not len(table):
+            problem, remedy = "the right table has no rows", "a look at its files or its filter"
+            raise BadData(self._where, problem, expected="rows to match", remedy=remedy)
+        tolerance, lag = self._distances(dtype)
+        keys = {key: backend.column(table, key) for key in self._by}
+        rules = lag or 0, tolerance, self.allow_exact_matches
+        history = _History(backend.column(table, self.on), keys, dtype, *rules, backend, self._where)
+        return _with_missing_rows(table, backend), history
 
 
 class _History:

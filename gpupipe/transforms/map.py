@@ -69,16 +69,10 @@ class Map(Transform):
         schema.require(read, self._where)
         dtypes = self.dtypes_ or dict.fromkeys(self.adds or (), "float64")
         sources = [schema[name] for name in read]
-        made = [
-            Field.derived(
-                name,
-                _get_field_type(dtype),
-                sources,
-                "Map",
-                written_as="" if dtype == _get_field_type(dtype) else dtype,
-            )
-            for name, dtype in dtypes.items()
-        ]
+        made = []
+        for name, dtype in dtypes.items():
+            own = _get_field_type(dtype)
+            made.append(Field.derived(name, own, sources, "Map", written_as="" if dtype == own else dtype))
         if self.adds is None and dtypes:
             return Schema(item for item in schema if item.role == Role.LABEL).assign(made)
         return schema.assign(made)
@@ -86,11 +80,8 @@ class Map(Transform):
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         if self._is_idle(wanted):
             return set(wanted)
-        beside = (
-            wanted - set(self.adds)
-            if self.adds is not None
-            else {n for n in wanted if n in schema and schema[n].role == Role.LABEL}
-        )
+        labels = {item.name for item in schema if item.role == Role.LABEL}
+        beside = wanted & labels if self.adds is None else wanted - set(self.adds)
         return {*beside, *self._read_names(schema)}
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
@@ -130,35 +121,23 @@ class Map(Transform):
 
     def _run(self, given: Frame, schema: Schema, backend: Backend) -> Frame:
         """Return the function's result, coded and of the fixed types."""
-        num_rows = len(given)
-        names = list(given.columns)
+        num_rows, names = len(given), list(given.columns)
         try:
             result = self.fn(given)
         except KeyError as cause:
             if cause.args[0] in names or cause.args[0] not in schema:
                 raise
-            raise LeakageError(
-                self._where,
-                f"the function looks at {cause.args[0]!r}, which only target, weight or filters in training read",
-                expected="columns that are there when predicting too",
-                remedy=f"reads=[..., {cause.args[0]!r}] if that is meant",
-            ) from cause
+            problem = f"the function looks at {cause.args[0]!r}, which only target, weight or filters in training read"
+            expected = "columns that are there when predicting too"
+            remedy = f"reads=[..., {cause.args[0]!r}] if that is meant"
+            raise LeakageError(self._where, problem, expected=expected, remedy=remedy) from cause
         if not hasattr(result, "columns"):
-            raise SchemaMismatch(
-                self._where,
-                "the function returned no frame",
-                got=type(result),
-                expected="a frame",
-                remedy="return the frame",
-            )
+            problem = "the function returned no frame"
+            raise SchemaMismatch(self._where, problem, got=type(result), expected="a frame", remedy="return the frame")
         if len(result) != num_rows or not result.index.equals(given.index):
-            raise SchemaMismatch(
-                self._where,
-                "the function changed the rows, their order or the index",
-                got=format_count(len(result), "row"),
-                expected=f"the {format_count(num_rows, 'row')} it was given, in their order",
-                remedy="Filter(...) to drop rows",
-            )
+            problem, got = "the function changed the rows, their order or the index", format_count(len(result), "row")
+            expected = f"the {format_count(num_rows, 'row')} it was given, in their order"
+            raise SchemaMismatch(self._where, problem, got=got, expected=expected, remedy="Filter(...) to drop rows")
         for name in self.adds or ():
             if name not in result.columns:
                 raise ColumnNotFound.among(f"{self._where} result", name, list(result.columns))
@@ -181,12 +160,9 @@ class Map(Transform):
             column = backend.column(coded, name)
             missing = column.missing(backend.xp)
             if len(column) and (missing is None or not bool(missing.all())):
-                raise SchemaMismatch(
-                    self._where,
-                    f"column {name!r} is of type {found[name]} in this partition",
-                    expected=f"{dtype}, as in the first partition",
-                    remedy=f"frame[{name!r}].astype({dtype!r}) in the function",
-                )
+                where, problem = self._where, f"column {name!r} is of type {found[name]} in this partition"
+                remedy = f"frame[{name!r}].astype({dtype!r}) in the function"
+                raise SchemaMismatch(where, problem, expected=f"{dtype}, as in the first partition", remedy=remedy)
             typed[name] = missing_column(_get_field_type(dtype), len(column), backend.xp)
         return backend.assign(coded, typed) if typed else coded
 

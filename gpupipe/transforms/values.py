@@ -49,13 +49,10 @@ class Clip(ColumnwiseTransform):
         check_names(self, columns=columns)
         given: dict[str, Any] = {"low": low, "high": high}
         for name, end in given.items():
-            if end is not None and hasattr(end, "isoformat"):
-                expected = "a number, or a time as text in ISO 8601"
-                raise refuse_argument(self, name, end, expected, f"{name}={end.isoformat()!r}")
-            number: Any = end  # an integer may be beyond a float
-            whole = isinstance(number, int) and not is_bool(number)
-            if not (end is None or isinstance(end, str) or whole or (is_number(number) and not math.isnan(number))):
-                raise refuse_argument(self, name, end, "a number, or a time as text in ISO 8601", f"{name}=0")
+            is_whole = isinstance(end, int) and not is_bool(end)  # maybe beyond a float
+            if not (end is None or isinstance(end, str) or is_whole or (is_number(end) and not math.isnan(end))):
+                remedy = f"{name}={end.isoformat() if hasattr(end, 'isoformat') else 0!r}"
+                raise refuse_argument(self, name, end, "a number, or a time as text in ISO 8601", remedy)
         if low is None and high is None:
             raise BadConfig("Clip", "no range is given", expected="low, high or both", remedy="Clip(columns, low=0)")
         self.columns = as_list(columns)
@@ -135,13 +132,10 @@ class Log1p(ColumnwiseTransform):
         counts = backend.to_host(xp.stack([xp.count_nonzero(mask) for mask in bad.values()])) if bad else []
         for (name, mask), count in zip(bad.items(), counts, strict=True):
             if count:
-                raise BadData(
-                    f"Log1p of column {name!r}",
-                    f"{format_count(int(count), 'value')} of -1 or less",
-                    got=backend.to_host(columns[name].data[mask][:1])[0].item(),
-                    expected="numbers above -1",
-                    remedy=f"Clip({name!r}, 0) or Filter('{name} > -1') before it",
-                )
+                problem = f"{format_count(int(count), 'value')} of -1 or less"
+                remedy = f"Clip({name!r}, 0) or Filter('{name} > -1') before it"
+                got = backend.to_host(columns[name].data[mask][:1])[0].item()
+                raise BadData(f"Log1p of column {name!r}", problem, got=got, expected="numbers above -1", remedy=remedy)
 
 
 class Replace(ColumnwiseTransform):
@@ -170,26 +164,23 @@ class Replace(ColumnwiseTransform):
     def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:
         check_instance(self, Mapping, "for each column a mapping", remedy="values={'x': {-1: None}}", values=values)
         check_names(self, values=list(values))
-        for name, pairs in values.items():
+        for name, pairs in dict[str, Any](values).items():
             if not isinstance(pairs, Mapping):
-                raise BadConfig(
-                    f"Replace of column {name!r}",
-                    "no mapping",
-                    got=pairs,
-                    expected="new values by the old ones",
-                    remedy=f"Replace({{{name!r}: {{None: {pairs!r}}}}}) for missing ones",
-                )
+                where = f"Replace of column {name!r}"
+                remedy = f"Replace({{{name!r}: {{None: {pairs!r}}}}}) for missing ones"
+                raise BadConfig(where, "no mapping", got=pairs, expected="new values by the old ones", remedy=remedy)
         self.values = {name: dict(pairs) for name, pairs in values.items()}
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.values, "Replace")
         require_comparable([schema[name] for name in self.values], "Replace")
         made = []
-        for name in self.values:
-            _, news, fill = self._stored(schema[name])
-            fills = None in self.values[name] and fill is not None
-            made.append(replace(schema[name], nullable=None in news or (schema[name].nullable and not fills)))
-        return schema.assign(replace(item.with_instants(), step="Replace") for item in made)
+        for item in schema.select(self.values):
+            _, news, fill = self._stored(item)
+            fills = None in self.values[item.name] and fill is not None
+            is_nullable = None in news or (item.nullable and not fills)
+            made.append(replace(item.with_instants(), nullable=is_nullable, step="Replace"))
+        return schema.assign(made)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made = {}
@@ -201,9 +192,8 @@ class Replace(ColumnwiseTransform):
 
     def _stored(self, item: Field) -> tuple[list[Any], list[Any], Any]:
         """Return old and new values as the column stores them, and the one for missing values."""
-        pairs = {
-            _convert_or_none(old, item): _convert_or_none(new, item) for old, new in self.values[item.name].items()
-        }
+        given = self.values[item.name].items()
+        pairs = {_convert_or_none(old, item): _convert_or_none(new, item) for old, new in given}
         fill = pairs.pop(None, None)
         olds = sorted(pairs)
         return olds, [pairs[old] for old in olds], fill
@@ -234,13 +224,9 @@ def _replace_values(column: Column, olds: list[Any], news: list[Any], fill: Any,
 
 def _require_type(item: Field, dtypes: Sequence[str], where: str) -> Field:
     if item.dtype not in dtypes:
-        raise SchemaMismatch(
-            f"{where} of column {item.name!r}",
-            "not a number",
-            got=item.dtype,
-            expected="numbers or times" if "timestamp" in dtypes else "numbers",
-            remedy=f"Cast({{{item.name!r}: 'float64'}}) before it, or leave {item.name!r} out",
-        )
+        problem, expected = "not a number", "numbers or times" if "timestamp" in dtypes else "numbers"
+        remedy, got = f"Cast({{{item.name!r}: 'float64'}}) before it, or leave {item.name!r} out", item.dtype
+        raise SchemaMismatch(f"{where} of column {item.name!r}", problem, got=got, expected=expected, remedy=remedy)
     return item
 
 
@@ -269,13 +255,9 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
         remedy = f"Cast({{{item.name!r}: ...}}) before it, to a type that can"
         if item.dtype == "timestamp":
             remedy = repr(value.isoformat()) if hasattr(value, "isoformat") else "'2013-10-01 06:00'"
-        raise BadConfig(
-            f"{where} of column {item.name!r}",
-            f"{item.dtype} cannot hold a value",
-            got=value,
-            expected=_TYPED.get(item.dtype, f"a number that {item.dtype} can hold"),
-            remedy=remedy,
-        )
+        problem = f"{item.dtype} cannot hold a value"
+        expected = _TYPED.get(item.dtype, f"a number that {item.dtype} can hold")
+        raise BadConfig(f"{where} of column {item.name!r}", problem, got=value, expected=expected, remedy=remedy)
     return found
 
 

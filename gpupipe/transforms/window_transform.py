@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -100,25 +100,19 @@ class WholeTableTransform(Transform):
         return list(dict.fromkeys([*self.keys, *self.order, *self.inputs]))
 
     def output_schema(self, schema: Schema) -> Schema:
-        where = type(self).__name__
+        where, order = type(self).__name__, [*self.keys, *self.order]
         schema.require(self.reads, where)
-        require_comparable(schema.select(dict.fromkeys([*self.keys, *self.order])), where)
+        require_comparable(schema.select(dict.fromkeys(order)), where)
         made = self.made_fields(schema)
         for name in self.makes:
             if name in schema or self.makes.count(name) > 1:
-                raise BadConfig(
-                    where,
-                    "a new column would have another one's name",
-                    got=name,
-                    expected="a name of its own for each column",
-                    remedy=f"Rename({{{name!r}: {name + '_before'!r}}}) before it",
-                )
-        keys = [schema[name] for name in [*self.keys, *self.order]]
+                problem, expected = "a new column would have another one's name", "a name of its own for each column"
+                remedy = f"Rename({{{name!r}: {name + '_before'!r}}}) before it"
+                raise BadConfig(where, problem, got=name, expected=expected, remedy=remedy)
+        keys = [schema[name] for name in order]
         sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in made]
-        return schema.assign(
-            replace(item, lineage=source.lineage, role=source.role, step=where)
-            for item, source in zip(made, sources, strict=True)
-        )
+        pairs = zip(made, sources, strict=True)
+        return schema.assign(replace(item, lineage=of.lineage, role=of.role, step=where) for item, of in pairs)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         made = set(self.makes)
@@ -140,10 +134,6 @@ class WholeTableTransform(Transform):
         """Sort rows in window order, where `_over` does not do so."""
         return rows.sort(self.order, nulls_last=True, maintain_order=True) if self._sorts(backend) else rows
 
-    def _in_place(self, rows: pl.LazyFrame, backend: str) -> pl.LazyFrame:
-        """Sort rows back by their ids."""
-        return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
-
     def _over(self, value: pl.Expr, backend: str) -> pl.Expr:
         """Compute a value of the rows of each key in their order."""
         if not self.keys:
@@ -154,31 +144,64 @@ class WholeTableTransform(Transform):
             return value.over(self.keys)
         return value.over(self.keys, order_by=self.order, nulls_last=True)
 
-    def _where_known(self, value: pl.Expr, schema: Schema) -> pl.Expr:
-        """Keep a value where no key is missing."""
-        missing = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
-        return pl.when(~pl.any_horizontal(missing)).then(value) if missing else value
+    def _select(
+        self, rows: pl.LazyFrame, made: dict[str, pl.Expr], schema: Schema, backend: str, *, is_moved: bool = False
+    ) -> pl.LazyFrame:
+        """Select new columns, missing where a key is, and sort rows that were moved back by their ids."""
+        gaps = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
+        if gaps:
+            made = {name: pl.when(~pl.any_horizontal(gaps)).then(value) for name, value in made.items()}
+        rows = rows.select(ROW, **made)
+        return rows.sort(ROW) if is_moved or self._sorts(backend) or backend == "gpu" else rows
 
     def _name(self, column: str, *what: object) -> str:
         """Return the name of a new column: `dep_delay_lag_1_by_tailnum`."""
         keys = ["by", *self.keys] if self.keys else []
         return "_".join([*([column] if column else []), *map(str, what), *keys])
 
-    def _numbers(self, schema: Schema, names: Sequence[str], *others: str) -> list[Field]:
-        """Return the fields of these columns."""
-        for name in names:
+
+class _OfColumns(WholeTableTransform):
+    """Base class of the steps that make columns of each of their columns, one for each choice."""
+
+    columns: list[str]
+
+    @property
+    @abstractmethod
+    def _choices(self) -> list[Any]:
+        """The numbers of rows back, or the statistics."""
+
+    @abstractmethod
+    def _what(self, choice: Any) -> list[Any]:
+        """Return the part of a new column's name between the column's name and the keys'."""
+
+    @property
+    def inputs(self) -> list[str]:
+        return self.columns
+
+    @property
+    def makes(self) -> list[str]:
+        return [out for _, _, out in self._outputs]
+
+    @property
+    def _outputs(self) -> list[tuple[str, Any, str]]:
+        """The column, the choice and the name of each new column."""
+        return [(one, choice, self._name(one, *self._what(choice))) for one in self.columns for choice in self._choices]
+
+    def _asked(self, wanted: AbstractSet[str]) -> list[tuple[str, Any, str]]:
+        return [output for output in self._outputs if output[2] in wanted]
+
+    def _require_numbers(self, schema: Schema, *others: str) -> None:
+        """Raise `SchemaMismatch` for a column that holds neither numbers nor one of these types."""
+        for name in self.columns:
             if schema[name].dtype not in (*FLOATS, *INTEGERS, "bool", *others):
-                raise SchemaMismatch(
-                    f"{type(self).__name__}, column {name!r}",
-                    "not a number",
-                    got=schema[name].dtype,
-                    expected=" or ".join(["numbers", "booleans", *(f"{other}s" for other in others)]),
-                    remedy="another column, or numbers made of it before",
-                )
-        return [schema[name] for name in names]
+                where, expected = f"{type(self).__name__}, column {name!r}", ["numbers", "booleans"]
+                expected += [f"{other}s" for other in others]
+                remedy = "another column, or numbers made of it before"
+                got = schema[name].dtype
+                raise SchemaMismatch(where, "not a number", got=got, expected=" or ".join(expected), remedy=remedy)
 
 
-class _Shifted(WholeTableTransform):
+class _Shifted(_OfColumns):
     """Base class of the steps that read the row so many rows back."""
 
     def __init__(
@@ -197,12 +220,19 @@ class _Shifted(WholeTableTransform):
         self.columns, self.periods = as_list(columns), periods
 
     @property
-    def inputs(self) -> list[str]:
-        return self.columns
-
-    @property
-    def _rows_back(self) -> list[int]:
+    def _choices(self) -> list[int]:
         return list(map(int, self.periods if isinstance(self.periods, Iterable) else [self.periods]))
+
+    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        made = {}
+        for name, periods, out in self._asked(wanted):
+            before = self._over(pl.col(name).shift(periods), backend)
+            made[out] = self._value(pl.col(name), before, schema[name].dtype)
+        return self._select(self._in_order(rows, backend), made, schema, backend)
+
+    @abstractmethod
+    def _value(self, now: pl.Expr, before: pl.Expr, dtype: str) -> pl.Expr:
+        """Compute a new column from the values of a row and of the one so many rows back."""
 
 
 class Lag(_Shifted):
@@ -231,26 +261,14 @@ class Lag(_Shifted):
         [3.0, nan, nan]
     """
 
-    @property
-    def makes(self) -> list[str]:
-        return [self._lagged(name, p) for name in self.columns for p in self._rows_back]
-
     def made_fields(self, schema: Schema) -> list[Field]:
-        return [
-            replace(schema[name], name=self._lagged(name, p), nullable=True)
-            for name in self.columns
-            for p in self._rows_back
-        ]
+        return [replace(schema[name], name=out, nullable=True) for name, _, out in self._outputs]
 
-    def _lagged(self, name: str, periods: int) -> str:
-        return self._name(name, "lag" if periods > 0 else "lead", abs(periods))
+    def _what(self, choice: int) -> list[Any]:
+        return ["lag" if choice > 0 else "lead", abs(choice)]
 
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        made = {self._lagged(name, p): pl.col(name).shift(p) for name in self.columns for p in self._rows_back}
-        made = {
-            out: self._where_known(self._over(value, backend), schema) for out, value in made.items() if out in wanted
-        }
-        return self._in_place(self._in_order(rows, backend).select(ROW, **made), backend)
+    def _value(self, now: pl.Expr, before: pl.Expr, dtype: str) -> pl.Expr:
+        return before
 
 
 class Difference(_Shifted):
@@ -278,26 +296,26 @@ class Difference(_Shifted):
         [2.0, nan, nan]
     """
 
-    @property
-    def makes(self) -> list[str]:
-        return [self._name(name, "diff", p) for name in self.columns for p in self._rows_back]
-
     def made_fields(self, schema: Schema) -> list[Field]:
-        return [
-            Field.derived(self._name(item.name, "diff", p), "float64", [item], "Difference")
-            for item in self._numbers(schema, self.columns, "timestamp")
-            for p in self._rows_back
-        ]
+        self._require_numbers(schema, "timestamp")
+        return [Field.derived(out, "float64", [schema[name]], "Difference") for name, _, out in self._outputs]
 
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        made = {}
-        for name in self.columns:
-            for periods in self._rows_back:
-                before = self._over(pl.col(name).shift(periods), backend)
-                change = _change(pl.col(name), before, schema[name].dtype)
-                made[self._name(name, "diff", periods)] = self._where_known(change, schema)
-        made = {out: value for out, value in made.items() if out in wanted}
-        return self._in_place(self._in_order(rows, backend).select(ROW, **made), backend)
+    def _what(self, choice: int) -> list[Any]:
+        return ["diff", choice]
+
+    def _value(self, now: pl.Expr, before: pl.Expr, dtype: str) -> pl.Expr:
+        if dtype == "timestamp":
+            return (now.cast(pl.Int64) - before.cast(pl.Int64)) / 1e6
+        changes = [a - b for a, b in zip(_split_number(now, dtype), _split_number(before, dtype), strict=True)]
+        return sum(changes[1:], start=changes[0])
+
+
+def _split_number(value: pl.Expr, dtype: str) -> list[pl.Expr]:
+    """Split a number into floats whose sum it is: two where one would round, as it does integers beyond 2^53."""
+    if dtype not in ("int64", "uint64"):
+        return [value.cast(pl.Float64)]
+    low = value & pl.lit((1 << 32) - 1, pl.Int64 if dtype == "int64" else pl.UInt64)
+    return [(value - low).cast(pl.Float64), low.cast(pl.Float64)]
 
 
 class CumulativeCount(WholeTableTransform):
@@ -333,28 +351,11 @@ class CumulativeCount(WholeTableTransform):
         return [self._name("", "cumcount")]
 
     def made_fields(self, schema: Schema) -> list[Field]:
-        nullable = any(schema[name].nullable for name in self.keys)
-        return [Field(self.makes[0], "int64", nullable=nullable)]
+        return [Field(self.makes[0], "int64", nullable=any(schema[name].nullable for name in self.keys))]
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         count = self._over(pl.col(ROW).is_not_null().cast(pl.Int64).cum_sum(), backend) - 1
-        count = self._where_known(count, schema)
-        return self._in_place(self._in_order(rows, backend).select(ROW, count.alias(self.makes[0])), backend)
-
-
-def _change(now: pl.Expr, before: pl.Expr, dtype: str) -> pl.Expr:
-    if dtype == "timestamp":
-        return (now.cast(pl.Int64) - before.cast(pl.Int64)) / 1e6
-    changes = [a - b for a, b in zip(_parts(now, dtype), _parts(before, dtype), strict=True)]
-    return sum(changes[1:], start=changes[0])
-
-
-def _parts(value: pl.Expr, dtype: str) -> list[pl.Expr]:
-    """Split a number into floats whose sum it is: two where one would round, as it does integers beyond 2^53."""
-    if dtype not in ("int64", "uint64"):
-        return [value.cast(pl.Float64)]
-    low = value & pl.lit((1 << 32) - 1, pl.Int64 if dtype == "int64" else pl.UInt64)
-    return [(value - low).cast(pl.Float64), low.cast(pl.Float64)]
+        return self._select(self._in_order(rows, backend), {self.makes[0]: count}, schema, backend)
 
 
 _STATS = ("count", "sum", "mean", "std", "var", "min", "max")
@@ -375,101 +376,80 @@ _UNITS = (_DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000, 1)
 _MOST_NUMBERS = 1 << 63
 
 
-class _Windowed(WholeTableTransform):
+class _Windowed(_OfColumns):
     """Base class of the steps with a window before each row."""
 
-    columns: list[str]
-    stats: str | Sequence[str]
-    min_periods: int | None
-    closed: str
+    def __init__(
+        self,
+        columns: str | Sequence[str],
+        stats: str | Sequence[str],
+        by: str | Sequence[str] | None,
+        order_by: str | Sequence[str] | None,
+        min_periods: int | None,
+        closed: Literal["left", "right"],
+    ) -> None:
+        super().__init__(by, order_by)
+        check_names(self, columns=columns)
+        check_names(self, empty=False, stats=stats)
+        for stat in as_list(stats):
+            check_choice(self, _STATS, stats=stat)
+        check_integer(self, f"[0, {self._rows}]" if self._rows else "[0, inf)", None, min_periods=min_periods)
+        check_choice(self, ("left", "right"), closed=closed)
+        self.columns, self.stats, self.min_periods, self.closed = as_list(columns), stats, min_periods, closed
 
     @property
     def _rows(self) -> int | None:
         """The largest number of rows in a window, where the user says so."""
         return None
 
-    def _check_window(self) -> None:
-        """Raise `BadConfig` for a statistic, a number of values or a side that there is not."""
-        check_names(self, empty=False, stats=self.stats)
-        for stat in as_list(self.stats):
-            check_choice(self, _STATS, stats=stat)
-        check_integer(
-            self, f"[0, {self._rows or 'inf'}{']' if self._rows else ')'}", None, min_periods=self.min_periods
-        )
-        check_choice(self, ("left", "right"), closed=self.closed)
-
     @property
-    def inputs(self) -> list[str]:
-        return self.columns
-
-    @abstractmethod
-    def _what(self, stat: str) -> list[str]:
-        """Return the part of a new column's name between the column's name and the keys'."""
-
-    @property
-    @abstractmethod
     def _least(self) -> int:
         """The least number of values in a window."""
+        return (self._rows or 1) if self.min_periods is None else self.min_periods
 
     @property
-    def makes(self) -> list[str]:
-        return [self._name(name, *self._what(stat)) for name in self.columns for stat in as_list(self.stats)]
+    def _choices(self) -> list[str]:
+        return as_list(self.stats)
 
     def made_fields(self, schema: Schema) -> list[Field]:
-        where, stats = type(self).__name__, as_list(self.stats)
+        self._require_numbers(schema)
         may_lack_key = any(schema[name].nullable for name in [*self.keys, *self.order])
         made = []
-        for item in self._numbers(schema, self.columns):
-            for stat in stats:
-                dtype = "int64" if stat == "count" else "float64"
-                new = Field.derived(self._name(item.name, *self._what(stat)), dtype, [item], where)
-                made.append(replace(new, nullable=stat != "count" or may_lack_key))
+        for name, stat, out in self._outputs:
+            new = Field.derived(out, "int64" if stat == "count" else "float64", [schema[name]], type(self).__name__)
+            made.append(replace(new, nullable=stat != "count" or may_lack_key))
         return made
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        values = self._wanted_values(wanted)
-        rows = self._in_order(_with_values(rows, values), backend)
-        return self._in_place(self._of_rows(rows, values, schema, backend), backend)
+        rows = self._in_order(self._with_values(rows), backend)
+        window, is_left = min(self._rows or _LONGEST, _LONGEST), self.closed == "left"
+        if is_left and backend == "gpu":  # its engine takes no shift inside a window
+            rows = rows.with_columns(self._over(_value(name).shift(1), backend) for name in self.columns)
 
-    def _wanted_values(self, wanted: AbstractSet[str]) -> dict[str, dict[str, str]]:
-        """Return the wanted statistics of each column, and their names."""
-        stats = as_list(self.stats)
-        found = {name: {stat: self._name(name, *self._what(stat)) for stat in stats} for name in self.columns}
-        chosen = {name: {stat: out for stat, out in outs.items() if out in wanted} for name, outs in found.items()}
-        return {name: outs for name, outs in chosen.items() if outs}
+        def roll(name: str, stat: str, least: int) -> pl.Expr:
+            before = _value(name).shift(1) if is_left and backend != "gpu" else _value(name)
+            return _roll(before, stat, "", window, min_samples=min(least, window))
 
-    def _of_rows(
-        self, rows: pl.LazyFrame, values: Mapping[str, Mapping[str, str]], schema: Schema, backend: str
-    ) -> pl.LazyFrame:
-        """Make statistics of so many rows."""
-        window, before = min(self._rows or _LONGEST, _LONGEST), {name: _value(name) for name in values}
-        if self.closed == "left" and backend == "gpu":  # its engine takes no shift inside a window
-            rows = rows.with_columns(self._over(value.shift(1), backend) for value in before.values())
-        elif self.closed == "left":
-            before = {name: value.shift(1) for name, value in before.items()}
+        return self._aggregate(rows, roll, schema, wanted, backend)
 
-        def aggregate(name: str, stat: str, least: int) -> pl.Expr:
-            return _aggregate_last(before[name], stat, min(least, window), window)
+    def _with_values(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Add the values as floats, in columns of their own: one may be a key, too."""
+        return rows.with_columns(pl.col(name).cast(pl.Float64).alias(f"⟨value⟩ {name}") for name in self.columns)
 
-        return self._select(rows, values, aggregate, schema, backend)
-
-    def _select(
+    def _aggregate(
         self,
         rows: pl.LazyFrame,
-        values: Mapping[str, Mapping[str, str]],
-        aggregate: Callable[[str, str, int], pl.Expr],
+        roll: Callable[[str, str, int], pl.Expr],
         schema: Schema,
+        wanted: AbstractSet[str],
         backend: str,
     ) -> pl.LazyFrame:
-        """Select the statistics, given what makes one of a column and the least number of values."""
+        """Select the wanted statistics, given what makes one of a column, its name and the least number of values."""
         made = {}
-        for name, outs in values.items():
-            for stat, out in outs.items():
-                value = self._over(aggregate(name, stat, 1 if stat == "count" else max(self._least, 1)), backend)
-                if stat == "count" or (stat == "sum" and not self._least):
-                    value = value.fill_null(0)
-                made[out] = self._where_known(value, schema)
-        return rows.select(ROW, **made)
+        for name, stat, out in self._asked(wanted):
+            value = self._over(roll(name, stat, 1 if stat == "count" else max(self._least, 1)), backend)
+            made[out] = value.fill_null(0) if stat == "count" or (stat == "sum" and not self._least) else value
+        return self._select(rows, made, schema, backend)
 
 
 class Rolling(_Windowed):
@@ -519,74 +499,56 @@ class Rolling(_Windowed):
         min_periods: int | None = None,
         closed: Literal["left", "right"] = "right",
     ) -> None:
-        super().__init__(by, order_by)
-        check_names(self, columns=columns)
         if not is_integer(window, 1) and not (isinstance(window, str) and parse_duration_us(window)):
             expected = "a number of rows, or one of seconds, minutes, hours, days or weeks"
             raise refuse_argument(self, "window", window, expected, "window='7 days'")
-        self.columns = as_list(columns)
-        self.window, self.stats, self.min_periods, self.closed = window, stats, min_periods, closed
-        self._check_window()
+        self.window = window
+        super().__init__(columns, stats, by, order_by, min_periods, closed)
 
     def made_fields(self, schema: Schema) -> list[Field]:
-        if self._microseconds is not None:
-            times = [schema[name] for name in self.order]
-            if len(times) != 1:
-                raise BadConfig(
-                    "Rolling",
-                    "a window of time goes by one time",
-                    got=self.order_by,
-                    expected="one timestamp column as order_by",
-                    remedy="order_by='time_hour'",
-                )
-            if times[0].dtype != "timestamp":
-                raise SchemaMismatch(
-                    f"Rolling, column {times[0].name!r}",
-                    "it is no time, and the window is one",
-                    got=times[0].dtype,
-                    expected="a timestamp",
-                    remedy="window=7, which are rows",
-                )
+        if self._microseconds and len(self.order) != 1:
+            problem, expected = "a window of time goes by one time", "one timestamp column as order_by"
+            remedy = "order_by='time_hour'"
+            raise BadConfig("Rolling", problem, got=self.order_by, expected=expected, remedy=remedy)
+        if self._microseconds and (dtype := schema[self.order[0]].dtype) != "timestamp":
+            where, problem = f"Rolling, column {self.order[0]!r}", "it is no time, and the window is one"
+            raise SchemaMismatch(where, problem, got=dtype, expected="a timestamp", remedy="window=7, which are rows")
         return super().made_fields(schema)
 
-    def _what(self, stat: str) -> list[str]:
-        return ["rolling", stat, re.sub(r"\s+", "_", str(self.window).strip())]
-
-    @property
-    def _least(self) -> int:
-        if self.min_periods is not None:
-            return self.min_periods
-        return self._rows or 1
+    def _what(self, choice: str) -> list[Any]:
+        return ["rolling", choice, re.sub(r"\s+", "_", str(self.window).strip())]
 
     @property
     def _rows(self) -> int | None:
         return None if isinstance(self.window, str) else int(self.window)
 
     @property
-    def _microseconds(self) -> int | None:
-        """The window's length in time; None where it is one in rows."""
-        return parse_duration_us(self.window) if isinstance(self.window, str) else None
+    def _microseconds(self) -> int:
+        """The window's length in time; 0 where it is one in rows."""
+        return parse_duration_us(self.window) or 0
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        if self._microseconds is None:
+        if not self._microseconds:
             return super().plan(rows, schema, wanted, backend)
-        values, (time,) = self._wanted_values(wanted), self.order
+        (time,) = self.order
         lacking = rows.filter(pl.col(time).is_null()).select(ROW)
         rows = rows.filter(pl.col(time).is_not_null()) if schema[time].nullable else rows
-        rows = _with_values(rows, values)
-        window = self._find_window(rows, time) if backend == "cpu" else None
-        if window is None:  # the plan for a GPU takes rows of any times
-            rows = self._in_place(self._of_times(rows, time, values, schema), "gpu")
+        rows = self._with_values(rows)
+        found = self._find_window(rows, time) if backend == "cpu" else None
+        if found is None:  # the plan for a GPU takes rows of any times
+            rows = self._merge_times(rows, time, schema, wanted, backend)
         else:
-            aggregate = partial(_aggregate_window, by=window[0], window=window[1], closed=self.closed)
-            rows = self._select(self._in_order(rows, backend), values, aggregate, schema, backend)
-            rows = self._in_place(rows, backend)
+            by, window = found
+
+            def roll(name: str, stat: str, least: int) -> pl.Expr:
+                return _roll(_value(name), stat, "_by", by, window, closed=self.closed, min_samples=least)
+
+            rows = self._aggregate(self._in_order(rows, backend), roll, schema, wanted, backend)
         return pl.concat([rows, lacking], how="diagonal").sort(ROW) if schema[time].nullable else rows
 
     @property
     def _period(self) -> str:
         """The window as Polars has it, which counts what is no days in nanoseconds, of which 292 years fit."""
-        assert self._microseconds is not None
         days, rest = divmod(self._microseconds, _DAY)
         return f"{days}d{rest}us"
 
@@ -599,13 +561,11 @@ class Rolling(_Windowed):
         """
         if self.closed == "left":
             return pl.col(time), self._period
-        assert self._microseconds is not None
         at, place, unit = pl.col(time).cast(pl.Int64), pl.int_range(pl.len()), 1
         ends = rows.select(at.min().alias("low"), at.max().alias("high"), pl.len())
         low, high, most = ends.collect(engine="streaming").row(0)
         if self.keys:
-            sizes = rows.drop_nulls(self.keys).group_by(self.keys).len().select(pl.col("len").max())
-            most = sizes.collect(engine="streaming").item()
+            most = self._count_largest_group(rows, self.keys)
         if not most:
             return at, "1i"
         span = high - low + 1
@@ -616,15 +576,19 @@ class Rolling(_Windowed):
         offset, length = (at - low) // unit, min(-(-self._microseconds // unit), span)
         if most * span < _MOST_NUMBERS:
             return offset * most + place, f"{length * most}i"
-        sizes = rows.drop_nulls(self.keys).group_by([*self.keys, time]).len().select(pl.col("len").max())
-        most = sizes.collect(engine="streaming").item()
+        most = self._count_largest_group(rows, [*self.keys, time])
         if 2 * most * span >= _MOST_NUMBERS:
             return None
         first = pl.when(at != at.shift(1)).then(place).forward_fill().fill_null(0)
         return offset * (2 * most) + place - first, f"{2 * length * most - most + 1}i"
 
-    def _of_times(
-        self, rows: pl.LazyFrame, time: str, values: Mapping[str, Mapping[str, str]], schema: Schema
+    def _count_largest_group(self, rows: pl.LazyFrame, columns: Sequence[str]) -> Any:
+        """Count the rows of the largest group of rows that are alike in some columns; None if there are no rows."""
+        sizes = rows.drop_nulls(self.keys).group_by(columns).len().select(pl.col("len").max())
+        return sizes.collect(engine="streaming").item()
+
+    def _merge_times(
+        self, rows: pl.LazyFrame, time: str, schema: Schema, wanted: AbstractSet[str], backend: str
     ) -> pl.LazyFrame:
         """Make statistics of a window of time from those of earlier times and those of the same time."""
         parts, find = _PARTS, _merge_sides
@@ -632,27 +596,25 @@ class Rolling(_Windowed):
         if self.closed == "left":
             parts = {stat: ("count", stat) if self._counts(stat) else (stat,) for stat in _STATS}
             closed, find = "left", _read_earlier
-        asked = sorted({(name, part) for name, outs in values.items() for stat in outs for part in parts[stat]})
-        made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in asked]
+        pairs = sorted({(name, part) for name, stat, _ in self._asked(wanted) for part in parts[stat]})
+        made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in pairs]
         same = [*self.keys, time]
         rolled = rows.sort(same).rolling(time, period=self._period, group_by=self.keys, closed=closed).agg(made)
         rows = rows.join(rolled.unique(same, keep="any"), on=same, how="left", nulls_equal=True)
         if self.closed == "right":
             rows = rows.with_columns(
-                _aggregate_last(_value(name), stat, 1, _LONGEST)
+                _roll(_value(name), stat, "", _LONGEST, min_samples=1)
                 .over(same, order_by=ROW)
                 .alias(_SAME.format(name, stat))
-                for name, stat in asked
+                for name, stat in pairs
             )
         found = {}
-        for name, outs in values.items():
-            for stat, out in outs.items():
-                value = find(name, stat)
-                if stat != "count" and self._counts(stat):
-                    least = self._least if stat == "sum" else max(self._least, 1)
-                    value = pl.when(find(name, "count") >= least).then(value)
-                found[out] = self._where_known(value, schema)
-        return rows.select(ROW, **found)
+        for name, stat, out in self._asked(wanted):
+            found[out] = find(name, stat)
+            if stat != "count" and self._counts(stat):
+                least = self._least if stat == "sum" else max(self._least, 1)
+                found[out] = pl.when(find(name, "count") >= least).then(found[out])
+        return self._select(rows, found, schema, backend, is_moved=True)
 
     def _counts(self, stat: str) -> bool:
         """Return whether a window's values have to be counted for a statistic."""
@@ -696,45 +658,21 @@ class Expanding(_Windowed):
         min_periods: int = 1,
         closed: Literal["left", "right"] = "right",
     ) -> None:
-        super().__init__(by, order_by)
-        check_names(self, columns=columns)
-        self.columns = as_list(columns)
-        self.stats, self.min_periods, self.closed = stats, min_periods, closed
-        self._check_window()
+        super().__init__(columns, stats, by, order_by, min_periods, closed)
 
-    def _what(self, stat: str) -> list[str]:
-        return ["expanding", stat]
-
-    @property
-    def _least(self) -> int:
-        return 1 if self.min_periods is None else self.min_periods
-
-
-def _with_values(rows: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
-    """Add the values as floats, in columns of their own: one may be a key, too."""
-    return rows.with_columns(pl.col(name).cast(pl.Float64).alias(f"⟨value⟩ {name}") for name in names)
+    def _what(self, choice: str) -> list[Any]:
+        return ["expanding", choice]
 
 
 def _value(name: str) -> pl.Expr:
     return pl.col(f"⟨value⟩ {name}")
 
 
-def _choose_function(value: pl.Expr, stat: str) -> tuple[pl.Expr, str]:
-    """Name the function of Polars that makes a statistic, and what of; a count is the sum of ones."""
-    return (value.is_not_null().cast(pl.Int64), "sum") if stat == "count" else (value, stat)
-
-
-def _aggregate_last(value: pl.Expr, stat: str, least: int, rows: int) -> pl.Expr:
-    """Make a statistic of so many last rows."""
-    value, function = _choose_function(value, stat)
-    made: pl.Expr = getattr(value, f"rolling_{function}")(rows, min_samples=least)
-    return made
-
-
-def _aggregate_window(name: str, stat: str, least: int, *, by: pl.Expr, window: str, closed: str) -> pl.Expr:
-    """Make a statistic of the rows that lie in a window of another column."""
-    value, function = _choose_function(_value(name), stat)
-    made: pl.Expr = getattr(value, f"rolling_{function}_by")(by, window, closed=closed, min_samples=least)
+def _roll(value: pl.Expr, stat: str, kind: str, *window: Any, **options: Any) -> pl.Expr:
+    """Make a statistic by Polars' `rolling_...` or `rolling_..._by`; a count is the sum of ones."""
+    if stat == "count":
+        value, stat = value.is_not_null().cast(pl.Int64), "sum"
+    made: pl.Expr = getattr(value, f"rolling_{stat}{kind}")(*window, **options)
     return made
 
 
@@ -761,8 +699,7 @@ def _merge_sides(name: str, stat: str) -> pl.Expr:
     counts = [pl.col(text.format(name, "count")).fill_null(0) for text in (_EARLIER, _SAME)]
     sums = [pl.col(text.format(name, "sum")) for text in (_EARLIER, _SAME)]
     shift, count = sums[0] / counts[0] - sums[1] / counts[1], counts[0] + counts[1]
-    apart = (
-        pl.when((counts[0] > 0) & (counts[1] > 0)).then(shift * shift * counts[0] * counts[1] / count).otherwise(0.0)
-    )
+    are_both = (counts[0] > 0) & (counts[1] > 0)
+    apart = pl.when(are_both).then(shift * shift * counts[0] * counts[1] / count).otherwise(0.0)
     squares = sum(part.fill_null(0.0) * (number - 1) for part, number in zip((one, other), counts, strict=True))
     return pl.when(count > 1).then((squares + apart) / (count - 1))

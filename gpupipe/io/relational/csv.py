@@ -226,13 +226,9 @@ class CsvFile(TextFile):
             if re.fullmatch("-?(0|[1-9][0-9]*)", value) and -(2**63) <= int(value) < 2**64:
                 suggested = "int64" if int(value) < 2**63 else "uint64"
             remedy = f"dtypes={{{name!r}: {suggested!r}}}"
-        raise SchemaMismatch(
-            self._path,
-            f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value",
-            got=value,
-            expected=f"{dtype_from_arrow(kind)}, as asked for or as the first values show",
-            remedy=remedy,
-        )
+        problem = f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value"
+        expected = f"{dtype_from_arrow(kind)}, as asked for or as the first values show"
+        raise SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
 
     def _rows(self, file: io.TextIOBase) -> Iterator[list[str]]:
         """Yield the rows without comments; a blank line is an empty row."""
@@ -245,12 +241,9 @@ class CsvFile(TextFile):
                     is_new = False
                     yield line
             if not is_new:
-                raise BadFile(
-                    self._path,
-                    "a quotation mark is not closed",
-                    expected="quotation marks in pairs around a value",
-                    remedy="the file written again, quotation marks within values doubled",
-                )
+                problem = "a quotation mark is not closed"
+                remedy = "the file written again, quotation marks within values doubled"
+                raise BadFile(self._path, problem, expected="quotation marks in pairs around a value", remedy=remedy)
 
         limit = csv.field_size_limit(sys.maxsize)
         try:
@@ -281,13 +274,9 @@ class CsvFile(TextFile):
                     if self._form.names:
                         source = "names="
                         remedy = f"names= with {len(row)} names; or {remedy}" if num_rows == 1 else remedy
-                    raise BadFile(
-                        self._path,
-                        f"row {num_rows} has {format_count(len(row), 'value')}",
-                        got=self._form.delimiter.join(row),
-                        expected=f"{format_count(len(self.names), 'value')}, as in {source}",
-                        remedy=remedy,
-                    )
+                    where, problem = self._path, f"row {num_rows} has {format_count(len(row), 'value')}"
+                    expected = f"{format_count(len(self.names), 'value')}, as in {source}"
+                    raise BadFile(where, problem, got=self._form.delimiter.join(row), expected=expected, remedy=remedy)
                 writer.writerow(row)
         self._text, self._is_rewritten = self._copy, True
 

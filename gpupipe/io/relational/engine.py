@@ -22,7 +22,13 @@ from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
-from gpupipe.io.relational.gathering import Gathered, count_batch_rows, get_arrow_types, get_memory_limit
+from gpupipe.io.relational.gathering import (
+    Gathered,
+    PreparedPlan,
+    count_batch_rows,
+    get_arrow_types,
+    get_memory_limit,
+)
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores import one_line
 from gpupipe.schema import ROW, Field
@@ -45,7 +51,7 @@ _log = logging.getLogger("gpupipe")
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class PlannedRun(PreparedPlan):
     """Plan over all rows of some scans, ready to run."""
 
     plan: Plan
@@ -61,11 +67,9 @@ class PlannedRun:
     """Whether each row is made alone: files are read a row group at a time, where Polars reads five ahead."""
 
     def gather(self) -> Gathered:
-        """Run the plan and gather the result."""
-        found = Gathered(self.fields)
         if self.backend == "cpu":
-            return found.gather(self.batches())
-        num_buckets = self._num_buckets()
+            return super().gather()
+        found, num_buckets = Gathered(self.fields), self._num_buckets()
         num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
             result_bytes = sum(one.num_bytes for one in self.scans)
@@ -78,7 +82,6 @@ class PlannedRun:
         return found
 
     def batches(self) -> Generator[pa.Table]:
-        """Run the plan on the CPU and yield the result in batches."""
         if not get_executor().in_process:
             _log_once(
                 f"{self.title}: the program itself runs it, with all its threads; the workers of a cluster take no part"
@@ -118,19 +121,14 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class ZippedRuns:
+class ZippedRuns(PreparedPlan):
     """Columns of the same rows by two runs on the CPU, zipped batch by batch."""
 
     left: PlannedRun
     right: Callable[[], Generator[pa.Table]]
     fields: Sequence[Field]
 
-    def gather(self) -> Gathered:
-        """Run both plans and gather the result; see `PlannedRun.gather`."""
-        return Gathered(self.fields).gather(self.batches())
-
     def batches(self) -> Generator[pa.Table]:
-        """Run both plans and yield the result in batches; see `PlannedRun.batches`."""
         types = get_arrow_types(self.fields)
         with closing(self.left.batches()) as ours, closing(self.right()) as right:
             yield types.empty_table()
@@ -194,22 +192,16 @@ def _find_device_fault(where: str, error: Exception) -> Exception | None:
     """Return the error for a failure of the host's memory, the device or its memory; None for a bad value."""
     cause = error.__cause__ if isinstance(error.__cause__, Exception) else RuntimeError(str(error))
     if is_out_of_device_memory(cause):
-        return OutOfDeviceMemory(
-            where,
-            f"the device has not enough memory to parse it ({one_line(cause)})",
-            expected="memory for the text and its rows",
-            remedy="backend='cpu' where it is read, or the text in several files",
-        )
+        problem = f"the device has not enough memory to parse it ({one_line(cause)})"
+        remedy = "backend='cpu' where it is read, or the text in several files"
+        return OutOfDeviceMemory(where, problem, expected="memory for the text and its rows", remedy=remedy)
     if isinstance(cause, MemoryError):
         return cause
     if not is_device_error(cause):
         return None
-    return PlanFailed(
-        where,
-        f"the device failed while the text was parsed ({one_line(cause)})",
-        expected="a device that works",
-        remedy="the program started again, or backend='cpu' where it is read",
-    )
+    problem = f"the device failed while the text was parsed ({one_line(cause)})"
+    remedy = "the program started again, or backend='cpu' where it is read"
+    return PlanFailed(where, problem, expected="a device that works", remedy=remedy)
 
 
 def _join_files(folder: Path, group_rows: int) -> None:
@@ -231,12 +223,9 @@ def _estimate_bytes(scans: Sequence[Scan]) -> int:
 def _import_gpu_engine() -> Any:
     """Import the GPU engines; a plan that they cannot run raises an error and never falls back to the CPU."""
     if find_spec("cudf_polars") is None:
-        raise BackendMissing(
-            "verbs over whole tables",
-            "backend='gpu' needs cudf-polars, which is not installed",
-            expected="cudf-polars of the same release as cuDF",
-            remedy="pip install 'gpupipe[cuda13]', or backend='cpu' where the table is read",
-        )
+        where, problem = "verbs over whole tables", "backend='gpu' needs cudf-polars, which is not installed"
+        remedy = "pip install 'gpupipe[cuda13]', or backend='cpu' where the table is read"
+        raise BackendMissing(where, problem, expected="cudf-polars of the same release as cuDF", remedy=remedy)
     return import_module("gpupipe.io.relational.gpu_engine")
 
 

@@ -1,14 +1,16 @@
-"""Accumulation of batches: in memory up to a limit, then in a temporary Parquet file."""
+"""Rows of plans as sources: gathered from batches in memory up to a limit, then in a temporary Parquet file."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext, suppress
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import Any, NamedTuple, Self
 
 import polars as pl
@@ -21,8 +23,20 @@ from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.config import settings
 from gpupipe.io.formats.memory import FrameSource
-from gpupipe.io.formats.spill import GROUP_BYTES, SpillFile, SpillSource, TempParquet, make_subset_error
-from gpupipe.io.planning.table import EVERYTHING, Partition, RowRange, Source, Table, identify_job, row_bytes
+from gpupipe.io.formats.spill import GROUP_BYTES
+from gpupipe.io.formats.spill import SpillFile
+from gpupipe.io.formats.spill import SpillSource
+from gpupipe.io.formats.spill import TempParquet
+from gpupipe.io.formats.spill import make_subset_error
+from gpupipe.io.planning.table import EVERYTHING
+from gpupipe.io.planning.table import Partition
+from gpupipe.io.planning.table import RowRange
+from gpupipe.io.planning.table import Source
+from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import identify_job
+from gpupipe.io.planning.table import row_bytes
+from gpupipe.io.formats.spill import DerivedSource
+from gpupipe.io.planning.table import AnyTable
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
 
@@ -147,12 +161,12 @@ class Gathered:
         """Build a dataset of the rows; their row ids are their numbers."""
         source: Source
         if not self._files or self._spool is None:
-            starts = range(0, max(1, self.num_rows), partition_rows)
-            cuts = [(start, min(partition_rows, self.num_rows - start)) for start in starts]
-            source = _InMemory(self.table, schema, cuts, origin, title)
+            cuts = enumerate(range(0, self.num_rows, partition_rows))
+            packs = [[RowRange(0, n, start, min(partition_rows, self.num_rows - start))] for n, start in cuts]
+            source = _InMemory(self.table, _build_partitions(packs or [[]], title), schema, origin)
         else:
             self._files = [replace(file, path=self._spool.keep(Path(file.path))) for file in self._files]
-            partitions = _cut_partitions(self._files, partition_rows, title)
+            partitions = _build_partitions(_pack_groups(self._files, partition_rows), title)
             source = SpillSource(dict(enumerate(self._files)), partitions, schema, *origin, self._spool)
         source.notes = like.source.notes
         return replace(like, source=source, schema=schema, query=EVERYTHING)
@@ -176,10 +190,8 @@ class Gathered:
             fields = [item for item in self.fields if (get_element_dtype(item.dtype) or item.dtype) not in FLOATS]
             coded = [parquet_path(item) for item in fields]
             self._writer = pq.ParquetWriter(self._path, self.types, use_dictionary=coded, write_statistics=False)
-        for table in self._tables:
-            for start in range(0, table.num_rows, self.group_rows):
-                piece = table.slice(start, self.group_rows)
-                self._writer.write_table(piece, row_group_size=piece.num_rows)
+        for table in filter(len, self._tables):
+            self._writer.write_table(table, row_group_size=self.group_rows)
         self._tables = []
 
     def _new_path(self) -> Path:
@@ -193,18 +205,14 @@ class Gathered:
             self._files = [_describe_file(self._path)]
 
 
-class _InMemory(FrameSource):
-    """In-memory source whose rows were computed from other tables, as Arrow columns."""
+class _InMemory(DerivedSource):
+    """In-memory source of rows computed from other tables, as Arrow columns."""
 
-    def __init__(
-        self, table: pa.Table, schema: Schema, cuts: Sequence[tuple[int, int]], origin: Origin, title: str
-    ) -> None:
-        super().__init__(table, schema, cuts, {})
-        self.made_by, self._inputs = origin
-        self.partitions = [
-            replace(part, description=f"rows {first:,} to {first + num_rows:,} after {title}")
-            for part, (first, num_rows) in zip(self.partitions, cuts, strict=True)
-        ]
+    partitions: Sequence[Partition] = ()
+
+    def __init__(self, table: pa.Table, partitions: Sequence[Partition], schema: Schema, origin: Origin) -> None:
+        super().__init__(schema, *origin)
+        self.partitions, self._table, self._first_row = partitions, table, 0
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """Slice these columns; see `Source.read`."""
@@ -215,18 +223,17 @@ class _InMemory(FrameSource):
         """Slice these columns without a copy; see `Source.table`."""
         names = [item.name for item in fields]
         self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
-        return self._rows(partition.first_row, partition.num_rows).select(names)
+        return self._table.slice(partition.first_row - self._first_row, partition.num_rows).select(names)
 
-    def inputs(self) -> dict[str, str] | None:
-        """Return the input files the rows were computed from; see `Source.inputs`."""
-        return self._inputs
-
-    def of_files(self, names: AbstractSet[str]) -> Self:
-        """Raise: the rows were computed from all input files together."""
-        raise make_subset_error()
-
-    def _rows(self, first: int, num_rows: int) -> Any:
-        return self._frame.slice(first - self._first_row, num_rows)
+    def only(self, partitions: Sequence[Partition]) -> Self:
+        """Return a slice of the table; see `Source.only`."""
+        rows = [span for partition in partitions for span in partition.spans]
+        first = min((span.first_row for span in rows), default=self._first_row)
+        last = max((span.first_row + span.num_rows for span in rows), default=first)
+        part = copy(self)
+        table = self._table.slice(first - self._first_row, last - first)
+        vars(part).update(_table=table, _first_row=first, partitions=list(partitions))
+        return part
 
 
 def _describe_file(path: Path) -> SpillFile:
@@ -235,7 +242,8 @@ def _describe_file(path: Path) -> SpillFile:
     return SpillFile(str(path), path.stat().st_size, tuple((0, num_rows) for num_rows in rows))
 
 
-def _cut_partitions(files: Sequence[SpillFile], limit: int, title: str) -> list[Partition]:
+def _pack_groups(files: Sequence[SpillFile], limit: int) -> list[list[RowRange]]:
+    """Pack the row groups of files, or parts of them, into up to so many rows."""
     packs: list[list[RowRange]] = [[]]
     found = 0
     for number, file in enumerate(files):
@@ -246,8 +254,108 @@ def _cut_partitions(files: Sequence[SpillFile], limit: int, title: str) -> list[
                     packs.append([])
                 packs[-1].append(span)
             found += num_rows
+    return packs
+
+
+def _build_partitions(packs: Sequence[Sequence[RowRange]], title: str) -> list[Partition]:
     ends = [(own[0].identity, own[-1].identity + own[-1].num_rows) if own else (0, 0) for own in packs]
     return [
         Partition(index, tuple(own), f"rows {first:,} to {last:,} after {title}")
         for index, (own, (first, last)) in enumerate(zip(packs, ends, strict=True))
     ]
+
+
+class PreparedPlan(ABC):
+    """Plan that is ready to run, whose result has these columns."""
+
+    fields: Sequence[Field]
+
+    @abstractmethod
+    def batches(self) -> Generator[pa.Table]:
+        """Run the plan on the CPU and yield the result in batches."""
+
+    def gather(self) -> Gathered:
+        """Run the plan and gather the result."""
+        return Gathered(self.fields).gather(self.batches())
+
+
+def plan_rows(
+    table: AnyTable,
+    schema: Schema,
+    origin: Origin,
+    title: str,
+    prepare: Callable[[], PreparedPlan],
+    *others: Table,
+) -> AnyTable:
+    """Build a dataset of the rows of a plan that has not run yet, like this table; row ids are row numbers."""
+    source = PlanSource([table, *others], schema, origin, title, prepare)
+    return replace(table, source=source, schema=schema, query=EVERYTHING)
+
+
+def count_largest_partition(table: Table) -> int:
+    """Count the rows of the largest partition, at least 1; of a plan not yet run, the maximum."""
+    source = table.source
+    return source.partition_rows if isinstance(source, PlanSource) else max(1, *(p.num_rows for p in table.partitions))
+
+
+class PlanSource(DerivedSource):
+    """Source of a plan's rows: gathered at the first read; rows that are only written are streamed. See `plan_rows`."""
+
+    _made: tuple[Gathered, Source] | None
+
+    def __init__(
+        self, tables: Sequence[Table], schema: Schema, origin: Origin, title: str, prepare: Callable[[], PreparedPlan]
+    ) -> None:
+        super().__init__(schema, origin.made_by, origin.inputs)
+        self.notes = tables[0].source.notes
+        self._tables, self._origin, self._title, self._prepare = tables, origin, title, prepare
+        self._lock, self._made, self._rows = RLock(), None, 0
+
+    @property
+    def partition_rows(self) -> int:
+        """The rows of the largest partition that the plan reads."""
+        with self._lock:
+            return self._rows or max(map(count_largest_partition, self._tables))
+
+    @property
+    def gathered(self) -> Gathered:
+        """All rows, in memory or in a temporary file; runs the plan at the first call."""
+        return self._run()[0]
+
+    def batches(self) -> Generator[pa.Table]:
+        """Yield all rows in order; runs the plan unless they have been gathered."""
+        if self._made is None:
+            return self._prepare().batches()
+        return (self.table(partition, list(self.schema)) for partition in self.partitions)
+
+    @property
+    def partitions(self) -> Sequence[Partition]:
+        return self._run()[1].partitions
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        return self._run()[1].read(partition, fields, backend)
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        return self._run()[1].table(partition, fields)
+
+    def only(self, partitions: Sequence[Partition]) -> Any:
+        return self._run()[1].only(partitions)
+
+    def __reduce__(self) -> Any:
+        return _same, (self._run()[1],)
+
+    def _run(self) -> tuple[Gathered, Source]:
+        """Return the rows and their source; runs the plan at the first call."""
+        with self._lock:
+            if self._made is None:
+                found = self._prepare().gather()
+                made = found.dataset(self._tables[0], self.schema, self._origin, self.partition_rows, self._title)
+                made.source.reads = self.reads
+                self._rows = self.partition_rows
+                self._made = found, made.source
+                del self._tables, self._prepare  # what the rows are made of may go
+            return self._made
+
+
+def _same(source: Source) -> Source:
+    return source

@@ -42,13 +42,9 @@ def refuse(plan: pl.LazyFrame, title: str) -> None:
     translator = Translator(plan._ldf.visit(), pl.GPUEngine(executor="in-memory"))  # noqa: SLF001 - as cudf-polars does
     translator.translate_ir()
     if translator.errors:
-        raise PlanFailed(
-            title,
-            "cudf-polars does not run all its operations on a GPU",
-            got="; ".join(sorted({str(error) for error in translator.errors})),
-            expected="operations that it translates",
-            remedy="backend='cpu' where the table is read",
-        )
+        problem, expected = "cudf-polars does not run all its operations on a GPU", "operations that it translates"
+        got = "; ".join(sorted({str(error) for error in translator.errors}))
+        raise PlanFailed(title, problem, got=got, expected=expected, remedy="backend='cpu' where the table is read")
 
 
 def memory() -> int:

@@ -12,8 +12,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has_many_groups
-from gpupipe.io.relational.gathering import build_origin
-from gpupipe.io.relational.planned import plan_rows
+from gpupipe.io.relational.gathering import build_origin, plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive
@@ -96,21 +95,14 @@ class GroupBy(Generic[AnyTable]):
             dtype = self.table.schema[one.column].dtype
             if (dtype in LISTS or is_passenger(dtype)) and one.function not in _OF_LISTS:
                 length = f"T.{derive(one.column, 'len({})', f'{one.column}_length')} before it"
-                raise SchemaMismatch(
-                    where,
-                    f"column {one.column!r} holds {'lists' if dtype in LISTS else dtype}",
-                    got=one.function,
-                    expected=", ".join(_OF_LISTS),
-                    remedy=length if dtype in LISTS else suggest_conversion(one.column, dtype),
-                )
+                problem = f"column {one.column!r} holds {'lists' if dtype in LISTS else dtype}"
+                remedy = length if dtype in LISTS else suggest_conversion(one.column, dtype)
+                raise SchemaMismatch(where, problem, got=one.function, expected=", ".join(_OF_LISTS), remedy=remedy)
             if one.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
-                raise SchemaMismatch(
-                    where,
-                    f"column {one.column!r} holds no numbers",
-                    got=dtype,
-                    expected=f"numbers or booleans for {one.function!r}",
-                    remedy="'min', 'max', 'first', 'last', 'count' or 'nunique'",
-                )
+                problem = f"column {one.column!r} holds no numbers"
+                expected = f"numbers or booleans for {one.function!r}"
+                remedy = "'min', 'max', 'first', 'last', 'count' or 'nunique'"
+                raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
 
 
 def _suggest_call(asked: Any, table: Table) -> str:
@@ -221,10 +213,7 @@ def _mask_wrapped_sum(name: str) -> pl.Expr:
 def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Aggregate, dtype: str) -> None:
     lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
     if len(lost):
-        raise BadData(
-            f"agg({one.name}=)",
-            f"the sum of column {one.column!r} does not fit {dtype} in a group",
-            got=lost.row(0, named=True),
-            expected="sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1",
-            remedy=f"T.{derive(one.column, 'float({})')} before it, which returns float64",
-        )
+        problem = f"the sum of column {one.column!r} does not fit {dtype} in a group"
+        expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
+        remedy = f"T.{derive(one.column, 'float({})')} before it, which returns float64"
+        raise BadData(f"agg({one.name}=)", problem, got=lost.row(0, named=True), expected=expected, remedy=remedy)

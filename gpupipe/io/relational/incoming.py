@@ -49,13 +49,8 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
     """
     given: Any = data
     if not isinstance(given, pl.LazyFrame | pl.DataFrame):
-        raise BadConfig(
-            "from_polars",
-            "no frame of Polars",
-            got=type(given).__name__,
-            expected="a polars.DataFrame or a polars.LazyFrame",
-            remedy="gp.from_frame(...) for any other table",
-        )
+        expected, remedy = "a polars.DataFrame or a polars.LazyFrame", "gp.from_frame(...) for any other table"
+        raise BadConfig("from_polars", "no frame of Polars", got=type(given).__name__, expected=expected, remedy=remedy)
     if isinstance(given, pl.DataFrame):
         return from_frame(given, backend=backend)
     where = get_executor().resolve(backend)

@@ -21,8 +21,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table, identify_job, map_frames
 from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, assign_hashes, collect, count_buckets, hash_keys, run
-from gpupipe.io.relational.gathering import build_origin, count_batch_rows, get_arrow_types
-from gpupipe.io.relational.planned import plan_rows
+from gpupipe.io.relational.gathering import build_origin, count_batch_rows, get_arrow_types, plan_rows
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
@@ -38,13 +37,64 @@ _HASH = "⟨hash⟩"
 
 
 @dataclass(frozen=True)
-class JoinSpec:
-    """Specification of a join: its keys, its columns and its kind."""
+class _Sides:
+    """Keys and columns of the two sides of a join; each right column has the name that it gets."""
 
     left_keys: tuple[Field, ...]
     right_keys: tuple[Field, ...]
     left_columns: tuple[Field, ...]
     right_columns: tuple[tuple[Field, str], ...]
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns that hold the keys in the type they are compared in."""
+        return [f"⟨key⟩ {number}" for number in range(len(self.left_keys))]
+
+    def cast_keys(self, side: int) -> dict[str, pl.Expr]:
+        """Cast the keys of the left (0) or the right (1) to the type they are compared in, by the names in `keys`."""
+        pairs = zip(self.keys, self.left_keys, self.right_keys, strict=True)
+        return {key: _cast_key(both[side], key_dtype({item.dtype for item in both})) for key, *both in pairs}
+
+    def cut(self, num_buckets: int) -> list[pl.Expr]:
+        """Assign the rows of both sides to buckets by their keys."""
+        return [assign_hashes(self.keys, num_buckets)] * 2
+
+
+def _match_keys(
+    left: Schema, right: Schema, on: tuple[Sequence[str], Sequence[str]], where: str, same_for: str | None
+) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+    """Return the keys of both sides, which are of equal types, or numbers unless `same_for` says what these are not."""
+    keys = tuple(left[name] for name in on[0]), tuple(right[name] for name in on[1])
+    for ours, theirs in zip(*keys, strict=True):
+        are_numbers = {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}
+        if ours.dtype != theirs.dtype and (same_for is not None or not are_numbers):
+            problem = f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right"
+            expected = f"the same type on both sides{same_for or ', or two types of numbers'}"
+            raise SchemaMismatch(where, problem, expected=expected, remedy="; ".join(_suggest_casts(ours, theirs)))
+        require_comparable_times(ours, theirs, f"{where}, left and right")
+    return keys
+
+
+def _name_columns(
+    left: Schema, right: Schema, columns: Sequence[str], suffix: str, where: str
+) -> tuple[tuple[Field, str], ...]:
+    """Name the columns that the right adds: those that the left has too get the suffix."""
+    named, taken = [], {*left.names}
+    for name in columns:
+        out = name + suffix if name in left else name
+        if out in taken:
+            problem = f"the right column {name!r} would be called {out!r} like another"
+            remedy = f"another suffix than {suffix!r}, or one of the two renamed before the join"
+            raise BadConfig(where, problem, expected="a name of its own for each column", remedy=remedy)
+        taken.add(out)
+        named.append((right[name], out))
+    return tuple(named)
+
+
+@dataclass(frozen=True)
+class JoinSpec(_Sides):
+    """Specification of a join: its keys, its columns and its kind."""
+
     how: str
     many: bool
 
@@ -63,62 +113,24 @@ class JoinSpec:
         """Check the arguments of `Dataset.join` and build the specification."""
         check_choice("join", _KEPT, how=how)
         if len(left_on) != len(right_on) or not left_on:
-            raise BadConfig(
-                "join",
-                "not as many keys on the right as on the left, or none",
-                got={"left_on": list(left_on), "right_on": list(right_on)},
-                expected="pairs of columns",
-                remedy="on=, or left_on= and right_on=",
-            )
-        keys = tuple(left[name] for name in left_on), tuple(right[name] for name in right_on)
-        for ours, theirs in zip(*keys, strict=True):
-            alike = ours.dtype == theirs.dtype
-            if not alike and (_KEPT[how][1] or not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}):
-                raise SchemaMismatch(
-                    "join",
-                    f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
-                    expected="the same type on both sides" + (f" for how={how!r}" if _KEPT[how][1] else ""),
-                    remedy="; ".join(_suggest_casts(ours, theirs)),
-                )
-            require_comparable_times(ours, theirs, "join, left and right")
-        chosen = right.names if columns is None else columns
-        names = name_right_columns([name for name in chosen if name not in right_on], left, suffix, "join")
-        return cls(*keys, tuple(left), tuple((right[name], out) for name, out in names.items()), how, many)
-
-    @property
-    def right_fields(self) -> list[Field]:
-        """The columns read from the right table."""
-        return list(dict.fromkeys([*self.right_keys, *(item for item, _ in self.right_columns)]))
+            problem, remedy = "not as many keys on the right as on the left, or none", "on=, or left_on= and right_on="
+            got = {"left_on": [*left_on], "right_on": [*right_on]}
+            raise BadConfig("join", problem, got=got, expected="pairs of columns", remedy=remedy)
+        same_for = f" for how={how!r}" if _KEPT[how][1] else None
+        keys = _match_keys(left, right, (left_on, right_on), "join", same_for)
+        chosen = [name for name in (right.names if columns is None else columns) if name not in right_on]
+        return cls(*keys, tuple(left), _name_columns(left, right, chosen, suffix, "join"), how, many)
 
     @property
     def schema(self) -> Schema:
         """The schema of the result."""
-        keeps_left, keeps_right = _KEPT[self.how]
-        missing_keys = {
-            ours.name: ours.nullable or theirs.nullable
-            for ours, theirs in zip(self.left_keys, self.right_keys, strict=True)
-        }
-        left = (
-            replace(item, nullable=missing_keys.get(item.name, True)) if keeps_right else item
-            for item in self.left_columns
-        )
-        right = (
-            replace(item, name=name, nullable=item.nullable or keeps_left).as_source()
-            for item, name in self.right_columns
-        )
-        return Schema([*left, *right])
-
-    @property
-    def keys(self) -> list[str]:
-        """The columns that hold the keys in the type they are compared in."""
-        return [f"⟨key⟩ {number}" for number in range(len(self.left_keys))]
-
-    def with_keys(self, rows: Scan, fields: Sequence[Field]) -> Scan:
-        """Add to a scan of one side its keys, cast from these columns to the type they are compared in."""
-        pairs = zip(self.left_keys, self.right_keys, strict=True)
-        kinds = [key_dtype({ours.dtype, theirs.dtype}) for ours, theirs in pairs]
-        made = [cast_key(item, kind).alias(key) for item, kind, key in zip(fields, kinds, self.keys, strict=True)]
-        return replace(rows, frame=rows.frame.with_columns(made))
+        (keeps_left, keeps_right), left = _KEPT[self.how], list(self.left_columns)
+        if keeps_right:
+            pairs = zip(self.left_keys, self.right_keys, strict=True)
+            keys = {ours.name: ours.nullable or theirs.nullable for ours, theirs in pairs}
+            left = [replace(item, nullable=keys.get(item.name, True)) for item in left]
+        named = (replace(item, name=name, nullable=item.nullable or keeps_left) for item, name in self.right_columns)
+        return Schema([*left, *(item.as_source() for item in named)])
 
     def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
         """Plan the rows of the result in order, each with its row id as `ROW`.
@@ -146,33 +158,18 @@ class JoinSpec:
         return both.with_columns(*of_either, place)
 
 
-def name_right_columns(columns: Sequence[str], left: Schema, suffix: str, where: str) -> dict[str, str]:
-    """Name the columns that the right adds: those that the left has too get the suffix."""
-    names = {name: name + suffix if name in left else name for name in columns}
-    taken = list(left.names)
-    for name, out in names.items():
-        if out in taken:
-            raise BadConfig(
-                where,
-                f"the right column {name!r} would be called {out!r} like another",
-                expected="a name of its own for each column",
-                remedy=f"another suffix than {suffix!r}, or one of the two renamed before the join",
-            )
-        taken.append(out)
-    return names
-
-
 def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
     """Run `Dataset.join`."""
     backend, schema = get_executor().resolve(left.backend), joining.schema
 
-    def cut(num_buckets: int) -> list[pl.Expr]:
-        return [assign_hashes(joining.keys, num_buckets)] * 2
-
     def rows() -> PlannedRun | ZippedRuns:
-        ours = joining.with_keys(scan(left, [item.name for item in joining.left_columns], "join"), joining.left_keys)
-        names = [item.name for item in joining.right_fields]
-        theirs = joining.with_keys(scan(right, names, "join, right table"), joining.right_keys)
+        items = dict.fromkeys([*joining.right_keys, *(item for item, _ in joining.right_columns)])
+        ours = scan(left, [item.name for item in joining.left_columns], "join")
+        theirs = scan(right, [item.name for item in items], "join, right table")
+        ours, theirs = (
+            replace(one, frame=one.frame.with_columns(**joining.cast_keys(side)))
+            for side, one in enumerate((ours, theirs))
+        )
         if not joining.many:
             _check_unique(theirs, joining, backend)
         if backend == "cpu" and joining.how == "left" and not joining.many:
@@ -180,7 +177,8 @@ def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
         if count_buckets([ours, theirs], backend) == 1:
             return PlannedRun(joining.in_row_order, [ours, theirs], list(schema), backend, "join", None)
         plan = joining.in_row_order if joining.many else joining.plan
-        return sort_by_row(run(plan, [ours, theirs], [*schema, ID], backend, "join", cut), schema, backend, "join")
+        found = run(plan, [ours, theirs], [*schema, ID], backend, "join", joining.cut)
+        return sort_by_row(found, schema, backend, "join")
 
     return plan_rows(left, schema, build_origin("join", [left, right], joining), "join", rows, right)
 
@@ -196,14 +194,7 @@ def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | 
         return ZippedRuns(rows, lambda: _join_row_numbers(keys, right, joining, added), list(joining.schema))
 
     def in_order() -> Generator[pa.Table]:
-        found = run(
-            joining.plan,
-            [keys, right],
-            [*added, ID],
-            "cpu",
-            "join",
-            lambda number: [assign_hashes(joining.keys, number)] * 2,
-        )
+        found = run(joining.plan, [keys, right], [*added, ID], "cpu", "join", joining.cut)
         return sort_by_row(found, added, "cpu", "join").batches()
 
     return ZippedRuns(rows, in_order, list(joining.schema))
@@ -245,18 +236,15 @@ def _check_unique(rows: Scan, joining: JoinSpec, backend: str) -> None:
 
     fields = [*dict.fromkeys(joining.right_keys), ID]
     keys = replace(rows, fields=fields, frame=rows.frame.select(*joining.keys, *names, ROW))
-    found = run(plan, [keys], fields, backend, "join", lambda number: [assign_hashes(joining.keys, number)])
+    found = run(plan, [keys], fields, backend, "join", lambda number: joining.cut(number)[:1])
     if found.num_rows:
         key = found.lazy().sort(ROW).select(names).collect().row(0, named=True)
-        raise BadData(
-            "join",
-            f"rows of the right table repeat a key, for instance {key}",
-            expected="unique keys on the right",
-            remedy=f"many=True for every pair, or right.deduplicate({list(key)})",
-        )
+        problem = f"rows of the right table repeat a key, for instance {key}"
+        remedy = f"many=True for every pair, or right.deduplicate({list(key)})"
+        raise BadData("join", problem, expected="unique keys on the right", remedy=remedy)
 
 
-def cast_key(item: Field, kind: str) -> pl.Expr:
+def _cast_key(item: Field, kind: str) -> pl.Expr:
     """Cast a key to the type it is compared in; a value outside that type becomes missing and matches nothing."""
     key = pl.col(item.name)
     if kind in FLOATS:
@@ -284,15 +272,11 @@ _ON, _THEIRS, _MATCH, _SIDE, _PLACE = "⟨on⟩", "⟨right on⟩", "⟨match⟩
 
 
 @dataclass(frozen=True)
-class AsOfSpec:
-    """Specification of an as-of join: its keys, its times and its columns."""
+class AsOfSpec(_Sides):
+    """Specification of an as-of join: its keys, its columns, and how times are compared."""
 
     on: tuple[Field, Field]
     dtype: str
-    left_by: tuple[Field, ...]
-    right_by: tuple[Field, ...]
-    left_columns: tuple[Field, ...]
-    right_columns: tuple[tuple[Field, str], ...]
     direction: str
     tolerance: Distance | None
     exact: bool
@@ -315,53 +299,27 @@ class AsOfSpec:
         check_bool("join_asof", allow_exact_matches=exact)
         check_name("join_asof", suffix=suffix)
         if len(by[0]) != len(by[1]):
-            raise BadConfig(
-                "join_asof",
-                "not as many keys on the right as on the left",
-                got={"left_by": list(by[0]), "right_by": list(by[1])},
-                expected="pairs of columns",
-                remedy="by=, or left_by= and right_by=",
-            )
+            problem, got = "not as many keys on the right as on the left", {"left_by": [*by[0]], "right_by": [*by[1]]}
+            remedy = "by=, or left_by= and right_by="
+            raise BadConfig("join_asof", problem, got=got, expected="pairs of columns", remedy=remedy)
         order = left[on[0]], right[on[1]]
         dtype = order_dtype(*order, "join_asof")
-        keys = tuple(left[name] for name in by[0]), tuple(right[name] for name in by[1])
-        for ours, theirs in zip(*keys, strict=True):
-            require_comparable_times(ours, theirs, "join_asof, left and right")
-            if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
-                raise SchemaMismatch(
-                    "join_asof",
-                    f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right",
-                    expected="the same type on both sides, or two types of numbers",
-                    remedy=f"T.Cast({{{theirs.name!r}: {ours.dtype!r}}}) on the right before it",
-                )
+        keys = _match_keys(left, right, by, "join_asof", None)
         chosen = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
-        names = name_right_columns(chosen, left, suffix, "join_asof")
+        named = _name_columns(left, right, chosen, suffix, "join_asof")
         distance = convert_distance(tolerance, dtype, "join_asof(tolerance=)")
-        pairs = tuple((right[name], out) for name, out in names.items())
-        return cls(order, dtype, *keys, tuple(left), pairs, direction, distance, exact)
+        return cls(*keys, tuple(left), named, order, dtype, direction, distance, exact)
 
     @property
     def made(self) -> list[Field]:
         """The added columns."""
         return [replace(item, name=out, nullable=True).as_source() for item, out in self.right_columns]
 
-    @property
-    def keys(self) -> list[str]:
-        """The columns that hold the keys in the type they are compared in."""
-        return [f"⟨key⟩ {number}" for number in range(len(self.left_by))]
-
-    def scan_side(self, rows: Scan, side: int) -> Scan:
-        """Scan the keys and times of the left (0) or the right (1), and the columns that the right adds."""
-        return replace(rows, frame=self.select_side(rows.frame, side))
-
     def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
-        """Select the columns of `scan_side` from a frame."""
-        kinds = [key_dtype({one.dtype, other.dtype}) for one, other in zip(self.left_by, self.right_by, strict=True)]
-        pairs = zip((self.left_by, self.right_by)[side], kinds, strict=True)
-        made = {key: cast_key(*pair) for key, pair in zip(self.keys, pairs, strict=True)}
+        """Select the keys and times of the left (0) or the right (1), and the columns that the right adds."""
         added = {out: pl.col(item.name) for item, out in self.right_columns} if side else {}
         order = _cast_order_key(pl.col(self.on[side].name), self.dtype)
-        return frame.select(ROW, order.alias(_ON), **made, **added)
+        return frame.select(ROW, order.alias(_ON), **self.cast_keys(side), **added)
 
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame, *, backend: str) -> pl.LazyFrame:
         """Plan the search for the right row of each left row; the result has the added columns and `ROW`, sorted."""
@@ -372,23 +330,18 @@ class AsOfSpec:
         for direction in directions:
             left = self._add_nearest(left, right, direction, backend)
         distances = [self._distance(direction) for direction in directions]
-        chosen = dict(zip(directions, distances, strict=True))
+        limit = pl.lit(self.tolerance, pl.Float64 if self.dtype == "float64" else pl.UInt64)
         made = {}
         for _, out in self.right_columns:
-            values = [
-                value if self.tolerance is None else pl.when(chosen[direction] <= self._limit).then(value)
-                for direction in directions
-                for value in [pl.col(f"{direction} {out}")]
-            ]
+            values: list[Any] = [pl.col(f"{direction} {out}") for direction in directions]
+            if self.tolerance is not None:
+                pairs = zip(distances, values, strict=True)
+                values = [pl.when(distance <= limit).then(value) for distance, value in pairs]
             if len(values) == 2:
                 is_earlier = distances[1].is_null() | (distances[0] <= distances[1])
                 values = [pl.when(is_earlier).then(values[0]).otherwise(values[1])]
             made[out] = values[0]
         return pl.concat([left.select(ROW, **made), lacking], how="diagonal").sort(ROW)
-
-    @property
-    def _limit(self) -> pl.Expr:
-        return pl.lit(self.tolerance, pl.Float64 if self.dtype == "float64" else pl.UInt64)
 
     def _distance(self, direction: str) -> pl.Expr:
         ours, theirs = pl.col(_ON), pl.col(f"{direction} {_THEIRS}")
@@ -428,17 +381,13 @@ class AsOfSpec:
 def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
     """Run `Dataset.join_asof`: the left rows keep their partitions, and the added columns are looked up by row id."""
     left, backend = ensure_unique_row_ids(left), get_executor().resolve(left.backend)
-    ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_by])], "join_asof")
-    items = dict.fromkeys([asof.on[1], *asof.right_by, *(item for item, _ in asof.right_columns)])
+    ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_keys])], "join_asof")
+    items = dict.fromkeys([asof.on[1], *asof.right_keys, *(item for item, _ in asof.right_columns)])
     theirs = scan(right, [item.name for item in items], "join_asof, right table")
     if not theirs.num_rows:
-        raise BadData(
-            "join_asof, right table",
-            "it has no rows",
-            expected="rows to match",
-            remedy="rows in its files, or another filter",
-        )
-    scans = [asof.scan_side(ours, 0), asof.scan_side(theirs, 1)]
+        remedy = "rows in its files, or another filter"
+        raise BadData("join_asof, right table", "it has no rows", expected="rows to match", remedy=remedy)
+    scans = [replace(rows, frame=asof.select_side(rows.frame, side)) for side, rows in enumerate((ours, theirs))]
     plan = partial(asof.plan, backend=backend)
     side = collect_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
     added = tuple(item.name for item in asof.made)

@@ -203,13 +203,9 @@ class JsonFile(TextFile):
             return _parse_object(text)
         except (ValueError, RecursionError) as cause:
             refuse_packed(self._path, text)
-            raise BadFile(
-                self._path,
-                f"row {row} is no JSON object ({one_line(cause)})",
-                got=text[:80],
-                expected="an object in braces per line",
-                remedy="the file written again, one object per line",
-            ) from cause
+            problem, expected = f"row {row} is no JSON object ({one_line(cause)})", "an object in braces per line"
+            remedy = "the file written again, one object per line"
+            raise BadFile(self._path, problem, got=text[:80], expected=expected, remedy=remedy) from cause
 
     def _unfit(self, row: int, name: str, value: object, expected: str) -> SchemaMismatch:
         remedy = f"columns=[...] without {name!r}"

@@ -25,10 +25,15 @@ from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operati
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
-from gpupipe.io.planning.table import EVERYTHING, Table, row_bytes, run_partitions
-from gpupipe.io.relational.gathering import Gathered, get_memory_limit
+from gpupipe.io.planning.table import EVERYTHING
+from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import row_bytes
+from gpupipe.io.planning.table import run_partitions
+from gpupipe.io.relational.gathering import Gathered
+from gpupipe.io.relational.gathering import get_memory_limit
 from gpupipe.io.relational.planned import PlanSource
-from gpupipe.io.stores import is_remote, one_line
+from gpupipe.io.stores import is_remote
+from gpupipe.io.stores import one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
 if TYPE_CHECKING:
@@ -204,13 +209,9 @@ def lazy(table: Table) -> pl.LazyFrame:
     """Run `Dataset.to_polars`."""
     for item in table.schema:
         if "decimal256" in item.dtype:
-            raise SchemaMismatch(
-                "to_polars",
-                f"column {item.name!r} has more digits than Polars holds",
-                got=item.dtype,
-                expected="decimals of up to 38 digits",
-                remedy="select(...) the other columns, or Cast to 'float64' before it",
-            )
+            where, problem = "to_polars", f"column {item.name!r} has more digits than Polars holds"
+            remedy = "select(...) the other columns, or Cast to 'float64' before it"
+            raise SchemaMismatch(where, problem, got=item.dtype, expected="decimals of up to 38 digits", remedy=remedy)
     frame = scan(table, table.columns, "to_polars", keep=True).frame
     return frame.select(_cast_to_written(item) for item in table.schema)
 
@@ -264,12 +265,10 @@ def explain_failure(scans: Sequence[Scan], title: str) -> Iterator[None]:
         for one in scans:
             one.check()
             one.look()
-        raise PlanFailed(
-            title,
-            f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})",
-            expected="memory and disk for the rows, and operations that the engine knows",
-            remedy="gp.configure(memory_limit=...) to cut the rows into more buckets",
-        ) from cause
+        problem = f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})"
+        expected = "memory and disk for the rows, and operations that the engine knows"
+        remedy = "gp.configure(memory_limit=...) to cut the rows into more buckets"
+        raise PlanFailed(title, problem, expected=expected, remedy=remedy) from cause
 
 
 def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
@@ -337,12 +336,8 @@ def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     def check() -> None:
         for file in files.values():
             if change := file.change():
-                raise BadFile(
-                    file.origin.path,
-                    f"it is not what it was when the dataset was made: {change}",
-                    expected="files that do not change",
-                    remedy="make the dataset again",
-                )
+                where, problem = file.origin.path, f"it is not what it was when the dataset was made: {change}"
+                raise BadFile(where, problem, expected="files that do not change", remedy="make the dataset again")
 
     check()
     names = [item.name for item in fields]

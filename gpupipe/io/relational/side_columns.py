@@ -14,8 +14,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster.executor import get_executor
 from gpupipe.io.planning.table import Partition, Table
 from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run
-from gpupipe.io.relational.gathering import Origin
-from gpupipe.io.relational.planned import count_largest_partition
+from gpupipe.io.relational.gathering import Origin, count_largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_computed
 from gpupipe.io.relational.sort import sort_by_row
 from gpupipe.schema import ID, ROW, Field, Schema

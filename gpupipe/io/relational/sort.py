@@ -19,8 +19,7 @@ from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
 from gpupipe.io.planning.table import AnyTable, Table, run_partitions
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
-from gpupipe.io.relational.gathering import Gathered, Origin, build_origin
-from gpupipe.io.relational.planned import plan_rows
+from gpupipe.io.relational.gathering import Gathered, Origin, build_origin, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
 from gpupipe.schema import ID, ROW, Field
 

@@ -333,12 +333,9 @@ def open_text(one: Input, folder: Path, kind: str, encoding: str = "utf-8", skip
         refuse_packed(one.path, head)
         raise _unreadable(one, kind, encoding, cause) from cause
     except pl.exceptions.PolarsError as cause:
-        raise PlanFailed(
-            one.path,
-            f"the engine could not parse it ({type(cause).__name__}: {one_line(cause)}); its rows are in order",
-            expected="text that the engine parses",
-            remedy="backend='cpu', or dtypes={...: 'string'} for columns of odd values",
-        ) from cause
+        problem = f"the engine could not parse it ({type(cause).__name__}: {one_line(cause)}); its rows are in order"
+        remedy = "backend='cpu', or dtypes={...: 'string'} for columns of odd values"
+        raise PlanFailed(one.path, problem, expected="text that the engine parses", remedy=remedy) from cause
     finally:
         for name in ("text", REWRITTEN):
             (folder / name).unlink(missing_ok=True)
