@@ -23,7 +23,7 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import compute_moments
-from gpupipe.monitoring.drift import Sample, draw_rows
+from gpupipe.pipeline.fit import Sample, draw_rows
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.counts import Histogram
 from gpupipe.preprocessing.summaries.moments import Moments
