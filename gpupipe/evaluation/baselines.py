@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from torch import Tensor
 from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
-from gpupipe.support.text import as_list, flush_right, html_table, text_table
+from gpupipe.support.text import TableReport, as_list, flush_right
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import FeatureTable, Loader, Ragged
 from gpupipe.training import Trainer
@@ -27,12 +26,10 @@ MAX_ELEMENTS = 100  # ids of a feature of lists that have a column of their coun
 _log = logging.getLogger("gpupipe")
 
 
-class RowTable:
+class RowTable(TableReport):
     """Base class of tables of figures, a row by name; displays itself."""
 
     rows: list[dict[str, Any]]
-    _title: str = ""
-    notes: Sequence[str] = ()
     _formats: ClassVar[Mapping[str, str]] = {"seconds": ".1f", "std": ".2g"}
 
     def __getitem__(self, name: str) -> dict[str, Any]:
@@ -44,13 +41,6 @@ class RowTable:
 
     def _format(self, name: str, value: Any) -> str:
         return (value or "") if isinstance(value, str | None) else format(value, self._formats.get(name, ".4g"))
-
-    def __repr__(self) -> str:
-        return "\n".join([*([self._title] if self._title else []), text_table(self._table()), *self.notes])
-
-    def _repr_html_(self) -> str:
-        title, *notes = (f"<p>{html.escape(line)}</p>" if line else "" for line in (self._title, *self.notes))
-        return "".join([title, html_table(self._table()), *notes])
 
 
 class Baselines(RowTable):

@@ -36,12 +36,15 @@ class Importance(RowTable):
 
     def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
         self.losses, self.metric, self.value = losses, metric, value
-        self._title = f"{metric} {value:.4g}, lost without"
         self.rows = [
             {"feature": name, "mean": statistics.fmean(each), "std": statistics.pstdev(each)}
             for name, each in losses.items()
         ]
         self.rows.sort(key=lambda row: -row["mean"])
+
+    @property
+    def _title(self) -> str:
+        return f"{self.metric} {self.value:.4g}, lost without"
 
 
 def importance(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.io import Partition
-from gpupipe.support.text import format_count, html_table, text_table
+from gpupipe.support.text import TableReport, format_count
 from gpupipe.transforms import Transform
 from gpupipe.transforms.expect import Expect, Findings
 
@@ -40,8 +39,8 @@ class Violation:
         return [self.column, self.expected, f"{self.num_rows:,}", f"{self.share:.3%}", example, where]
 
 
-@dataclass(frozen=True)
-class ExpectationReport:
+@dataclass(frozen=True, repr=False)
+class ExpectationReport(TableReport):
     """Report of the `T.Expect` among the steps; displays itself."""
 
     num_rows: int = 0  # that were checked
@@ -79,16 +78,11 @@ class ExpectationReport:
             for item in self.violations
         )
 
+    @property
     def _title(self) -> str:
         told = "all as expected" if self.passed else f"{format_count(len(self.violations), 'expectation')} not met"
         return f"{format_count(self.num_rows, 'row')} checked: {told}"
 
     def _table(self) -> list[list[str]]:
         head = ["column", "expected", "rows", "share", "example", "where"]
-        return [head, *(item._cells for item in self.violations)]
-
-    def __repr__(self) -> str:
-        return self._title() if self.passed else f"{self._title()}\n{text_table(self._table())}"
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self._title())}</p>{'' if self.passed else html_table(self._table())}"
+        return [] if self.passed else [head, *(item._cells for item in self.violations)]

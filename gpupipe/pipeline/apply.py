@@ -1,27 +1,212 @@
-"""Pipeline application: a fitted pipeline bound to the columns of a dataset or frame."""
+"""Pipeline application: pruned transforms, a fitted pipeline bound to a table's columns, and the loader's table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import closing
 from copy import copy
+from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from importlib import import_module
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
 from gpupipe.backend.arrow_types import arrow_type, holds_fields
 from gpupipe.backend.columns import cast_column, missing_column
-from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import ColumnNotFound, SchemaMismatch
-from gpupipe.io import Dataset, FrameFunction
-from gpupipe.io.planning.table import map_frames
-from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.plan import TransformPlan, Typed, materialize_window_columns
-from gpupipe.schema import FLOATS, INTEGERS, Field, Role, Schema, get_element_dtype, is_passenger
-from gpupipe.transforms import Transform
+from gpupipe.cluster.executor import LocalThreads, get_executor
+from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.io import Dataset, FrameFunction, in_halves, run_partitions
+from gpupipe.io.planning.table import Table, map_frames
+from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
+from gpupipe.io.relational.sort import ensure_unique_row_ids
+from gpupipe.pipeline.features import Features, TargetSet
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Role, Schema, get_element_dtype, is_passenger
+from gpupipe.step import in_step
+from gpupipe.support.text import shorten_list
+from gpupipe.support.validation import check_choice
+from gpupipe.transforms import Expect, Join, Sample, Transform, WholeTableTransform
+from gpupipe.transforms.join import TableJoin
 
+if TYPE_CHECKING:
+    import torch
+
+    from gpupipe.tensors import FeatureTable, Loader
+
+_log = logging.getLogger("gpupipe")
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
 _MOST_BINDINGS = 16
+_KEPT_BYTES = 8  # of a kept column, per row
+# `gpupipe.tensors` is imported where tensors are made: PyTorch takes longer to import than a small fit.
+
+
+class _Stage(NamedTuple):
+    step: Transform
+    schema: Schema  # of its input
+    wanted: frozenset[str]
+
+
+class TransformPlan:
+    """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
+
+    `predicting` leaves out the steps that drop rows only in training. `there` are the source's columns that the data
+    has, where it may have fewer: others are not checked by `Expect`, of which each counts if `counting`, and else only
+    those that raise are applied.
+    """
+
+    casts: Mapping[str, str] = {}
+    """The types that steps expect of the columns that the data stores as another."""
+    side_columns: Mapping[int, SideColumns] = {}
+    """Of window steps, by position; without these, `run` takes a frame to hold all rows there are."""
+
+    def __init__(
+        self,
+        steps: Sequence[Transform],
+        schema: Schema,
+        wanted: Iterable[str] | None,
+        *,
+        predicting: bool = False,
+        there: AbstractSet[str] | None = None,
+        counting: bool = False,
+    ) -> None:
+        self.steps, schemas = [s for s in steps if not (predicting and getattr(s, "when", "") == "train")], [schema]
+        for step in self.steps:
+            schemas.append(step.output_schema(schemas[-1]))
+        self.output_schema = schemas.pop()
+        needed = set(self.output_schema.names if wanted is None else wanted)
+        self.output_schema.require(sorted(needed), "pipeline")
+        self.wanted = [name for name in self.output_schema.names if name in needed]
+        lacking = set() if there is None else {*schema.names} - there
+        self._stages: list[_Stage] = []
+        for step, before in zip(reversed(self.steps), reversed(schemas), strict=True):
+            used_as = step
+            if isinstance(step, Expect):
+                checks = counting or step.on_violation == "raise"
+                used_as = step.of(
+                    [name for name in step.columns if checks and lacking.isdisjoint(before[name].lineage)]
+                )
+            self._stages.insert(0, _Stage(used_as, before, frozenset(needed)))
+            needed = used_as.needs(needed, before)
+        self.reads = [name for name in schema.names if name in needed]
+        self._source = schema
+        self.keeps_rows = not any(step.changes_rows for step in self.steps)
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether `run` asks for the rows' identities."""
+        return bool(self.side_columns) or any(isinstance(step, Sample) for step in self.steps)
+
+    @property
+    def window_steps(self) -> dict[int, tuple[WholeTableTransform, Schema, list[str]]]:
+        """By its position each window step whose columns are wanted, the schema before it, and these columns."""
+        return {
+            position: (step, before, [name for name in step.makes if name in wanted])
+            for position, (step, before, wanted) in enumerate(self._stages)
+            if isinstance(step, WholeTableTransform) and not wanted.isdisjoint(step.makes)
+        }
+
+    def changed(self, **attributes: Any) -> TransformPlan:
+        """Return the plan with other attributes."""
+        made = copy(self)
+        vars(made).update(attributes)
+        return made
+
+    def copy(self) -> TransformPlan:
+        """Return a copy with copies of the steps, whose joins count from 0."""
+        stages = [stage._replace(step=copy(stage.step)) for stage in self._stages]
+        for stage in stages:
+            if isinstance(stage.step, TableJoin):
+                stage.step.reset()
+        return self.changed(_stages=stages)
+
+    @property
+    def _only_attaches(self) -> bool:
+        """Whether nothing but window steps has to run."""
+        return not self.casts and all(isinstance(stage.step, WholeTableTransform) for stage in self._stages)
+
+    @property
+    def attach(self) -> Attach | None:
+        """What gives the wanted columns where no step has to run any more; None where one has to."""
+        if not self.side_columns or not self._only_attaches:
+            return None
+        found = ((self.side_columns[place], tuple(names)) for place, (_, _, names) in self.window_steps.items())
+        return Attach(tuple(found), tuple(self.wanted))
+
+    def run(
+        self,
+        frame: Frame,
+        backend: Backend,
+        row_ids: Array | None = None,
+        found: dict[Hashable, Any] | None = None,
+        place: int = 0,
+    ) -> Frame:
+        """Run all steps on a coded frame that holds `reads`; return the frame of the wanted columns.
+
+        With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts; where they are not
+        given, the index' numbers stand for them. `found` gets what steps count, as summaries; `place` is the identity
+        of the first row there.
+        """
+        frame = _cast_columns(self.casts, backend.select(frame, self.reads), backend)
+        for position, (step, before, wanted) in enumerate(self._stages):
+            with in_step(step):
+                if isinstance(step, Sample):
+                    frame = step.apply(frame, before, wanted, backend, row_ids)
+                elif position in self.side_columns and isinstance(step, WholeTableTransform):
+                    assert row_ids is not None, "these columns are found by the rows' identities"
+                    names, ids = [name for name in step.makes if name in wanted], row_ids[backend.positions(frame)]
+                    frame = backend.assign(frame, self.side_columns[position].columns(names, ids, backend))
+                elif isinstance(step, Expect) and found is not None:
+                    found["expect", position] = step.look(frame, before, backend, place)
+                else:
+                    frame = step.apply(frame, before, wanted, backend)
+            if isinstance(step, TableJoin) and found is not None:
+                found["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
+        return backend.select(frame, self.wanted)
+
+    def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
+        """Compute the columns of window steps; return the plan that has them, and the dataset to run it on.
+
+        Memory: see `compute_columns`.
+        """
+        windows = self.window_steps
+        if not windows:
+            return self, dataset
+        blind = [step.class_name for step, _, _ in windows.values() if dataset.query.cuts_history(step.keys)]
+        if blind:
+            _log.warning(
+                "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
+                "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
+                shorten_list(dict.fromkeys(blind)),
+            )
+        dataset = ensure_unique_row_ids(replace(dataset, backend=backend))
+        found: dict[int, SideColumns] = {}
+        for position, (step, schema, wanted) in windows.items():
+            # Each `Expect` checks in `run`.
+            before = TransformPlan(self.steps[:position], self._source, step.reads, there=frozenset())
+            for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
+                problem, expected = "a window step follows a join that repeats rows", "rows that can be told apart"
+                remedy = "the join after it, or Dataset.join(..., many=True) before the pipeline"
+                raise BadConfig("Pipeline", problem, got=repeating, expected=expected, remedy=remedy)
+            before.casts, before.side_columns = self.casts, {n: found[n] for n in before.window_steps}
+            inputs = list(schema.select(step.reads))
+            made = [item for item in step.made_fields(schema) if item.name in wanted]
+            plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
+            is_source = before._only_attaches and not before.side_columns
+            rows = None if is_source else partial(_gather, before)
+            with in_step(step):
+                found[position] = compute_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
+        return self.changed(side_columns=found), dataset
+
+
+def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
+    """Read a partition's columns for a window step."""
+    (partition,) = part.partitions
+    ids = partition.row_ids(backend.xp)
+    frame = before.copy().run(part.read(partition, before.reads, backend), backend, ids)
+    return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})
 
 
 class Bindings:
@@ -47,25 +232,21 @@ class Bindings:
     ) -> BoundPipeline:
         """Return the bound pipeline for data of these columns, a cached one where it is still valid."""
         key: Hashable = names, *options.items()
-        state = _state(steps, features, source)
+        state = _list_state(steps, features, source)
         if features is not None:  # lists that may be changed in place
             lists = (features.keep, features.allow_leak, *(group.columns for group in features.groups))
             key = key, tuple(map(tuple, lists))
         before, known = self._known
-        if len(before) != len(state) or any(a is not b for a, b in zip(before, state, strict=True)):
+        is_same = len(before) == len(state) and all(a is b for a, b in zip(before, state, strict=True))
+        if not is_same or (len(known) >= _MOST_BINDINGS and key not in known):
             known = {}
             self._known = state, known
-        found = known.get(key)
-        if found is None:
-            found = BoundPipeline(steps, features, source, names, **options)
-            if len(known) >= _MOST_BINDINGS:
-                known = {}
-                self._known = state, known
-            known[key] = found
-        return copy(found)  # which is then told of the data's types
+        if key not in known:
+            known[key] = BoundPipeline(steps, features, source, names, **options)
+        return copy(known[key])  # which then learns the data's types
 
 
-def _state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
+def _list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
     """List every object that a binding depends on, so that a replaced object invalidates it."""
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
@@ -101,7 +282,7 @@ class BoundPipeline:
         wanted: AbstractSet[str] | None = None,
         counting: bool = False,
     ) -> None:
-        after, there = None, set(names)
+        after, there, target = None, set(names), None if features is None else features.target
         self.owned_columns: set[str] = set()
         if features is not None:
             after = TransformPlan(steps, source, None, predicting=predicting).output_schema
@@ -110,23 +291,24 @@ class BoundPipeline:
             wanted = _select_wanted(features, after, source, there, predicting) if wanted is None else wanted
             if with_target_only:
                 _check_weight(features, after, {*source.names} - there)
-        self.prefix = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)
-        self.seen = self.prefix.output_schema.select(self.prefix.wanted)
-        self._features = features
-        target = None if features is None else features.target
-        self._only_with = target if with_target_only else None
+        self.plan = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)
+        self.seen = self.plan.output_schema.select(self.plan.wanted)
+        self._features, self._only_with = features, target if with_target_only else None
         self.schema = self.seen if features is None else features._output_schema(self.seen, after)
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
-        self.reads = self.prefix.reads
-        self.keeps_rows = self.prefix.keeps_rows and self._only_with is None
+        self.reads = self.plan.reads
+        self.keeps_rows = self.plan.keeps_rows and self._only_with is None
         self._out_of_fold = out_of_fold
-        self.draws_rows = self.prefix.draws_rows or (features is not None and features._cross_fits and out_of_fold)
-        self._casts: dict[str, str] = {}
         for name in self.reads:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
         self._dtypes = {name: source[name].dtype for name in self.reads}
         self._zones = _zones(source.select(self.reads))
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether `columns` asks for the rows' identities."""
+        return self.plan.draws_rows or (self._features is not None and self._features._cross_fits and self._out_of_fold)
 
     def plan_casts(self, dataset: Dataset) -> Self:
         """Record the columns that are stored as another dtype than in the fit; return self.
@@ -138,8 +320,8 @@ class BoundPipeline:
         return self._expect({item.name: item.dtype for item in there}, _zones(there), partial(_is_empty, dataset))
 
     def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> Self:
-        self._casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
-        for name, dtype in self._casts.items():
+        casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
+        for name, dtype in casts.items():
             if _differs(there[name], dtype) and not is_empty(name):
                 raise _another_type(name, there[name], dtype)
         for name in self._zones.keys() & zones.keys():
@@ -152,6 +334,7 @@ class BoundPipeline:
                     expected=wanted or "no zone",
                     remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",
                 )
+        self.plan = self.plan.changed(casts=casts)
         return self
 
     def run_on(
@@ -170,14 +353,12 @@ class BoundPipeline:
         """
         if isinstance(data, Dataset):
             self.plan_casts(data)
-            if self.prefix.window_steps:  # which see rows of other partitions: their files are part of the job's id
+            if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
                 identity = partial(_add_inputs, identity, sorted((data.source.inputs() or {}).items()))
             data = self.attach_window_columns(data, get_executor().resolve(backend))
-            if self._features is None and not self._casts:
-                function = self.prefix.attach or function
             return map_frames(
                 data,
-                function,
+                function if self._features is not None else self.plan.attach or function,
                 schema,
                 self.reads,
                 keeps_rows=self.keeps_rows,
@@ -198,8 +379,7 @@ class BoundPipeline:
 
     def attach_window_columns(self, data: Dataset, backend: str) -> Dataset:
         """Compute the window steps' columns and return the dataset whose rows they belong to."""
-        self.prefix, data = materialize_window_columns(self.prefix, data, backend, self.typed)
-        self.draws_rows = self.draws_rows or self.prefix.draws_rows
+        self.plan, data = self.plan.attach_window_columns(data, backend)
         return data
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
@@ -219,7 +399,7 @@ class BoundPipeline:
         The target is in its own units, unless it is to be as it is `stored` for training. `row_ids` as for
         `TransformPlan.run`.
         """
-        seen = self.prefix.run(_cast_columns(self._casts, frame, backend), backend, row_ids)
+        seen = self.plan.run(frame, backend, row_ids)
         if self._only_with is not None and self._only_with.is_in(self.seen):
             present = self._only_with.present(seen, self.seen, backend)
             seen = seen if present is None else backend.filter(seen, present)
@@ -230,11 +410,6 @@ class BoundPipeline:
             positions = backend.positions(seen)
             ids = positions.astype("uint64") if row_ids is None else row_ids[positions]
         return self._features._columns(seen, self.seen, backend, ids, stored=stored), seen
-
-    @property
-    def typed(self) -> Typed | None:
-        """Gives a frame the types of the fit; None where it has them."""
-        return partial(_cast_columns, self._casts) if self._casts else None
 
 
 def _add_inputs(identity: Callable[[], str | None], inputs: Sequence[tuple[str, Any]]) -> str | None:
@@ -266,12 +441,10 @@ def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -
     lost = [] if weight is None else sorted(weight.lineage(after) & absent)
     if target is None or weight is None or not lost or target.lineage(after) & absent:
         return
-    error = ColumnNotFound(
-        f"loader, weight {weight.text!r}",
-        f"column {lost[0]!r} not found",
-        expected="the weight beside the target, as in the fit",
-        remedy=f"data with {lost[0]!r}, 1.0 in each row to count all alike; or a fit of Features(weight=None)",
-    )
+    expected = "the weight beside the target, as in the fit"
+    remedy = f"data with {lost[0]!r}, 1.0 in each row to count all alike; or a fit of Features(weight=None)"
+    where, problem = f"loader, weight {weight.text!r}", f"column {lost[0]!r} not found"
+    error = ColumnNotFound(where, problem, expected=expected, remedy=remedy)
     error.column = lost[0]
     raise error
 
@@ -329,3 +502,139 @@ def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
     if found == "string" and (wanted == "timestamp" or wanted in (*INTEGERS, *FLOATS)):
         remedy = f"pd.to_{'datetime' if wanted == 'timestamp' else 'numeric'}(data[{name!r}])"
     return SchemaMismatch(f"column {name!r}", "another type than in fit", got=found, expected=wanted, remedy=remedy)
+
+
+class TargetInverse:
+    """Inverse of a fitted `target_transform`; `by_default` where nobody asked for that transform."""
+
+    def __init__(self, targets: TargetSet) -> None:
+        self._targets = targets
+        self.by_default = targets.auto
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """Convert B values, or B x T, to the targets' units; float64 on the same device.
+
+        Raises:
+            BadData: a value is beyond float64 there.
+            SchemaMismatch: not one value per target.
+        """
+        backend = select("gpu" if values.is_cuda else "cpu")
+        wide, names = values if values.ndim == 2 else values[:, None], [item.text for item in self._targets.each]
+        if wide.ndim != 2 or wide.shape[1] != len(names):
+            raise SchemaMismatch(
+                "target_transform",
+                "the model's outputs are not one value per target, so they have no units of its own",
+                got=tuple(values.shape),
+                expected=f"a value a row for each of {names}",
+                remedy="Features(target_transform=None)",
+            )
+        parts = wide.detach().double().unbind(1)
+        columns = [Column("float64", backend.xp.from_dlpack(part.contiguous())) for part in parts]
+        found = backend.xp.stack([item.data for item in self._targets.inverse(columns, backend)], axis=1)
+        made: torch.Tensor = import_module("torch").from_dlpack(found)
+        return made.reshape(values.shape)
+
+
+class StreamedParts:
+    """Row groups of a Dataset, read and transformed again each epoch.
+
+    Where steps leave out rows, one pass counts those that stay. `dtype` is of the numbers in the loader's windows.
+    """
+
+    def __init__(self, run: BoundPipeline, dataset: Dataset, backend: Backend, dtype: str) -> None:
+        self.schema, self.backend, self.dtype = run.schema, backend, dtype
+        self._run, self._dataset = run, dataset
+        self._pieces = [part.keep([span]) for part in dataset.partitions for span in part.spans if span.num_rows]
+        self.names: Sequence[str] = [piece.description for piece in self._pieces]
+        self.rows: Sequence[int] = [piece.num_rows for piece in self._pieces]
+        if self._pieces and (run.draws_rows or not (run.keeps_rows and dataset.query.keeps_rows)):
+            self.rows = self._count()
+
+    def read(self, parts: Sequence[int]) -> Generator[Iterable[Mapping[str, Column]]]:
+        """Yield the columns of these parts in order, each in one piece, or in several where memory does not suffice."""
+        work = partial(load_columns, self._run, self.backend.name)
+
+        def pieces(number: int) -> list[Mapping[str, Column]]:
+            return list(in_halves(work, self._dataset.of_partitions([self._pieces[number]])))
+
+        yield from LocalThreads().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
+
+    def _count(self) -> list[int]:
+        work, rows = partial(_count_rows, self._run, self.backend.name), [0] * len(self._pieces)
+        dataset, number, counted = self._dataset.of_partitions(self._pieces), 0, 0
+        with closing(run_partitions(work, dataset, self.backend.name, "count")) as counts:
+            for given, kept in counts:  # a part in halves gives two counts
+                rows[number], counted = rows[number] + kept, counted + given
+                if counted == self._pieces[number].num_rows:
+                    number, counted = number + 1, 0
+        return rows
+
+
+def load_columns(run: BoundPipeline, backend_name: str, part: Dataset) -> Mapping[str, Column]:
+    """Compute the output columns of one partition, on a worker."""
+    backend, partition = select(backend_name), part.partitions[0]
+    row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
+    return run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
+
+
+def _load_on_host(run: BoundPipeline, backend: str, part: Dataset) -> Mapping[str, Column]:
+    """Run `load_columns` on a worker, and return host arrays: GPU arrays would be opened on the program's GPU."""
+    move = select(backend).to_host
+    return {name: column.move(move) for name, column in load_columns(run, backend, part).items()}
+
+
+def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:
+    """Count a partition's rows before and after the transforms."""
+    return part.partitions[0].num_rows, len(next(iter(load_columns(run, backend_name, part).values())))
+
+
+def make_loader(
+    run: BoundPipeline, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str, **options: Any
+) -> Loader:
+    """Build the loader of `Pipeline.loader`; check `options`, which are `Loader`'s own, before anything is read."""
+    made_by: type[Loader] = import_module("gpupipe.tensors.loader").Loader
+    signature(made_by).bind(None, **options)
+    table, wanted, chosen = build_table(run, dataset, backend, device=device, residency=residency, dtype=dtype)
+    return made_by(table, device=wanted, residency=chosen, **options)
+
+
+def build_table(
+    run: BoundPipeline, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
+) -> tuple[FeatureTable | StreamedParts, torch.device, str]:
+    """Build a table of the transformed rows; return it, the batches' device and the table's location.
+
+    On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
+    its own for the table that it trains on, and for nothing else.
+    """
+    tensors, torch = import_module("gpupipe.tensors.loader"), import_module("torch")
+    check_choice("loader", tensors.RESIDENCIES, residency=residency)
+    here, kept = get_executor().in_process, run.schema.with_role(Role.KEEP)
+    bound = sum(partition.num_rows for partition in dataset.partitions)
+    row_bytes = tensors.FeatureTable.row_bytes_of(run.schema, dtype)
+    if device == "auto":  # the backend's, or a GPU of this process where the backend is elsewhere
+        is_backends = here or backend == "cpu"
+        device = select(backend).device if is_backends else ("cuda" if torch.cuda.is_available() else "cpu")
+    tensors.require_device(device)
+    wanted = torch.device(device)
+    if carried := [item.name for item in kept if item.kind == Kind.PASSENGER]:
+        _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
+    size = bound * (row_bytes + _KEPT_BYTES * len(kept))
+    free_bytes: dict[str, int | None] = {}
+    if residency == "auto":
+        if here:
+            select(backend).trim()  # what the fit has left is free
+        free_bytes = {kind: tensors.get_free_bytes(torch.device(kind)) for kind in {"cpu", wanted.type}}
+    chosen = tensors.choose_residency(residency, size, wanted, free_bytes)
+    if chosen != "device":
+        _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
+    if chosen == "stream":
+        return StreamedParts(run, dataset, select(backend if here else "auto"), dtype), wanted, chosen
+    place = wanted if chosen == "device" else torch.device("cpu")
+    if here and place.type == torch.device(select(backend).device).type:
+        select(backend).make_room(bound * row_bytes)
+    block, rows = tensors.FeatureTable.allocate(run.schema, bound, place, dtype=dtype), 0
+    work, writer = (load_columns, select(backend)) if here else (_load_on_host, select("cpu"))
+    with closing(run_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
+        for columns in parts:
+            rows += block.write(rows, columns, writer)
+    return block.narrow(rows), wanted, chosen

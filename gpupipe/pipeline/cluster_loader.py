@@ -22,8 +22,7 @@ from safetensors.torch import save as bytes_of
 from gpupipe.cluster.executor import use_executor
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.pipeline.apply import BoundPipeline
-from gpupipe.pipeline.loading import build_table
+from gpupipe.pipeline.apply import BoundPipeline, build_table
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
 from gpupipe.tensors import BatchOptions, FeatureTable, Loader

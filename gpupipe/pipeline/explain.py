@@ -9,9 +9,9 @@ from typing import Self
 
 from gpupipe.cluster.executor import default_threads
 from gpupipe.io import Dataset, row_bytes
+from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import FeatureGroup, Features
-from gpupipe.pipeline.plan import FitTask, TransformPlan, collect_wanted, mark_source, plan_passes, resolve_selectors
-from gpupipe.pipeline.serialization import list_unsaveable
+from gpupipe.pipeline.fit import FitTask, collect_wanted, mark_source, plan_passes, resolve_selectors
 from gpupipe.preprocessing import GatheredStep
 from gpupipe.support.text import format_columns, format_count, shorten_list
 from gpupipe.transforms import Transform, WholeTableTransform
@@ -87,7 +87,11 @@ class Explanation(str):
 
 
 def explain_fit(
-    steps: Sequence[Transform], features: Features | None, dataset: Dataset | None, backend: str
+    steps: Sequence[Transform],
+    features: Features | None,
+    dataset: Dataset | None,
+    backend: str,
+    unsaveable: Sequence[str],
 ) -> Explanation:
     """Explain what a fit on this data would do; without data, only what follows from the steps."""
     picture, lines = diagram(steps, features), ["nothing is learned"] if features is None else []
@@ -108,7 +112,7 @@ def explain_fit(
         lines += [line for tasks in passes for task in tasks for line in _explain_samples(task, dataset)]
         lines += features.left_out
         lines += [] if dataset is None else _estimate_costs(steps, features, dataset, backend)
-    return Explanation("\n".join([*lines, *list_unsaveable(steps, features)]), picture)
+    return Explanation("\n".join([*lines, *unsaveable]), picture)
 
 
 def _explain_samples(task: FitTask, dataset: Dataset | None) -> list[str]:

@@ -1,4 +1,8 @@
-"""Pipeline fit: a few passes over the partitions, each of which merges the summaries of its steps; and its report."""
+"""Pipeline fit: a few passes over the partitions, each of which adds up the summaries of its steps; and its report.
+
+What a pass does with one partition is `PartitionPass`, `fold` adds up what it returns, and `PipelineFit` lets the steps
+learn from the sums.
+"""
 
 from __future__ import annotations
 
@@ -8,58 +12,201 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
+from gpupipe.backend.columns import floats
+from gpupipe.backend.dictionaries import find_positions
 from gpupipe.backend.float_kernels import find_bounds
-from gpupipe.backend.hashing import hash_column
+from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
 from gpupipe.io.planning.table import ReadCounter
-from gpupipe.io.relational.side_columns import SideColumns
-from gpupipe.monitoring.drift import Profile, Sample, draw_rows
+from gpupipe.monitoring.drift import Profile
 from gpupipe.monitoring.expectation_report import ExpectationReport
+from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
-from gpupipe.pipeline.plan import (
-    FitTask,
-    TransformPlan,
-    Typed,
-    collect_wanted,
-    likely_reads,
-    mark_source,
-    materialize_window_columns,
-    plan_passes,
-    resolve_selectors,
+from gpupipe.preprocessing import (
+    Categorify,
+    Columns,
+    CrossFittedStep,
+    GatheredStep,
+    LearnedStep,
+    SimpleImputer,
+    StatelessStep,
 )
-from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
 from gpupipe.preprocessing.learned_step import tabulate
-from gpupipe.preprocessing.summaries import Extremes
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Schema
+from gpupipe.preprocessing.summaries import Extremes, ValueCounts
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema
 from gpupipe.step import in_step
 from gpupipe.support.text import format_count, html_table, shorten_list, text_table
-from gpupipe.transforms import JoinAsOf, Map, Transform
+from gpupipe.transforms import Expect, JoinAsOf, Map, Transform
 from gpupipe.transforms.join import TableJoin
+
+SAMPLE_ROWS = 1 << 15
+"""The approximate size of the sample that is profiled; all rows of a smaller dataset, fewer of a wide one."""
+KEEP_BYTES = 1 << 30
+"""Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
+
+_SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
+_SEED = 0x5EED
+_DECILES = np.arange(1, 10) / 10
+_EXACT = 2**53
+_log = logging.getLogger("gpupipe")
+
+
+# what is read, and in how many passes ---------------------------------------------------------------------------------
+def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
+    """Return the source's schema with each column the start of a lineage, and label columns marked by their role.
+
+    Labels are the columns that only target, weight and filters that act in training only read.
+    """
+    sources = (item.as_source() for item in schema)
+    plain = Schema(item if item.role is None else replace(item, role=None) for item in sources)
+    if features is None:
+        return plain
+    schemas = _infer_schemas(steps, plain)
+    labels = _backwards(steps, schemas, features._label_reads(schemas[-1]))
+    labels -= _backwards(steps, schemas, features.inputs, predicting=True)
+    return Schema(replace(item, role=Role.LABEL) if item.name in labels else item for item in plain)
+
+
+def resolve_selectors(steps: Sequence[Transform], features: Features, schema: Schema, *, strict: bool) -> None:
+    """Resolve the selectors of `features`; without `strict`, functions that have not run yet may still add columns."""
+    features._resolve(_infer_schemas(steps, Schema(item.as_source() for item in schema))[-1], strict=strict)
+
+
+def _infer_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
+    """List the schema before each step and after the last, up to the first function that has not run yet."""
+    schemas, known = [schema], True
+    for step in steps:
+        known = known and not (isinstance(step, Map) and step.dtypes_ is None)
+        schemas.append(step.output_schema(schemas[-1]) if known else schemas[-1])
+    return schemas
+
+
+def _backwards(
+    steps: Sequence[Transform], schemas: Sequence[Schema], wanted: AbstractSet[str], *, predicting: bool = False
+) -> set[str]:
+    """Return the columns that `wanted` is computed from; functions that read everything, and checks, name none."""
+    needed = set(wanted)
+    for step, before in zip(reversed(steps), reversed(schemas[:-1]), strict=True):
+        if isinstance(step, Map) and step.reads is None:
+            needed -= set(step.adds or ())
+        elif not isinstance(step, Expect) and not (predicting and getattr(step, "when", "always") == "train"):
+            needed = step.needs(needed, before)
+    return needed
 
 
 @dataclass(frozen=True)
-class ColumnStats:
-    """Column statistics of some partitions: rows without a value, the least number and the greatest; mergeable."""
+class FitTask:
+    """Task of one pass for one group: the step at `position`, with the one after it where they are summarized together.
+
+    Before them stand `free` steps that learn nothing from the rows and transform them at once.
+    """
+
+    group: FeatureGroup
+    position: int
+    fused: bool
+    free: int = 0
+
+    def reads(self, features: Features, schema: Schema) -> set[str]:
+        """Return the columns it reads, including the target's where needed; `schema` is that after the transforms."""
+        of_target = self.group.of_target or self.group.cross_fits
+        labels = features.target.reads(schema) if of_target and features.target is not None else []
+        return set(labels) | (set() if self.group.of_target else set(self.group.columns))
+
+    @property
+    def steps(self) -> list[LearnedStep]:
+        return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
+
+    @property
+    def last(self) -> FitTask:
+        """The same for its last step alone."""
+        return FitTask(self.group, self.position + len(self.steps) - 1, fused=False)
+
+
+def plan_passes(features: Features) -> list[list[FitTask]]:
+    """Plan the tasks of each pass; there are as many passes as the longest chain of dependent steps."""
+    passes: list[list[FitTask]] = []
+    for group in features._learned:
+        position, number = 0, 0
+        while position < len(group.steps):
+            free = _num_free(group.steps[position:])
+            fused = _folds_with_next(group.steps[position + free : position + free + 2])
+            if number == len(passes):
+                passes.append([])
+            passes[number].append(FitTask(group, position, fused, free))
+            position, number = position + free + 1 + fused, number + 1
+    return passes
+
+
+def collect_wanted(passes: Sequence[Sequence[FitTask]], features: Features, schema: Schema) -> set[str]:
+    """Return the columns that these passes read, the labels' too; `schema` is that after the transforms."""
+    read = (task.reads(features, schema) for tasks in passes for task in tasks)
+    return features._label_reads(schema).union(*read)
+
+
+def _num_free(steps: Sequence[LearnedStep]) -> int:
+    """Count the steps before the first that learns from the rows; the last one is never among them."""
+    free = [*(not _learns(step) for step in steps[:-1]), False].index(False)
+    # The fill of an imputer costs nothing where it enters the summary of the step that learns.
+    return free - (free > 0 and _learns(steps[free]) and _folds_with_next(steps[free - 1 : free + 1]))
+
+
+def _learns(step: LearnedStep) -> bool:
+    return not isinstance(step, StatelessStep) and not (isinstance(step, SimpleImputer) and step.strategy == "constant")
+
+
+def _folds_with_next(steps: Sequence[LearnedStep]) -> bool:
+    """Return whether an imputer's fill can enter the summary of the step after it."""
+    return (
+        len(steps) == 2 and isinstance(steps[0], SimpleImputer) and not steps[0].add_indicator and steps[1].fills_late
+    )
+
+
+def list_numbers(features: Features, schema: Schema) -> list[str]:
+    """List the columns that features use as numbers, among those after the transforms."""
+    dtypes = (*FLOATS, *INTEGERS, "bool")
+    groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
+    names = {name for group in groups for name in group.looks_at}
+    return [item.name for item in schema if item.name in names and item.dtype in dtypes]
+
+
+def list_unscaled(features: Features, schema: Schema) -> list[str]:
+    """List the columns of wide numbers that are features without a step."""
+    names = {name for group in features.groups if not group.steps for name in group.columns}
+    return [item.name for item in schema if item.name in names and item.dtype in WIDE]
+
+
+def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
+    """Map the columns that become ids unchanged, except for missing values, to their `Categorify` step."""
+    found: dict[str, Categorify] = {}
+    for group in (group for group in features.groups if group.steps):
+        *before, last = group.steps
+        if isinstance(last, Categorify) and all(isinstance(step, SimpleImputer) for step in before):
+            names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
+            found = dict.fromkeys(names, last) | found
+    return found
+
+
+# what is observed of columns ------------------------------------------------------------------------------------------
+class ColumnStats(NamedTuple):
+    """Column statistics: rows without a value, the least number and the greatest."""
 
     missing: int = 0
     low: float = np.inf
     high: float = -np.inf
-
-    def __add__(self, other: ColumnStats) -> ColumnStats:
-        return ColumnStats(self.missing + other.missing, min(self.low, other.low), max(self.high, other.high))
 
     @property
     def range(self) -> tuple[float, float] | None:
@@ -67,47 +214,135 @@ class ColumnStats:
         return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
 
 
-def ranges_from_summary(summary: object) -> dict[str, ColumnStats]:
-    """Return the statistics of the columns whose range a step's summary contains."""
-    if not isinstance(summary, Extremes):
-        return {}
-    numbers = zip(summary.missing.tolist(), summary.low.tolist(), summary.high.tolist(), strict=True)
-    return {name: ColumnStats(*seen) for name, seen in zip(summary.names, numbers, strict=True)}
+def collect_stats(found: Mapping[Hashable, Any], features: Features, schema: Schema) -> dict[str, ColumnStats]:
+    """Return the statistics of the columns that features read, from a pass's summaries."""
+    names = {*list_numbers(features, schema), *list_unscaled(features, schema)}
+    stats: dict[str, ColumnStats] = {}
+    for block in select_kind(found, "extremes").values():
+        numbers = zip(block.names, block.missing.tolist(), block.low.tolist(), block.high.tolist(), strict=True)
+        stats |= {name: ColumnStats(*seen) for name, *seen in numbers if name in names}
+    return stats | {name: ColumnStats(missing) for name, missing in select_kind(found, "missing").items()}
 
 
-def count_missing(columns: Columns, backend: Backend) -> dict[str, ColumnStats]:
-    """Count the missing values of columns that have no meaningful range."""
+def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
+    """Count each column's missing values, under ("missing", name)."""
     xp = backend.xp
     masks = {name: column.missing(xp) for name, column in columns.items()}
     counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
     found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
     numbers = dict(zip(counts, found, strict=True))
-    return {name: ColumnStats(int(numbers.get(name, 0))) for name in columns}
+    return {("missing", name): int(numbers.get(name, 0)) for name in columns}
 
 
-def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
-    """Add up the summaries of all partitions, in their order."""
-    total: dict[Hashable, Any] = {}
-    with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
-        for found in partitions:
-            total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
-    return total
+def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
+    """Draw the sample of at most `total` rows by their ids (n uint64) alone, so the same under any partitioning."""
+    wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
+    if total <= wanted:
+        return slice(0, len(row_ids))
+    return backend.xp.flatnonzero(splitmix64(_SEED, row_ids) < np.uint64(wanted / total * 2.0**64))
 
 
-def select_kind(found: Mapping[Hashable, Any], kind: str) -> dict[Any, Any]:
-    """Return the summaries of one kind, by the second part of their key."""
-    return {key[1]: summary for key, summary in found.items() if isinstance(key, tuple) and key[0] == kind}
+@dataclass(frozen=True)
+class Sample:
+    """Sample of rows from some partitions: a mergeable summary.
+
+    `numbers` are of each part the values of the columns `names`, C x rows float64 on the host, NaN where there is none,
+    or no finite one; `categories` count by the name of a column that becomes ids how often each value occurs.
+    """
+
+    num_rows: int = 0
+    names: tuple[str, ...] = ()
+    numbers: tuple[Any, ...] = ()
+    categories: Mapping[str, ValueCounts] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, frame: Frame, rows: Array | slice, numbers: Sequence[str], categories: Sequence[str], backend: Backend
+    ) -> Self:
+        """Draw the sample of one partition."""
+        counts = {name: ValueCounts.of(backend.column(frame, name).take(rows), backend) for name in categories}
+        num_rows = len(frame) if isinstance(rows, slice) else len(rows)
+        if not numbers:
+            return cls(num_rows, categories=counts)
+        matrix, xp = backend.matrix(frame, numbers), backend.xp
+        if matrix is not None:
+            values = matrix.data[:, rows].astype("float64")
+        else:
+            values = xp.stack([floats(backend.column(frame, name).take(rows), xp) for name in numbers])
+        return cls(num_rows, tuple(numbers), (backend.to_host(xp.where(xp.isinf(values), xp.nan, values)),), counts)
+
+    def __add__(self, other: Self) -> Self:
+        categories = {name: item + other.categories[name] for name, item in self.categories.items()}
+        num_rows, numbers = self.num_rows + other.num_rows, self.numbers + other.numbers
+        return replace(self, num_rows=num_rows, numbers=numbers, categories=categories)
+
+    @cached_property
+    def sorted_values(self) -> dict[str, Any]:
+        """The finite values of each column of numbers, ascending, float64."""
+        if not self.names:
+            return {}
+        table = np.concatenate(self.numbers, axis=1)
+        table.sort(axis=1)  # NaN last
+        totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
+        return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
+
+    def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
+        """Return the profile of each column that has a share of `missing` values; `vocabularies` are of ids' values."""
+        found = {name: Profile(share) for name, share in missing.items()}
+        found |= {
+            name: _profile_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
+        }
+        for name, counts in self.categories.items():
+            values, numbers = counts.ranked()
+            total = int(numbers.sum()) + counts.missing
+            known = find_positions(values, vocabularies[name]) >= 0 if len(values) else np.zeros(0, dtype=bool)
+            share = int(numbers[~known].sum()) / total if total else 0.0
+            found[name] = replace(found[name], unknown=share)
+        return found
 
 
-def build_profiles(found: Mapping[Hashable, Any], features: Features, schema: Schema) -> dict[str, Profile]:
-    """Return the profile of each column that features read, from a pass's summaries."""
+def _profile_numbers(values: Any, missing: float) -> Profile:
+    """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
+    deciles = _compute_deciles(values)
+    edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
+    # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
+    last = _find_run_ends(values)
+    known, weight = values[last], np.diff(last + 1, prepend=0) / len(values)
+    unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
+    mean = float((known * weight).sum())
+    std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
+    ends = np.append(np.searchsorted(values, edges, side="right"), len(values))
+    shares = np.diff(ends, prepend=0) / len(values)
+    return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares.tolist()))
+
+
+def _find_run_ends(values: Any) -> Any:
+    """Return the last position of each run of equal neighbours."""
+    return np.flatnonzero(np.append(values[1:] != values[:-1], True))
+
+
+def _compute_deciles(values: Any) -> Any:
+    """Compute the deciles of ascending values, as `Histogram.quantiles` does; NumPy would sort once more."""
+    rank = _DECILES * (len(values) - 1)
+    lower = np.floor(rank)
+    part, place = rank - lower, lower.astype(np.int64)
+    below, above = values[place], values[np.minimum(place + 1, len(values) - 1)]
+    with np.errstate(over="ignore"):
+        gap = above - below
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
+
+
+def build_profiles(
+    found: Mapping[Hashable, Any], stats: Mapping[str, ColumnStats], features: Features, schema: Schema
+) -> dict[str, Profile]:
+    """Return the profile of each column that features read, from a pass's summaries and the columns' statistics."""
     vocabularies = {name: step.vocabularies_[name] for name, step in map_categories(features, schema).items()}
     num_rows = max(found["described"], 1)
-    missing = {name: seen.missing / num_rows for name, seen in select_kind(found, "column").items()}
-    profiles: dict[str, Profile] = found["sample"].profiles(vocabularies, missing)
-    return profiles
+    sample: Sample = found["sample"]
+    return sample.profiles(vocabularies, {name: seen.missing / num_rows for name, seen in stats.items()})
 
 
+# one pass -------------------------------------------------------------------------------------------------------------
 class FrameCache:
     """Cache of partitions' frames in this process; it holds all or, where they take more than `room` bytes, none."""
 
@@ -152,18 +387,17 @@ class PartitionPass:
 
     It gives "partitions" and "rows" (after the transforms) and what the transforms count; of each step of the tasks its
     summary under ("step", number of the task, place) and its cost under ("timing", number, place). With `of_target` it
-    summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, the
-    features' columns get missing values and ranges under ("column", name), of so many "described" rows, and a "sample"
-    of rows is drawn.
+    summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, it
+    gives of the features' columns the "extremes", by block of columns, or how many values are ("missing", name), of so
+    many "described" rows, and draws a "sample" of rows.
     """
 
-    prefix: TransformPlan
+    plan: TransformPlan
     backend: str
     features: Features | None = None  # rows without their target are left out, where the data has it
     tasks: Sequence[FitTask] = ()
     of_target: bool = False
     total: int | None = None
-    typed: Typed | None = None  # what is done to a frame before the first transform
     first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
     cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
     cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
@@ -171,20 +405,19 @@ class PartitionPass:
 
     def __call__(self, part: Dataset) -> dict[Hashable, Any]:
         (partition,) = part.partitions
-        backend, prefix = select(self.backend), self.prefix.copy()
+        backend, plan = select(self.backend), self.plan.copy()
         found: dict[Hashable, Any] = {"partitions": Counter([partition.index])}
         frame = self.cached.take(partition.index)
         if frame is None:
-            frame = _read(part, prefix.reads, backend, self.first.pop(partition.index, None))
+            frame = _read(part, plan.reads, backend, self.first.pop(partition.index, None))
             place = partition.spans[0].identity if partition.spans else 0
-            frame = frame if self.typed is None else self.typed(frame, backend)
-            frame = prefix.run(frame, backend, _row_ids(prefix, partition, backend), found, place)
+            frame = plan.run(frame, backend, _row_ids(plan, partition, backend), found, place)
         rows = self._rows(frame, partition, backend)
         found["rows"] = len(frame)
         for number, task in enumerate(self.tasks):
             found |= _learn(number, task, rows, backend)
         if self.of_target and self.features is not None and self.features.target is not None:
-            found |= self.features.target.summarize(frame, prefix.output_schema, backend)
+            found |= self.features.target.summarize(frame, plan.output_schema, backend)
             found["without target"] = len(frame) - len(rows.frame)
         if self.total is not None:
             found |= self._describe(rows, found, backend)
@@ -193,7 +426,7 @@ class PartitionPass:
         return found
 
     def _rows(self, frame: Frame, partition: Partition, backend: Backend) -> _Rows:
-        raw, schema = dict[str, Any](), self.prefix.output_schema
+        raw, schema = dict[str, Any](), self.plan.output_schema
         target = None if self.features is None else self.features.target
         if target is not None and all(name in frame.columns for name in target.reads(schema)):
             present = target.present(frame, schema, backend)
@@ -209,10 +442,10 @@ class PartitionPass:
     def _described(self) -> tuple[list[str], dict[str, None], list[str], list[str]]:
         """The columns that are numbers to features, those with a range, those without, and those that become ids."""
         assert self.features is not None
-        schema = self.prefix.output_schema.select(self.prefix.wanted)
+        schema = self.plan.output_schema.select(self.plan.wanted)
         numbers = list_numbers(self.features, schema)
-        looked_at = {name for group in self.features.groups if group.steps for name in group.looks_at} - set(numbers)
-        others = [item.name for item in schema if item.name in looked_at and item.dtype not in LISTS]
+        read = {name for group in self.features.groups if group.steps for name in group.looks_at} - set(numbers)
+        others = [item.name for item in schema if item.name in read and item.dtype not in LISTS]
         ranged = dict.fromkeys([*numbers, *list_unscaled(self.features, schema)])
         return numbers, ranged, others, list(map_categories(self.features, schema))
 
@@ -221,19 +454,33 @@ class PartitionPass:
         assert rows.row_ids is not None
         assert self.total is not None
         numbers, ranged, others, categories = self._described
-        seen: dict[str, ColumnStats] = {}
-        for number, task in enumerate(self.tasks):
-            if task.position == 0 and not task.group.of_target:
-                told = ranges_from_summary(found["step", number, 0])
-                seen |= {name: item for name, item in told.items() if name in ranged}
-        columns = {name: backend.column(rows.frame, name) for name in ranged if name not in seen}
+        first = [n for n, task in enumerate(self.tasks) if task.position == 0 and not task.group.of_target]
+        blocks = [block for n in first if isinstance(block := found["step", n, 0], Extremes)]
+        known = {name for block in blocks for name in block.names}
+        columns = {name: backend.column(rows.frame, name) for name in ranged if name not in known}
         if columns:
-            seen |= ranges_from_summary(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
-        seen |= count_missing({name: backend.column(rows.frame, name) for name in others}, backend)
+            blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
         drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
-        sample = Sample.of(rows.frame, drawn, numbers, categories, backend)
-        counts: dict[Hashable, Any] = {"described": len(rows.frame), "sample": sample}
-        return counts | {("column", name): item for name, item in seen.items()}
+        return {
+            "described": len(rows.frame),
+            "sample": Sample.of(rows.frame, drawn, numbers, categories, backend),
+            **{("extremes", number): block for number, block in enumerate(blocks)},
+            **count_missing({name: backend.column(rows.frame, name) for name in others}, backend),
+        }
+
+
+def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
+    """Add up the summaries of all partitions, in their order."""
+    total: dict[Hashable, Any] = {}
+    with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
+        for found in partitions:
+            total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
+    return total
+
+
+def select_kind(found: Mapping[Hashable, Any], kind: str) -> dict[Any, Any]:
+    """Return the summaries of one kind, by the second part of their key."""
+    return {key[1]: summary for key, summary in found.items() if isinstance(key, tuple) and key[0] == kind}
 
 
 def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> dict[Hashable, Any]:
@@ -263,34 +510,22 @@ def _summarize(step: LearnedStep, columns: Columns, backend: Backend, rows: _Row
         return step.summarize(columns, backend)
 
 
-def list_numbers(features: Features, schema: Schema) -> list[str]:
-    """List the columns that features use as numbers, among those after the transforms."""
-    dtypes = (*FLOATS, *INTEGERS, "bool")
-    groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
-    names = {name for group in groups for name in group.looks_at}
-    return [item.name for item in schema if item.name in names and item.dtype in dtypes]
+def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
+    """Read at least these source columns of the partition; those in `known` are not read again."""
+    missing = [name for name in names if known is None or name not in known.columns]
+    if known is not None and not missing:
+        return known
+    more = part.read(part.partitions[0], missing, backend)
+    return more if known is None else backend.assign(known, {name: backend.column(more, name) for name in missing})
 
 
-def list_unscaled(features: Features, schema: Schema) -> list[str]:
-    """List the columns of wide numbers that are features without a step."""
-    names = {name for group in features.groups if not group.steps for name in group.columns}
-    return [item.name for item in schema if item.name in names and item.dtype in WIDE]
-
-
-def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
-    """Map the columns that become ids unchanged, except for missing values, to their `Categorify` step."""
-    found: dict[str, Categorify] = {}
-    for group in (group for group in features.groups if group.steps):
-        *before, last = group.steps
-        if isinstance(last, Categorify) and all(isinstance(step, SimpleImputer) for step in before):
-            names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
-            found = dict.fromkeys(names, last) | found
-    return found
+def _row_ids(plan: TransformPlan, partition: Partition, backend: Backend) -> Array | None:
+    return partition.row_ids(backend.xp) if plan.draws_rows else None
 
 
 def probe_dtypes(
     step: Map,
-    prefix: TransformPlan,
+    before: TransformPlan,
     wanted: frozenset[str],
     reads: Sequence[str],
     backend_name: str,
@@ -305,8 +540,8 @@ def probe_dtypes(
 
     def infer(some: Dataset) -> dict[str, str] | None:
         (partition,) = some.partitions
-        frame, plan = _read(some, reads, backend, first.pop(partition.index, None)), prefix.copy()
-        seen = plan.run(backend.select(frame, plan.reads), backend, _row_ids(plan, partition, backend))
+        frame, plan = _read(some, reads, backend, first.pop(partition.index, None)), before.copy()
+        seen = plan.run(frame, backend, _row_ids(plan, partition, backend))
         with in_step(step):
             step.apply(seen, plan.output_schema, wanted, backend)
         if partition == whole:
@@ -316,26 +551,7 @@ def probe_dtypes(
     return next((found for found in in_halves(infer, part) if found is not None), None)
 
 
-def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
-    """Read at least these source columns of the partition; those in `known` are not read again."""
-    missing = [name for name in names if known is None or name not in known.columns]
-    if known is not None and not missing:
-        return known
-    more = part.read(part.partitions[0], missing, backend)
-    return more if known is None else backend.assign(known, {name: backend.column(more, name) for name in missing})
-
-
-def _row_ids(prefix: TransformPlan, partition: Partition, backend: Backend) -> Array | None:
-    return partition.row_ids(backend.xp) if prefix.draws_rows else None
-
-
-_log = logging.getLogger("gpupipe")
-
-_EXACT = 2**53
-KEEP_BYTES = 1 << 30
-"""Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
-
-
+# the whole fit --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class StepReport:
     """Report of one step's part in a fit."""
@@ -377,11 +593,9 @@ class FitReport:
         told += [f"{self.num_without_target:,} without a target left out"] if self.num_without_target else []
         told += [f"{share:.1%} without a match in {name}" for name, share in self.unmatched.items()]
         told += [f"{format_count(len(self.rejected), 'file')} rejected"] if self.rejected else []
-        reads = [format_count(self.num_reads, "read")]
-        reads += (
-            [f"{format_count(self.num_halved, 'partition')} in halves for want of memory"] if self.num_halved else []
-        )
-        return f"{', '.join(told)}; {', '.join(reads)}, {self.seconds:.1f} s"
+        halved = f", {format_count(self.num_halved, 'partition')} in halves for want of memory"
+        reads = format_count(self.num_reads, "read") + (halved if self.num_halved else "")
+        return f"{', '.join(told)}; {reads}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:
         head = ["pass", "step", "columns", "missing", "rare", "seconds", "MB"]
@@ -409,13 +623,11 @@ class PipelineFit:
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self.profiles: dict[str, Profile] = {}
-        self.seen: dict[str, ColumnStats] = {}
+        self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
-        self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
-        self._found: Mapping[Hashable, Any] = {}
         self.report = FitReport(rejected=dataset.rejected)
+        self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
         self._first: dict[int, Frame] = {}
-        self._side_columns: Mapping[int, SideColumns] = {}
         self._cache = FrameCache()
         self._started = time.perf_counter()
         for step in steps:
@@ -437,86 +649,162 @@ class PipelineFit:
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
         if self.features is not None:
-            self._check(self.features)
-            given = self.dataset
-            later, number = plan_passes(self.features) or [[]], 0
-            unscaled = list_unscaled(self.features, self.schema)
-            prefix = TransformPlan(
-                self.steps, self.source, collect_wanted(later, self.features, self.schema).union(unscaled)
-            )
-            prefix, dataset = materialize_window_columns(prefix, given, self.backend)
-            self._side_columns = prefix.side_columns
-            self.report.num_reads += len(self._side_columns)
-            if dataset is not given:  # what was read of it may be in other partitions now
-                self.dataset, self._first = dataset, {}
-            while later:
-                tasks, *later = later
-                repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
-                self._run_pass(self.features, number, tasks, later=[repeatable, *later] if repeatable else later)
-                again = [task for task in repeatable if task.steps[-1].unfinished]
-                later, number = [again, *later] if again else later, number + 1
-            self._conclude(self.features)
-            if self.features._cross_fits:
-                self.features.lineage_ = compute_lineage(given, self.features._label_sources(self.schema))
+            self._learn(self.features)
         joins = [step for step in self.steps if isinstance(step, TableJoin) and step.rows_seen_]
         self.report.unmatched = {join.name: join.unmatched_share for join in joins}
         self.report.seconds = time.perf_counter() - self._started
         return self.report
 
-    def _conclude(self, features: Features) -> None:
-        """Report what was observed of the rows, now that all steps hold their state."""
-        found, report = self._found, self.report
-        columns = select_kind(found, "column")
-        self.profiles = build_profiles(found, features, self.schema)
-        unscaled = set(list_unscaled(features, self.schema)) - set(list_numbers(features, self.schema))
-        self.seen = {name: seen for name, seen in columns.items() if name not in unscaled}
-        self.ranges = _output_ranges(features, self.schema, self.seen)
+    def _learn(self, features: Features) -> None:
+        self._check(features)
+        given, number, later = self.dataset, 0, plan_passes(features) or [[]]
+        whole = TransformPlan(self.steps, self.source, self._list_wanted(features, later, is_first=True))
+        whole, self.dataset = whole.attach_window_columns(given, self.backend)
+        self.report.num_reads += len(whole.side_columns)
+        if self.dataset is not given:  # what was read of it may be in other partitions now
+            self._first = {}
+        observed: dict[Hashable, Any] = {}
+        while later:
+            tasks, *later = later
+            repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
+            found = self._fold(features, number, tasks, [repeatable, *later] if repeatable else later, whole)
+            if number == 0:
+                observed = found
+                self._observe_rows(features, found)
+            self._finalize(number, tasks, found)
+            again = [task for task in repeatable if task.steps[-1].unfinished]
+            later, number = [again, *later] if again else later, number + 1
+        self._observe_columns(features, observed)
+        if features._cross_fits:
+            features.lineage_ = compute_lineage(given, features._label_sources(self.schema))
+
+    def _list_wanted(self, features: Features, passes: Sequence[Sequence[FitTask]], *, is_first: bool) -> set[str]:
+        unscaled = list_unscaled(features, self.schema) if is_first else ()
+        return collect_wanted(passes, features, self.schema).union(unscaled)
+
+    def _fold(
+        self,
+        features: Features,
+        number: int,
+        tasks: Sequence[FitTask],
+        later: Sequence[Sequence[FitTask]],
+        whole: TransformPlan,
+    ) -> dict[Hashable, Any]:
+        """Run one pass: return the sums of the partitions' summaries, and keep what the `later` passes read again."""
+        is_first = number == 0
+        wanted = self._list_wanted(features, [tasks, *later], is_first=is_first)
+        checked = None if is_first else frozenset[str]()  # by each Expect, once
+        plan = TransformPlan(self.steps, self.source, wanted, there=checked, counting=is_first)
+        limit = settings().memory_limit
+        cached, self._cache = self._cache, FrameCache(KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4))
+        self.report.num_reads += is_first or len(cached) < self.dataset.num_partitions
+        again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
+        work = PartitionPass(
+            plan.changed(side_columns={position: whole.side_columns[position] for position in plan.window_steps}),
+            self.backend,
+            features,
+            tasks,
+            of_target=is_first,
+            total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
+            first=self._first,
+            cached=cached,
+            cache=self._cache,
+            again=again if get_executor().in_process else (),
+        )
+        found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
+        if not found:
+            expected, remedy = "rows to learn from", "a look at the files or the split"
+            raise BadData("fit", "the dataset has no partitions", expected=expected, remedy=remedy)
+        self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
+        return found
+
+    def _observe_rows(self, features: Features, found: Mapping[Hashable, Any]) -> None:
+        """Report the rows of the first pass; decide on the target's task."""
+        self.report.num_rows = found["rows"]
+        if features.target is not None:
+            self.report.num_without_target = found["without target"]
+            features.target.finalize(select_kind(found, "target"), self.schema)
+            self._report_task(features.target)
+        for join in (step for step in self.steps if isinstance(step, TableJoin)):
+            join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
+
+    def _finalize(self, number: int, tasks: Sequence[FitTask], found: Mapping[Hashable, Any]) -> None:
+        """Let the steps learn from the sums of their summaries."""
+        for place, task in enumerate(tasks):
+            self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
+            fill = task.steps[task.free]
+            try:
+                for n, step in enumerate(task.steps):
+                    summary = found["step", place, n]
+                    if n > task.free:
+                        assert isinstance(fill, SimpleImputer), "only an imputer folds with the step after it"
+                        summary = summary.filled(fill.statistics_)
+                    _finish(step, summary, self.backend)
+            except BadData as error:
+                raise self._add_missing_targets(error) from error
+
+    def _observe_columns(self, features: Features, found: Mapping[Hashable, Any]) -> None:
+        """Report what the first pass has seen of columns, now that all steps hold their state."""
+        numbers, unscaled = list_numbers(features, self.schema), list_unscaled(features, self.schema)
+        stats = collect_stats(found, features, self.schema)
+        self.profiles = build_profiles(found, stats, features, self.schema)
+        self.stats = {name: seen for name, seen in stats.items() if name in numbers or name not in unscaled}
+        self.ranges = _output_ranges(features, self.schema, self.stats)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
-        ends = {name: self.seen[name].range for name in same if name in self.seen}
+        ends = {name: self.stats[name].range for name in same if name in self.stats}
         self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
-        self._warn_of_float32(features, columns)
-        for line in _list_uninformative(features, self.seen):
+        self._warn_of_float32(features, stats)
+        for line in _list_uninformative(features, self.stats):
             self._note(line, logging.WARNING)
-        report.checks = ExpectationReport.of(select_kind(found, "expect"), self.steps, self.dataset.partitions)
-        if not report.checks.passed:
-            _log.warning("Expect: %s", report.checks.summary)
+        if findings := select_kind(found, "expect"):
+            self.report.checks = ExpectationReport.of(findings, self.steps, self.dataset.partitions)
+            if not self.report.checks.passed:
+                _log.warning("Expect: %s", self.report.checks.summary)
         unused = features.target is not None and not features.target.group.steps
-        learned = [found for found in self._learned if not (unused and found[1].group.of_target)]
-        report.steps = [self._report_step(*found) for found in learned]
+        learned = [entry for entry in self._learned if not (unused and entry[1].group.of_target)]
+        self.report.steps = [self._report_step(*entry) for entry in learned]
 
-    def _warn_of_float32(self, features: Features, seen: Mapping[str, ColumnStats]) -> None:
+    def _warn_of_float32(self, features: Features, stats: Mapping[str, ColumnStats]) -> None:
         """Warn of features whose distinct values are equal in float32."""
         coarse: dict[str, str] = {}
         for group in features.groups:
             for item in group.fields(self.schema):
                 name = group.rename(item.name)
-                plain = seen[item.name].range if not group.steps and item.name in seen else None
+                plain = stats[item.name].range if not group.steps and item.name in stats else None
                 ends = plain or self.ranges.get(name)
                 is_number = item.kind == Kind.CONTINUOUS
                 if is_number and ends is not None and (told := describe_coarse(name, item.dtype, *ends)):
                     coarse[name] = told
         if coarse:
             remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
-            self._note(
-                f"features {shorten_list(list(coarse))} lose digits: the batches' float32 is coarser than 1/1000 of "
-                f"their range: {', '.join(list(coarse.values())[:5])}; try {remedy}",
-                logging.WARNING,
-            )
+            self._warn_of_lost_digits(f"features {shorten_list(list(coarse))} lose", "their", coarse.values(), remedy)
+
+    def _report_task(self, target: TargetSet) -> None:
+        """Report the inferred task; warn where another task may be meant."""
+        doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
+        self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
+        if target.coarse:
+            remedy = "Features(target_transform=pre.StandardScaler())"
+            self._warn_of_lost_digits(f"target {target.text!r} loses", "its", target.coarse, remedy)
+
+    def _warn_of_lost_digits(self, what: str, whose: str, told: Collection[str], remedy: str) -> None:
+        fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
+        self._note(f"{what} digits: {fact}: {', '.join([*told][:5])}; try {remedy}", logging.WARNING)
 
     def _note(self, note: str, level: int = logging.INFO) -> None:
         self.report.notes.append(note)
         _log.log(level, "%s", note)
 
     def _report_step(self, number: int, task: FitTask, costs: Sequence[Mapping[str, Any]]) -> StepReport:
-        names = [name for name in task.group.columns if name in self.seen]
+        names = [name for name in task.group.columns if name in self.stats]
         shares = [self.profiles[name].unknown for name in names if name in self.profiles]
         rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
         return StepReport(
             number + 1,
             " + ".join(step.class_name for step in task.steps),
             shorten_list(task.group.columns),
-            sum(self.seen[name].missing for name in names),
+            sum(self.stats[name].missing for name in names),
             sum(rare) / len(rare) if rare else None,
             sum(cost["seconds"] for cost in costs),
             max((cost["num_bytes"] for cost in costs), default=0),
@@ -528,17 +816,18 @@ class PipelineFit:
             if not isinstance(step, Map):
                 continue
             source = mark_source(self.steps, self.features, self.dataset.schema)
-            before = TransformPlan(self.steps[:position], source, None).output_schema
-            wanted = frozenset(step.adds or before.names)
-            unchecked = frozenset[str]()
-            prefix = TransformPlan(self.steps[:position], source, step.needs(wanted, before), there=unchecked)
-            names = set(prefix.reads)
-            names |= set() if self.features is None else likely_reads(self.steps, self.features, source)
+            schemas = _infer_schemas(self.steps, source)
+            known = TransformPlan(self.steps[:position], source, None).output_schema
+            wanted = frozenset(step.adds or known.names)
+            before = TransformPlan(self.steps[:position], source, step.needs(wanted, known), there=frozenset())
+            names = set(before.reads)
+            if self.features is not None:  # what the first pass will read, by names alone: others have not run yet
+                fed = self.features.inputs | self.features._label_reads(schemas[-1])
+                names |= _backwards(self.steps, schemas, fed)
             reads = [name for name in source.names if name in names]
-            trial = partial(probe_dtypes, step, prefix, wanted, reads, self.backend, self._first)
+            trial = partial(probe_dtypes, step, before, wanted, reads, self.backend, self._first)
             for partition in self.dataset.partitions:
-                part = self.dataset.of_partitions([partition])
-                (step.dtypes_,) = get_executor().map(trial, [part], at_once=1)
+                (step.dtypes_,) = get_executor().map(trial, [self.dataset.of_partitions([partition])], at_once=1)
                 if step.dtypes_ is not None:
                     break
 
@@ -560,57 +849,6 @@ class PipelineFit:
         features._check_leaks(TransformPlan(steps, self.source, None).output_schema)
         features._output_schema(self.schema)
 
-    def _run_pass(
-        self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
-    ) -> None:
-        wanted, is_first = collect_wanted([tasks, *later], features, self.schema), number == 0
-        if is_first:
-            wanted |= set(list_unscaled(features, self.schema))
-        checked = None if is_first else frozenset[str]()  # by each Expect, once
-        prefix = TransformPlan(self.steps, self.source, wanted, there=checked, counting=is_first)
-        limit = settings().memory_limit
-        cached, self._cache = self._cache, FrameCache(KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4))
-        self.report.num_reads += is_first or len(cached) < self.dataset.num_partitions
-        again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
-        work = PartitionPass(
-            prefix.with_side_columns(self._side_columns),
-            self.backend,
-            features,
-            tasks,
-            of_target=is_first,
-            total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
-            first=self._first,
-            cached=cached,
-            cache=self._cache,
-            again=again if get_executor().in_process else (),
-        )
-        found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
-        if not found:
-            expected, remedy = "rows to learn from", "a look at the files or the split"
-            raise BadData("fit", "the dataset has no partitions", expected=expected, remedy=remedy)
-        self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
-        if is_first:
-            self._found = found
-            self.report.num_rows = found["rows"]
-            if features.target is not None:
-                self.report.num_without_target = found["without target"]
-                features.target.finalize(select_kind(found, "target"), self.schema)
-                self._report_task(features.target)
-            for join in (step for step in self.steps if isinstance(step, TableJoin)):
-                join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
-        for place, task in enumerate(tasks):
-            self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
-            fill = task.steps[task.free]
-            try:
-                for n, step in enumerate(task.steps):
-                    summary = found["step", place, n]
-                    if n > task.free:
-                        assert isinstance(fill, SimpleImputer), "only an imputer folds with the step after it"
-                        summary = summary.filled(fill.statistics_)
-                    _finish(step, summary, self.backend)
-            except BadData as error:
-                raise self._add_missing_targets(error) from error
-
     def _add_missing_targets(self, error: BadData) -> BadData:
         """Add the number of rows that lack a target to a step's error."""
         without = self.report.num_without_target
@@ -621,17 +859,6 @@ class PipelineFit:
         facts = {} if error.got is None else {"got": error.got}
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
-    def _report_task(self, target: TargetSet) -> None:
-        """Report the inferred task; warn where another task may be meant."""
-        doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
-        self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
-        if target.coarse:
-            self._note(
-                f"target {target.text!r} loses digits: the batches' float32 is coarser than 1/1000 of its range: "
-                f"{', '.join(target.coarse)}; try Features(target_transform=pre.StandardScaler())",
-                logging.WARNING,
-            )
-
 
 def _shares_files(table: Any, dataset: Dataset) -> bool:
     """Return whether a table may contain rows of a dataset: both come from one reader call or from one file."""
@@ -641,7 +868,7 @@ def _shares_files(table: Any, dataset: Dataset) -> bool:
     return table.source is dataset.source or bool(files)
 
 
-def _list_uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> list[str]:
+def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) -> list[str]:
     """List the columns that the fit has shown to be constant, or nearly so."""
     found = []
     for group in features.groups:
@@ -651,8 +878,8 @@ def _list_uninformative(features: Features, seen: Mapping[str, ColumnStats]) -> 
             empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
             whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
             one += [name for name, size in sizes.items() if size == 1 and whole]
-        one = [name for name in one if name in seen and not seen[name].missing]
-        numbers = {name: seen[name] for name in group.columns if name in seen and group.steps}
+        one = [name for name in one if name in stats and not stats[name].missing]
+        numbers = {name: stats[name] for name in group.columns if name in stats and group.steps}
         # Integers from 2**53 on may differ although their floats are equal.
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
         one += [name for name in alike if abs(numbers[name].low) < _EXACT]
@@ -684,7 +911,7 @@ def _finalize(step: LearnedStep, backend: str, summary: Any) -> dict[str, Any]:
 
 
 def _output_ranges(
-    features: Features, schema: Schema, seen: Mapping[str, ColumnStats]
+    features: Features, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
     """Compute the minimum and maximum of outputs, by name.
 
@@ -697,18 +924,18 @@ def _output_ranges(
             if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
                 found[group.rename(item.name)] = (0, item.cardinality - 1)
         if group.steps and all(step.monotone for step in group.steps):
-            ends = {name: seen[name] for name in group.columns if name in seen and seen[name].range is not None}
+            ends = {name: stats[name] for name in group.columns if name in stats and stats[name].range is not None}
             if len(ends) == len(group.columns):
                 found |= _transform_ranges(group, schema, ends)
     return found
 
 
 def _transform_ranges(
-    group: FeatureGroup, schema: Schema, seen: Mapping[str, ColumnStats]
+    group: FeatureGroup, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
     """Compute the ranges of a group's outputs, on the host."""
-    num_rows, found = 2 + any(item.missing for item in seen.values()), dict[str, tuple[float, float]]()
-    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in seen.items()}
+    num_rows, found = 2 + any(item.missing for item in stats.values()), dict[str, tuple[float, float]]()
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in stats.items()}
     if {column.dtype for column in columns.values()} == {"float64"}:
         columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
     for name, column in group.apply_steps(columns, select("cpu")).items():

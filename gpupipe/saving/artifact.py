@@ -36,8 +36,7 @@ from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFo
 from gpupipe.io import as_dataset
 from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.drift import Profile
-from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder
+from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
 from gpupipe.support.files import replacing, writing

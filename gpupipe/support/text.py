@@ -99,6 +99,29 @@ def flush_right(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(map(str.rjust, row, widths)) for row in rows]
 
 
+class TableReport:
+    """Base class of reports that display as text and in a notebook: a title, a table, and notes."""
+
+    notes: Sequence[str] = ()
+
+    @property
+    def _title(self) -> str:
+        return ""
+
+    def _table(self) -> Sequence[Sequence[str]]:
+        """Return rows of cells, the first the head; none at all for no table."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        table = self._table()
+        return "\n".join(filter(None, [self._title, text_table(table) if table else "", *self.notes]))
+
+    def _repr_html_(self) -> str:
+        title, *notes = (f"<p>{html.escape(line)}</p>" if line else "" for line in (self._title, *self.notes))
+        table = self._table()
+        return "".join([title, html_table(table) if table else "", *notes])
+
+
 def html_table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows of cells, the first the head, as HTML, columns of numbers flush right; of more than 100 as text."""
     head, *body = _shorten_rows(rows)

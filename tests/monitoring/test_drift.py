@@ -13,7 +13,8 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.monitoring.drift import SAMPLE_ROWS, DriftReport, compute_stability
+from gpupipe.monitoring.drift import DriftReport, compute_stability
+from gpupipe.pipeline.fit import SAMPLE_ROWS
 
 ROWS = 4000
 

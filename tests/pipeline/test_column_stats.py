@@ -8,8 +8,9 @@ import pandas as pd
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
-from gpupipe.pipeline.fit import ColumnStats, ranges_from_summary
+from gpupipe.pipeline.fit import ColumnStats, collect_stats
 from gpupipe.preprocessing.summaries import Extremes, Moments
+from gpupipe.schema import Field, Schema
 
 CPU = select("cpu")
 COLUMNS = {
@@ -20,10 +21,12 @@ COLUMNS = {
 
 
 def test_summaries_with_a_range_tell_it() -> None:
+    schema = Schema([Field(name, column.dtype) for name, column in COLUMNS.items()])
+    features = gp.Features((list(COLUMNS), pre.StandardScaler()))
     expected = {"x": ColumnStats(1, -2.0, 3.0), "n": ColumnStats(1, 7.0, 9.0), "none": ColumnStats(3)}
-    assert ranges_from_summary(Extremes.of(COLUMNS, CPU, "test")) == expected
-    assert ranges_from_summary(Moments.of(COLUMNS, CPU, "test")) == expected
-    assert ranges_from_summary(object()) == {}
+    for kind in (Extremes, Moments):
+        found = {("extremes", 0): kind.of(COLUMNS, CPU, "test")}
+        assert collect_stats(found, features, schema) == expected
 
 
 def test_ranges_are_those_of_the_outputs_whichever_step_looked() -> None:

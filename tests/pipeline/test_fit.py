@@ -13,29 +13,32 @@ import pytest
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FrameCache, PartitionPass, fold
-from gpupipe.pipeline.plan import TransformPlan, mark_source, plan_passes
+from gpupipe.pipeline.fit import FrameCache, PartitionPass, collect_stats, fold, mark_source, plan_passes
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
 
 
-def observed(data: gp.Dataset) -> dict[Any, Any]:
-    """All that a first pass observes."""
+def observed(data: gp.Dataset) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """All that a first pass observes, and the statistics of the columns."""
     features = Features((["x"], [pre.SimpleImputer(), pre.StandardScaler()]), (["c"], pre.Categorify()), target="y")
     steps = [T.Expect("x", max=50), T.Join(pd.DataFrame({"c": ["a"], "z": [1.0]}), on="c", name="z")]
     source = mark_source(steps, features, data.schema)
-    prefix = TransformPlan(steps, source, {"x", "c", "y", "z"}, counting=True)
+    plan = TransformPlan(steps, source, {"x", "c", "y", "z"}, counting=True)
     tasks = plan_passes(features)[0]
-    return fold(PartitionPass(prefix, "cpu", features, tasks, of_target=True, total=100), data, "test")
+    found = fold(PartitionPass(plan, "cpu", features, tasks, of_target=True, total=100), data, "test")
+    return found, collect_stats(found, features, plan.output_schema)
 
 
 @pytest.mark.parametrize("parts", [2, 7])
 def test_the_summaries_of_partitions_add_up_to_that_of_all_rows(parts: int) -> None:
-    whole, added = observed(gp.from_frame(FRAME)), observed(gp.from_frame(FRAME, num_partitions=parts))
+    whole, stats = observed(gp.from_frame(FRAME))
+    added, added_stats = observed(gp.from_frame(FRAME, num_partitions=parts))
     assert whole.keys() == added.keys()
+    assert added_stats == stats == {"x": (0, 0.0, 99.0), "c": (0, np.inf, -np.inf)}
     assert added["partitions"] == Counter(range(parts))
-    for key in ("rows", "described", ("join", "z"), ("column", "x")):
+    for key in ("rows", "described", ("join", "z"), ("missing", "c")):
         assert added[key] == whole[key]
     assert added["join", "z"] == Counter(seen=100, lost=75)
     assert added["expect", 0].totals == whole["expect", 0].totals == {("x", "max"): 49}

@@ -23,7 +23,7 @@ from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, numba_kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.float_kernels import compute_moments
-from gpupipe.monitoring.drift import Sample, draw_rows
+from gpupipe.pipeline.fit import Sample, draw_rows
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Histogram, Moments
 from gpupipe.support.text import format_columns, html_table, text_table

@@ -30,22 +30,18 @@ from gpupipe.backend.protocol import ParquetLayout
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
-from gpupipe.io.jobs.destination import Destination
-from gpupipe.io.jobs.destination import create_file
-from gpupipe.io.jobs.destination import open_destination
-from gpupipe.io.jobs.destination import write_quarantine
-from gpupipe.io.planning.table import EVERYTHING
-from gpupipe.io.planning.table import Mapped
-from gpupipe.io.planning.table import Partition
-from gpupipe.io.planning.table import Table
-from gpupipe.io.planning.table import identify_job
-from gpupipe.io.planning.table import in_halves
-from gpupipe.io.planning.table import row_bytes
-from gpupipe.io.planning.table import run_partitions
-from gpupipe.io.relational.planned import PlanSource
-from gpupipe.io.relational.planned import count_largest_partition
-from gpupipe.io.jobs.destination import Manifest
-from gpupipe.io.jobs.destination import Part
+from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
+from gpupipe.io.planning.table import (
+    EVERYTHING,
+    Mapped,
+    Partition,
+    Table,
+    identify_job,
+    in_halves,
+    row_bytes,
+    run_partitions,
+)
+from gpupipe.io.relational.planned import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate

@@ -25,15 +25,10 @@ from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operati
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
-from gpupipe.io.planning.table import EVERYTHING
-from gpupipe.io.planning.table import Table
-from gpupipe.io.planning.table import row_bytes
-from gpupipe.io.planning.table import run_partitions
-from gpupipe.io.relational.gathering import Gathered
-from gpupipe.io.relational.gathering import get_memory_limit
+from gpupipe.io.planning.table import EVERYTHING, Table, row_bytes, run_partitions
+from gpupipe.io.relational.gathering import Gathered, get_memory_limit
 from gpupipe.io.relational.planned import PlanSource
-from gpupipe.io.stores import is_remote
-from gpupipe.io.stores import one_line
+from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
 if TYPE_CHECKING:
