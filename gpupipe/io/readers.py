@@ -29,8 +29,8 @@ from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, PathLike, find_files
 from gpupipe.io.stores.remote_file import StorageOptions
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_integer, check_names
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list, check_integer, check_names
 
 _READERS = {
     **dict.fromkeys(("csv", "tsv", "txt"), "read_csv"),

@@ -16,7 +16,7 @@ from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
-from gpupipe.support.text import as_list
+from gpupipe.support.validation import as_list
 
 Columns = Mapping[str, Column]
 

@@ -19,8 +19,16 @@ from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_bool, check_choice, check_names, is_number, is_sequence, refuse_argument
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import (
+    as_list,
+    check_bool,
+    check_choice,
+    check_names,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.transforms.transform import Transform
 
 

@@ -19,8 +19,7 @@ from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores.file_errors import one_line, unreadable
 from gpupipe.io.stores.find_files import Input, PathLike, find_files, open_file, peek
 from gpupipe.io.stores.remote_file import StorageOptions
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_names
+from gpupipe.support.validation import as_list, check_names
 
 _IPC_FILE, _IPC_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 

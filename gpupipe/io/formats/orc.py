@@ -18,8 +18,7 @@ from gpupipe.io.stores.file_errors import one_line, unreadable
 from gpupipe.io.stores.find_files import Input, PathLike, find_files, open_file
 from gpupipe.io.stores.remote_file import StorageOptions, is_remote
 from gpupipe.schema import Field, is_passenger
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_names
+from gpupipe.support.validation import as_list, check_names
 
 
 def read_orc(

@@ -16,13 +16,13 @@ from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow_types import dtype_from_arrow
+from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.partitions import Bounds, microseconds, row_bytes
 from gpupipe.io.stores.file_errors import unreadable
 from gpupipe.io.stores.find_files import Input
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
-from gpupipe.scratch import local_scratch
 
 END_BYTES = 64 << 10
 """Fetched of a file's end at first; most footers are shorter."""

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
+from gpupipe.files import local_scratch, publish, remove_folder, replacing, sync, writing
 from gpupipe.io.planning.partitions import FileNote
 from gpupipe.io.stores.remote_file import (
     StorageOptions,
@@ -27,8 +28,6 @@ from gpupipe.io.stores.remote_file import (
     locate,
     open_stored,
 )
-from gpupipe.scratch import local_scratch
-from gpupipe.support.files import publish, remove_folder, replacing, sync, writing
 from gpupipe.support.text import format_count
 
 MANIFEST = "_manifest.json"

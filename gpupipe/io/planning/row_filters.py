@@ -15,12 +15,12 @@ from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import parse
 from gpupipe.expressions.tree import Constant, Span
+from gpupipe.files import writing_scratch
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.partitions import Condition
 from gpupipe.io.stores.file_errors import make_lost_file_error
 from gpupipe.io.stores.remote_file import fetch, get_stat, is_remote
 from gpupipe.schema import FLOATS, INTEGERS
-from gpupipe.scratch import writing_scratch
 
 
 class Selection(Protocol):

@@ -10,17 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar
 
-from tqdm import tqdm
-
 from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.device.host_memory import is_out_of_memory
 from gpupipe.cluster.executor import get_executor
+from gpupipe.config import show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.io.planning.partitions import Condition, Partition, RowRange, Source, excludes
 from gpupipe.io.planning.row_filters import Between, RandomSplit, RowIdFilter, Selection, StratifiedSplit
 from gpupipe.schema import Schema
 from gpupipe.step import IN_STEP
-from gpupipe.support.text import as_list, format_count
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list
 
 FrameFunction: TypeAlias = Callable[..., Frame]
 Tell: TypeAlias = Callable[[str], None]
@@ -300,7 +300,7 @@ def run_partitions(
     # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
     function = partial(_on_source, _as_one if whole else in_halves, work, dataset.of_partitions([]))
     results = executor.map(function, (dataset.source.only([part]) for part in parts), at_once=at_once)
-    for partition in tqdm(parts, title, disable=None, leave=False):
+    for partition in show_progress(parts, title, leave=False):
         with _in_partition(partition):  # whatever becomes of its worker
             found, halved = next(results)
         for message in halved:

@@ -21,11 +21,11 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
+from gpupipe.files import writing_scratch
 from gpupipe.io.relational.engine import sink
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import Input, is_packed, open_decompressed, peek, refuse_packed
 from gpupipe.io.stores.remote_file import is_remote
-from gpupipe.scratch import writing_scratch
 
 BLOCK_BYTES = 8 << 20
 """Types that are not given are inferred from so much text at the beginning of the first file."""

@@ -16,8 +16,7 @@ from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import check_numeric
 from gpupipe.preprocessing.summaries import groups as grouped
 from gpupipe.schema import Field
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_bool, check_choice, check_names
+from gpupipe.support.validation import as_list, check_bool, check_choice, check_names
 
 _OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")
