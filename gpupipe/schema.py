@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
-from gpupipe.support.text import as_list, format_count, html_table, text_table
+from gpupipe.support.text import format_count, html_table, text_table
+from gpupipe.support.validation import as_list
 
 __all__ = ["DTYPES", "FLOATS", "INTEGERS", "LISTS", "Field", "Kind", "Role", "Schema"]
 
@@ -191,10 +192,7 @@ class Schema:
         index: dict[str, Field] = {}
         for item in self.fields:
             if item.name in index:
-                problem, remedy = (
-                    "two columns have the same name",
-                    "each name once, or one of the columns renamed before",
-                )
+                problem, remedy = "two columns have the same name", "each once, or one of the columns renamed before"
                 raise BadConfig("schema", problem, got=item.name, expected="unique names", remedy=remedy)
             index[item.name] = item
         object.__setattr__(self, "_index", index)
@@ -301,10 +299,9 @@ class Schema:
         """Convert to plain lists and strings, for a file."""
         rows = []
         for item in self.fields:
-            found = self.ranges.get(item.name)
-            classes = None if item.classes is None else list(item.classes)
-            own = {"lineage": sorted(item.lineage), "classes": classes, "range": None if found is None else list(found)}
-            rows.append(asdict(item) | own)
+            others = {"classes": item.classes, "range": self.ranges.get(item.name)}
+            plain = {name: None if values is None else list(values) for name, values in others.items()}
+            rows.append(asdict(item) | {"lineage": sorted(item.lineage)} | plain)
         return rows
 
     @classmethod

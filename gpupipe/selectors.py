@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -18,8 +17,30 @@ from gpupipe.support.validation import check_choice, check_name, is_sequence, re
 __all__ = ["Selector", "boolean", "by_dtype", "by_kind", "by_name", "everything", "exclude", "floating", "glob"]
 __all__ += ["integer", "matches", "numeric", "string", "temporal"]
 
+_DTYPES: dict[str, tuple[str, ...]] = {
+    "everything": (*DTYPES, *LISTS),
+    "numeric": (*INTEGERS, *FLOATS),
+    "integer": INTEGERS,
+    "floating": FLOATS,
+    "boolean": ("bool",),
+    "string": ("string",),
+    "temporal": ("timestamp",),
+}
+_TESTS: dict[str, Callable[..., bool]] = {
+    "by_name": lambda item, *names: item.name in names,
+    "by_dtype": lambda item, *dtypes: item.dtype in dtypes,
+    "by_kind": lambda item, *kinds: item.kind in kinds,
+    "glob": lambda item, *patterns: any(fnmatchcase(item.name, pattern) for pattern in patterns),
+    "matches": lambda item, pattern: re.search(pattern, item.name) is not None,
+    "|": lambda item, left, right: left.takes(item) or right.takes(item),
+    "&": lambda item, left, right: left.takes(item) and right.takes(item),
+    "-": lambda item, left, right: left.takes(item) and not right.takes(item),
+    "~": lambda item, inner: not inner.takes(item),
+}
 
-class Selector(ABC):
+
+@dataclass(frozen=True, repr=False)
+class Selector:
     """Column selector; `|`, `&`, `-` and `~` combine selectors.
 
     Columns that are only carried (decimals, structs and the like), which no feature is made of, are chosen by `by_name`
@@ -31,13 +52,21 @@ class Selector(ABC):
         (['dep_delay'], ['carrier'])
     """
 
-    @abstractmethod
+    _function: str
+    _words: tuple[Any, ...] = ()
+
     def takes(self, item: Field) -> bool:
         """Return whether a column is selected."""
+        if self._function in _DTYPES:
+            return item.dtype in _DTYPES[self._function]
+        carried = item.kind == Kind.PASSENGER and self._function in ("glob", "matches", "~")
+        return not carried and _TESTS[self._function](item, *self._words)
 
     def check(self, schema: Schema) -> None:
         """Raise `ColumnNotFound` for a name that is not in the schema."""
-        for part in vars(self).values():
+        if self._function == "by_name":
+            schema.require(self._words, repr(self))
+        for part in self._words:
             if isinstance(part, Selector):
                 part.check(schema)
 
@@ -50,86 +79,31 @@ class Selector(ABC):
         self.check(schema)
         return [item.name for item in schema if self.takes(item)]
 
+    def _join(self, sign: str, other: object) -> Selector:
+        if not isinstance(other, Selector):
+            where, remedy = f"{self!r} {sign} ...", f"by_name({other!r})"
+            raise BadConfig(where, "not a selector", got=other, expected="a selector on both sides", remedy=remedy)
+        return Selector(sign, (self, other))
+
     def __or__(self, other: Selector) -> Selector:
-        return _Joined("|", self, other)
+        return self._join("|", other)
 
     def __and__(self, other: Selector) -> Selector:
-        return _Joined("&", self, other)
+        return self._join("&", other)
 
     def __sub__(self, other: Selector) -> Selector:
-        return _Joined("-", self, other)
+        return self._join("-", other)
 
     def __invert__(self) -> Selector:
-        return _Not(self)
-
-
-@dataclass(frozen=True, repr=False)
-class _Chosen(Selector):
-    """Selector by one test of each column against some words."""
-
-    function: str
-    words: tuple[str, ...]
-
-    def takes(self, item: Field) -> bool:
-        if self.function in _FAMILIES:
-            return item.dtype in _FAMILIES[self.function]
-        carried = item.kind == Kind.PASSENGER and self.function in ("glob", "matches")
-        return not carried and _TESTS[self.function](item, self.words)
-
-    def check(self, schema: Schema) -> None:
-        if self.function == "by_name":
-            schema.require(self.words, repr(self))
+        return Selector("~", (self,))
 
     def __repr__(self) -> str:
-        return f"{self.function}({', '.join(map(repr, self.words))})"
-
-
-@dataclass(frozen=True, repr=False)
-class _Joined(Selector):
-    sign: str
-    left: Selector
-    right: Selector
-
-    def __post_init__(self) -> None:
-        where, remedy = f"{self.left!r} {self.sign} ...", f"by_name({self.right!r})"
-        if not isinstance(self.right, Selector):
-            raise BadConfig(where, "not a selector", got=self.right, expected="a selector on both sides", remedy=remedy)
-
-    def takes(self, item: Field) -> bool:
-        left, right = self.left.takes(item), self.right.takes(item)
-        return {"|": left or right, "&": left and right, "-": left and not right}[self.sign]
-
-    def __repr__(self) -> str:
-        return f"({self.left!r} {self.sign} {self.right!r})"
-
-
-@dataclass(frozen=True, repr=False)
-class _Not(Selector):
-    inner: Selector
-
-    def takes(self, item: Field) -> bool:
-        return item.kind != Kind.PASSENGER and not self.inner.takes(item)
-
-    def __repr__(self) -> str:
-        return f"~{self.inner!r}"
-
-
-_TESTS: dict[str, Callable[[Field, tuple[str, ...]], bool]] = {
-    "by_name": lambda item, words: item.name in words,
-    "by_dtype": lambda item, words: item.dtype in words,
-    "by_kind": lambda item, words: item.kind in words,
-    "glob": lambda item, words: any(fnmatchcase(item.name, word) for word in words),
-    "matches": lambda item, words: re.search(words[0], item.name) is not None,
-}
-_FAMILIES: dict[str, tuple[str, ...]] = {
-    "everything": (*DTYPES, *LISTS),
-    "numeric": (*INTEGERS, *FLOATS),
-    "integer": INTEGERS,
-    "floating": FLOATS,
-    "boolean": ("bool",),
-    "string": ("string",),
-    "temporal": ("timestamp",),
-}
+        shown = [*map(repr, self._words)]
+        if self._function == "~":
+            return f"~{shown[0]}"
+        if self._function in "|&-":
+            return f"({shown[0]} {self._function} {shown[1]})"
+        return f"{self._function}({', '.join(shown)})"
 
 
 def everything() -> Selector:
@@ -139,7 +113,7 @@ def everything() -> Selector:
         >>> everything() - temporal()
         (everything() - temporal())
     """
-    return _Chosen("everything", ())
+    return Selector("everything")
 
 
 def by_name(*names: str) -> Selector:
@@ -149,7 +123,7 @@ def by_name(*names: str) -> Selector:
         >>> by_name("day").names(Schema([Field("day", "int8"), Field("hour", "int8")]))
         ['day']
     """
-    return _Chosen("by_name", _texts("by_name", names))
+    return _select_by_text("by_name", "names", names)
 
 
 def by_dtype(*dtypes: str) -> Selector:
@@ -161,7 +135,7 @@ def by_dtype(*dtypes: str) -> Selector:
     """
     for dtype in dtypes:
         check_choice("by_dtype", (*DTYPES, *LISTS), dtypes=dtype)
-    return _Chosen("by_dtype", dtypes)
+    return Selector("by_dtype", dtypes)
 
 
 def by_kind(*kinds: str) -> Selector:
@@ -173,7 +147,7 @@ def by_kind(*kinds: str) -> Selector:
     """
     for kind in kinds:
         check_choice("by_kind", [str(kind) for kind in Kind], kinds=kind)
-    return _Chosen("by_kind", kinds)
+    return Selector("by_kind", kinds)
 
 
 def glob(*patterns: str) -> Selector:
@@ -183,7 +157,7 @@ def glob(*patterns: str) -> Selector:
         >>> glob("dep_*").names(Schema([Field("dep_delay", "float64"), Field("arr_delay", "float64")]))
         ['dep_delay']
     """
-    return _Chosen("glob", _texts("glob", patterns, "patterns"))
+    return _select_by_text("glob", "patterns", patterns)
 
 
 def matches(pattern: str) -> Selector:
@@ -199,7 +173,7 @@ def matches(pattern: str) -> Selector:
     except re.error as cause:
         problem, remedy = f"no regular expression ({cause})", "matches('_delay$')"
         raise BadConfig("matches", problem, got=pattern, expected="one", remedy=remedy) from None
-    return _Chosen("matches", (pattern,))
+    return Selector("matches", (pattern,))
 
 
 def exclude(*names: str | Selector) -> Selector:
@@ -220,7 +194,7 @@ def numeric() -> Selector:
         >>> numeric().names(Schema([Field("x", "float64"), Field("open", "bool")]))
         ['x']
     """
-    return _Chosen("numeric", ())
+    return Selector("numeric")
 
 
 def integer() -> Selector:
@@ -230,7 +204,7 @@ def integer() -> Selector:
         >>> integer().names(Schema([Field("x", "float64"), Field("day", "uint8")]))
         ['day']
     """
-    return _Chosen("integer", ())
+    return Selector("integer")
 
 
 def floating() -> Selector:
@@ -240,7 +214,7 @@ def floating() -> Selector:
         >>> floating().names(Schema([Field("x", "float64"), Field("day", "uint8")]))
         ['x']
     """
-    return _Chosen("floating", ())
+    return Selector("floating")
 
 
 def boolean() -> Selector:
@@ -250,7 +224,7 @@ def boolean() -> Selector:
         >>> boolean().names(Schema([Field("x", "float64"), Field("open", "bool")]))
         ['open']
     """
-    return _Chosen("boolean", ())
+    return Selector("boolean")
 
 
 def string() -> Selector:
@@ -260,7 +234,7 @@ def string() -> Selector:
         >>> string().names(Schema([Field("carrier", "string"), Field("open", "bool")]))
         ['carrier']
     """
-    return _Chosen("string", ())
+    return Selector("string")
 
 
 def temporal() -> Selector:
@@ -270,12 +244,12 @@ def temporal() -> Selector:
         >>> temporal().names(Schema([Field("at", "timestamp"), Field("open", "bool")]))
         ['at']
     """
-    return _Chosen("temporal", ())
+    return Selector("temporal")
 
 
-def _texts(where: str, words: tuple[Any, ...], name: str = "names") -> tuple[str, ...]:
+def _select_by_text(function: str, name: str, words: tuple[Any, ...]) -> Selector:
     for word in words:
         if not isinstance(word, str):
-            remedy = f"{where}(*{word!r})" if is_sequence(word) else f"{where}('...')"
-            raise refuse_argument(where, name, word, "text", remedy)
-    return words
+            remedy = f"{function}(*{word!r})" if is_sequence(word) else f"{function}('...')"
+            raise refuse_argument(function, name, word, "text", remedy)
+    return Selector(function, words)

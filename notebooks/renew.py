@@ -24,6 +24,7 @@ def renew(path: Path) -> None:
 
 if __name__ == "__main__":
     os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm's, with its path, where ipywidgets are not
+    os.environ["TQDM_DISABLE"] = "1"  # bars have the times of one run
     for path in map(Path, sys.argv[1:]) if sys.argv[1:] else sorted(HERE.glob("*.ipynb")):
         print(path.name)
         renew(path)

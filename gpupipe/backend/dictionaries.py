@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from gpupipe.backend.hashing import KeyIndex, count_keys, hash_strings, splitmix64
 from gpupipe.errors import BadFile
+from gpupipe.files import ScratchFolder
 from gpupipe.schema import FLOATS
-from gpupipe.scratch import ScratchFolder
 
 Dictionary: TypeAlias = pa.Array
 _BUCKETS, _FILE = 64, "counts.arrow"

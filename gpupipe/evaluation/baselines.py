@@ -13,8 +13,8 @@ from torch import Tensor
 from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
-from gpupipe.support.text import TableReport, as_list, flush_right
-from gpupipe.support.validation import check_integer
+from gpupipe.support.text import TableReport, flush_right
+from gpupipe.support.validation import as_list, check_integer
 from gpupipe.tensors import FeatureTable, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK

@@ -29,8 +29,9 @@ from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores import FileNote, Manifest, StorageOptions
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list, format_count
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
+    as_list,
     check_bool,
     check_choice,
     check_integer,

@@ -27,8 +27,8 @@ from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.table import partition_limit, row_bytes
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_integer, check_names
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list, check_integer, check_names
 
 _READERS = {
     **dict.fromkeys(("csv", "tsv", "txt"), "read_csv"),

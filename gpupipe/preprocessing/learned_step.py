@@ -27,7 +27,8 @@ from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Sc
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
-from gpupipe.support.text import as_list, derive, format_count
+from gpupipe.support.text import derive, format_count
+from gpupipe.support.validation import as_list
 
 Columns = Mapping[str, Column]
 

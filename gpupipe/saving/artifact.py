@@ -33,13 +33,13 @@ from gpupipe import models
 from gpupipe.backend import resolve, select
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.files import replacing, writing
 from gpupipe.io import as_dataset
 from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.drift import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
-from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_choice, is_path
 from gpupipe.version import __version__
 

@@ -12,11 +12,6 @@ _SHORTEST_RUN = 5
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
 
 
-def as_list(words: str | Iterable[str]) -> list[str]:
-    """Convert one or several words, such as columns' names, to a list; one word becomes a list of one."""
-    return [words] if isinstance(words, str) else list(words)
-
-
 def _is_argument(name: str) -> bool:
     return name.isidentifier() and not keyword.iskeyword(name)
 

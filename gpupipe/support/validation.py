@@ -56,6 +56,11 @@ def parse_duration_us(length: Any, *, least: int = 1) -> int | None:
     return found if least <= found < _LONGEST else None
 
 
+def as_list(words: str | Iterable[str]) -> list[str]:
+    """Convert one or several words, such as columns' names, to a list; one word becomes a list of one."""
+    return [words] if isinstance(words, str) else list(words)
+
+
 def check_choice(owner: object, choices: Iterable[Any], /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is neither one of `choices` nor of `also`; the closest is offered."""
     known = [*choices, *also]

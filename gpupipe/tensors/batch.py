@@ -67,6 +67,10 @@ class Ragged:
             return self
         return Ragged(self.values, torch.cat([self.offsets, self.offsets[-1:].expand(num_lists)]))
 
+    def to(self, device: torch.device) -> Ragged:
+        """Return the lists on a device. Memory: shares what is there already."""
+        return Ragged(self.values.to(device), self.offsets.to(device))
+
     def take(self, rows: Tensor, num_values: int | None = None) -> Ragged:
         """Return the lists of these rows, in that order.
 

@@ -22,7 +22,6 @@ from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
 from gpupipe.tensors.order import Rows, Sharding, Step
 
-Kept: TypeAlias = dict[str, Tensor]
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
 
@@ -52,10 +51,15 @@ class FeatureTable:
     """
 
     def __init__(
-        self, schema: Schema, words: Tensor, keep: Kept, dictionaries: dict[str, Dictionary], dtype: str = "float32"
+        self,
+        schema: Schema,
+        words: Tensor,
+        keep: dict[str, Tensor],
+        dictionaries: dict[str, Dictionary],
+        dtype: str = "float32",
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries, self.dtype = schema, words, keep, dictionaries, dtype
-        self.forget_lists()
+        self.written_lists: dict[int, Mapping[str, Ragged]] = {}  # by the first of the rows that they are of
         self._fields = _order_fields(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
         self._numeric_words = _count_numeric_words(schema, dtype)
@@ -79,8 +83,8 @@ class FeatureTable:
         for item in get_stored_fields(schema):
             if item.kind == Kind.LIST:
                 problem, expected = "a loader keeps no lists with the features", "one value in each row"
-                where = f"column {item.name!r}"
-                remedy = f"leave {item.name!r} out of keep=; as a feature it is in batch.lists"
+                where, remedy = f"column {item.name!r}", f"leave {item.name!r} out of keep="
+                remedy += "; as a feature it is in batch.lists"
                 raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
             kind = getattr(torch, item.dtype) if item.dtype in FLOATS else torch.int64
             keep[item.name] = torch.empty(num_rows, dtype=kind, device=device)
@@ -96,12 +100,11 @@ class FeatureTable:
         made, place = copy(self), self.device if device is None else device
         if words is None:
             words = _allocate_words(num_rows, self.words.shape[1], place, pinned=pinned)
-        made.words = words[:num_rows]
+        made.words, made.written_lists = words[:num_rows], {}
         made.keep = {
             name: torch.empty(num_rows, dtype=values.dtype, device=place, pin_memory=pinned)
             for name, values in self.keep.items()
         }
-        made.forget_lists()
         return made
 
     @staticmethod
@@ -144,50 +147,45 @@ class FeatureTable:
         return self.batch_of(self.words).weight
 
     @property
-    def lists(self) -> dict[str, Ragged]:
+    def lists(self) -> Mapping[str, Ragged]:
         """The features that are lists, by name, of all rows that were written.
 
         Memory: shares what one `write` brought; what several brought is copied together once.
         """
         self.join_lists()
-        return {name: parts[0] for name, parts in self._lists.items()}
+        return self.written_lists[0]
 
     def join_lists(self) -> None:
         """Concatenate the lists of several writes, on the current stream; later `lists` shares the result."""
-        self._lists = {name: {0: found} for name, found in self.lists_between(0, len(self)).items()}
+        self.written_lists = {0: self.lists_between(0, len(self))}
 
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
         """Return the lists that were written to these rows, by name. Memory: shares where one write brought them."""
-        found = {}
-        for name, written in self._lists.items():
-            parts = [written[row] for row in sorted(written) if start <= row < max(stop, 1)]
-            if not parts:
-                dtype = torch.float32 if self.schema[name].cardinality is None else torch.int32
-                empty = torch.zeros(0, dtype=dtype, device=self.device)
-                parts = [Ragged(empty, torch.zeros(1, dtype=torch.int64, device=self.device))]
-            found[name] = concat_ragged(parts)
-        return found
+        found = [lists for row, lists in sorted(self.written_lists.items()) if start <= row < max(stop, 1)]
+        return {
+            item.name: concat_ragged([lists[item.name] for lists in found] or [_make_empty_list(item, self.device)])
+            for item in self.schema.lists
+        }
 
-    def put_lists(self, first_row: int, lists: Mapping[str, Ragged]) -> None:
-        """Store lists, uncopied, as those of the rows from `first_row` on. Memory: shares."""
-        for name, found in lists.items():
-            self._lists[name][first_row] = found
-
-    def copy_lists(self, other: FeatureTable) -> None:
-        """Copy the lists of another table of the same columns. Memory: copies to this table's device."""
-        for name, parts in other._lists.items():
-            for row, part in parts.items():
-                self._lists[name][row] = Ragged(part.values.to(self.device), part.offsets.to(self.device))
-
-    def forget_lists(self) -> None:
-        """Drop all lists: others will be written to the same rows."""
-        self._lists = {item.name: dict[int, Ragged]() for item in self.schema.lists}  # by their first row
+    @property
+    def stored(self) -> list[Tensor]:
+        """The tensors that hold a value or more of each row: the words, and each kept column."""
+        return [self.words, *self.keep.values()]
 
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that hold its values."""
-        lists = [part for parts in self._lists.values() for part in parts.values()]
-        return [self.words, *self.keep.values(), *(tensor for part in lists for tensor in (part.values, part.offsets))]
+        lists = [part for written in self.written_lists.values() for part in written.values()]
+        return [*self.stored, *(tensor for part in lists for tensor in (part.values, part.offsets))]
+
+    def copy_rows(self, other: FeatureTable) -> None:
+        """Start to copy all rows of a table with the same columns; from pinned memory the host does not wait."""
+        for target, source in zip(self.stored, other.stored, strict=True):
+            target.copy_(source, non_blocking=True)
+        self.written_lists = {
+            row: {name: part.to(self.device) for name, part in lists.items()}
+            for row, lists in other.written_lists.items()
+        }
 
     def batch_of(self, words: Tensor) -> Batch:
         """Return the typed views of some rows of words. Memory: shares, but for numbers stored as bfloat16."""
@@ -232,12 +230,13 @@ class FeatureTable:
         for item in kept:
             values = _encode_kept(item, columns[item.name], self.dictionaries, backend)
             _array(there.keep[item.name][part], backend)[:] = values
-        for item in self.schema.lists:
-            self._lists[item.name][first_row] = _read_lists(item, columns[item.name], backend, self.device)
+        lists = self.schema.lists
+        self.written_lists[first_row] = {
+            item.name: _read_lists(item, columns[item.name], backend, self.device) for item in lists
+        }
         if there is not self:
-            self.words[rows].copy_(there.words)
-            for name, stored in there.keep.items():
-                self.keep[name][rows].copy_(stored)
+            for target, source in zip(self.stored, there.stored, strict=True):
+                target[rows].copy_(source)
         return num_rows
 
     def first(self, num_rows: int) -> FeatureTable:
@@ -335,8 +334,7 @@ def require_device(device: torch.device | str) -> None:
         >>> require_device("cpu")
     """
     if re.fullmatch(r"cpu(:0)?|cuda(:\d+)?", str(device)) is None:
-        expected = "'auto', 'cpu', 'cuda' or 'cuda:0'"
-        remedy = "device='cuda'" if "gpu" in str(device) else "device='cpu'"
+        expected, remedy = "'auto', 'cpu', 'cuda' or 'cuda:0'", f"device='{'cuda' if 'gpu' in str(device) else 'cpu'}'"
         raise BadConfig("device", "no such device", got=device, expected=expected, remedy=remedy)
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         problem, expected = "torch sees no GPU it can use", "a visible GPU and a CUDA build of torch"
@@ -367,40 +365,35 @@ def _refuse_values(item: Field, kind: str, count: int) -> None:
     """Raise `BadData` for so many values that are missing, or infinite in float32."""
     if not count:
         return
-    if kind == "missing":
-        expected, remedy = "a value in every row", "pre.SimpleImputer() on this column"
-        target = f"an expression for {item.role} that gives a value in every row"
-    else:
-        expected = "finite values, in float32 at most 3.4e38"
+    noun, expected, remedy = "value", "a value in every row", "pre.SimpleImputer() on this column"
+    target = "that gives a value in every row"
+    if kind == "infinite":
+        expected, target = "finite values, in float32 at most 3.4e38", "within that range, such as one divided by 1e6"
         remedy = f"T.{derive(item.name, 'clip({}, low, high)')} before it"
-        target = f"an expression for {item.role} within that range, such as one divided by 1e6"
-    raise BadData(
-        f"column {item.name!r}",
-        f"{format_count(count, f'{kind} value')} would reach the model",
-        expected=expected,
-        remedy=remedy if item.role == Role.FEATURE else target,
-    )
+    if item.kind == Kind.LIST:
+        noun, expected = "element", "ids, or finite numbers in every place of a list"
+        remedy = "pre.Categorify() for ids; lists without them before they are read"
+    problem = f"{format_count(count, f'{kind} {noun}')} would reach the model"
+    remedy = remedy if item.role == Role.FEATURE else f"an expression for {item.role} {target}"
+    raise BadData(f"column {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
 def _read_lists(item: Field, column: Column, backend: Backend, device: torch.device) -> Ragged:
     """Convert a column of lists of ids or numbers, a missing one to an empty one; share what is on the device."""
-    values, element, is_number = column.elements, get_element_dtype(column.dtype), item.cardinality is None
-    name, remedy = f"column {item.name!r}", "pre.Categorify() on this column"
-    if values is None or element in ("string", "timestamp"):
+    values, is_number = column.elements, item.cardinality is None
+    if values is None or get_element_dtype(column.dtype) in ("string", "timestamp"):
         problem, expected = f"{column.dtype} values cannot be fed to a network", "lists of ids or numbers"
-        raise SchemaMismatch(name, problem, expected=expected, remedy=remedy)
+        remedy = "pre.Categorify() on this column"
+        raise SchemaMismatch(f"column {item.name!r}", problem, expected=expected, remedy=remedy)
     data, missing = values.data.astype("float32" if is_number else "int32", copy=False), values.missing(backend.xp)
-    counts = {
-        "missing": 0 if missing is None else int(missing.sum()),
-        "infinite": int(backend.xp.isinf(data).sum()) if is_number else 0,
-    }
-    for kind, count in counts.items():
-        if count:
-            problem = f"{format_count(count, f'{kind} element')} would reach the model"
-            expected = "ids, or finite numbers in every place of a list"
-            remedy = "pre.Categorify() for ids; lists without them before they are read"
-            raise BadData(name, problem, expected=expected, remedy=remedy)
-    return Ragged(*(from_dlpack(array).to(device) for array in (data, column.data)))
+    _refuse_values(item, "missing", 0 if missing is None else int(missing.sum()))
+    _refuse_values(item, "infinite", int(backend.xp.isinf(data).sum()) if is_number else 0)
+    return Ragged(from_dlpack(data), from_dlpack(column.data)).to(device)
+
+
+def _make_empty_list(item: Field, device: torch.device) -> Ragged:
+    values = torch.zeros(0, dtype=torch.float32 if item.cardinality is None else torch.int32, device=device)
+    return Ragged(values, torch.zeros(1, dtype=torch.int64, device=device))
 
 
 def _encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary], backend: Backend) -> Array:
@@ -433,8 +426,7 @@ def gather(
 
     `num_values` has the number of elements of the rows' lists, by column; without it the device is asked.
     """
-    kept = [(values, out.keep[name]) for name, values in table.keep.items()]
-    for source, target in [(table.words, out.words), *kept]:
+    for source, target in zip(table.stored, out.stored, strict=True):
         if isinstance(rows, slice):
             target[at : at + rows.stop - rows.start].copy_(source[rows])
         else:
@@ -442,7 +434,7 @@ def gather(
     if table.schema.lists:
         numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
         counts = num_values or {}
-        out.put_lists(at, {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()})
+        out.written_lists[at] = {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()}
 
 
 def group_steps(ranks: Sharding, first: int, many: int) -> Iterator[list[Step]]:
@@ -455,7 +447,7 @@ def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
     """Copy the rows of consecutive steps into a table of just as many; padding becomes zeros, which are missing ids."""
     at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
     alone = len(slab.schema.lists) > 0  # a step's lists stay together: their end is known
-    slab.forget_lists()
+    slab.written_lists = {}
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
         if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
@@ -463,8 +455,7 @@ def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
             at += step.stop - steps[waiting].start
             padded = step.size - (step.stop - step.start)
             if padded:
-                slab.words[at : at + padded].zero_()
-                for values in slab.keep.values():
+                for values in slab.stored:
                     values[at : at + padded].zero_()
             at, waiting = at + padded, number + 1
 

@@ -160,7 +160,10 @@ class Loader:
         if device is not None:
             require_device(device)
         self._table = table
-        self._like = table if isinstance(table, FeatureTable) else _make_empty(table)
+        if isinstance(table, FeatureTable):
+            self._like = table
+        else:
+            self._like = FeatureTable.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
         self.residency = self._choose_residency(residency)
         batch_size, block_rows, window, seed = map(to_python, (batch_size, block_rows, window, seed))
@@ -265,15 +268,9 @@ class Loader:
 
     def _identity(self) -> dict[str, Any]:
         """Return what the batches of an epoch depend on, besides its number."""
-        parts: dict[str, Any] = {
-            "num_rows": self.total_rows,
-            "batch_size": self.batch_size,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-            "drop_last": self.drop_last,
-        }
-        if self.shuffle == "blocks":
-            parts |= {"block_rows": self.block_rows, "window": self.window}
+        names = ["batch_size", "shuffle", "seed", "drop_last"]
+        names += ["block_rows", "window"] if self.shuffle == "blocks" else []
+        parts: dict[str, Any] = {"num_rows": self.total_rows} | {name: getattr(self, name) for name in names}
         if self._sums is not None:
             parts |= {"sampler": self._sampler, "weights": int(self._sums[-1]) if len(self._sums) else 0}
         if self._ranks.shards is not None:
@@ -399,10 +396,6 @@ class Loader:
             got = got if sampler is None else "a sampler"
             raise BadConfig("loader", problem, got=got, expected=expected, remedy="shuffle='blocks'")
         warn_of_rereads(self._table, self._windowed(0))
-
-
-def _make_empty(parts: Parts) -> FeatureTable:
-    return FeatureTable.allocate(parts.schema, 0, parts.backend.device, dtype=parts.dtype)
 
 
 class _Resident:

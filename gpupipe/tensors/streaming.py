@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import Dictionary
@@ -118,10 +117,11 @@ class _Slabs:
 
     def __init__(self, like: FeatureTable, num_rows: int, device: torch.device, *, reuse: bool) -> None:
         self._like, self._device, self._made = like, device, 0
-        self._on_gpu, self._pinned = device.type == "cuda", list[FeatureTable]()
-        self._ring = [like.empty_like(num_rows, device).words for _ in range(_RING)] if reuse else []
+        self._stream: torch.cuda.Stream | None = None
         self._used: list[torch.cuda.Event | None] = [None] * _RING
-        if not self._on_gpu:
+        self._pinned = list[FeatureTable]()
+        self._ring = [like.empty_like(num_rows, device).words for _ in range(_RING)] if reuse else []
+        if device.type != "cuda":
             return
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # What the new memory was used for before may still be at work, on the stream it was asked for on.
@@ -134,40 +134,28 @@ class _Slabs:
 
     def make(self, steps: list[Step], source: RowSource) -> _Slab:
         """Return the slab of these steps, whose copy has begun."""
-        turn = self._made % _RING
-        words, used = (self._ring[turn], self._used[turn]) if self._ring else (None, None)
-        num_rows = sum(step.size for step in steps)
-        if self._on_gpu:
-            slab = self._on_its_way(num_rows, words, used, steps, source)
-        else:
-            slab = _Slab(self._like.empty_like(num_rows, self._device, words=words), steps)
-            fill(slab.rows, steps, source)
+        turn, half, num_rows = self._made % _RING, self._made % 2, sum(step.size for step in steps)
         self._made += 1
-        return slab
-
-    def _on_its_way(
-        self, num_rows: int, words: Tensor | None, used: torch.cuda.Event | None, steps: list[Step], source: RowSource
-    ) -> _Slab:
-        staged = None
+        words, used = (self._ring[turn], self._used[turn]) if self._ring else (None, None)
+        if self._stream is None:
+            slab = self._like.empty_like(num_rows, self._device, words=words)
+            fill(slab, steps, source)
+            return _Slab(slab, steps)
         if self._pinned:
-            turn = self._made % len(self._pinned)
-            self._sent[turn].synchronize()  # the thread alone waits, and for its own memory
-            staged = self._pinned[turn].first(num_rows)
+            self._sent[half].synchronize()  # the thread alone waits, and for its own memory
+            staged = self._pinned[half].first(num_rows)
             fill(staged, steps, source)
         with torch.cuda.stream(self._stream):
             if used is not None:
                 self._stream.wait_event(used)
             slab = self._like.empty_like(num_rows, self._device, words=words)
-            if staged is None:
-                fill(slab, steps, source)
+            if self._pinned:
+                slab.copy_rows(staged)
             else:
-                slab.words.copy_(staged.words, non_blocking=True)
-                for name, values in slab.keep.items():
-                    values.copy_(staged.keep[name], non_blocking=True)
-                slab.copy_lists(staged)
+                fill(slab, steps, source)
             arrived = self._stream.record_event()
-        if staged is not None:
-            self._sent[turn] = arrived
+        if self._pinned:
+            self._sent[half] = arrived
         return _Slab(slab, steps, arrived, used)
 
 

@@ -13,8 +13,7 @@ from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_dtypes, check_instance, check_names, refuse_argument
+from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_names, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform, Transform
 
 

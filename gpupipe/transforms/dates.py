@@ -16,8 +16,7 @@ from gpupipe.backend.expressions.evaluate import seconds_between
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import DATE_FLAGS, DATE_PARTS, Constant, Span, microseconds
 from gpupipe.schema import Field, Schema
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_choice, check_name, check_names, refuse_argument
+from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Transform
 
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, "weeks": 604_800.0}

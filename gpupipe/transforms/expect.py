@@ -20,8 +20,16 @@ from gpupipe.backend.hashing import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_bool, check_choice, check_names, is_number, is_sequence, refuse_argument
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import (
+    as_list,
+    check_bool,
+    check_choice,
+    check_names,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.transforms.transform import Transform
 
 

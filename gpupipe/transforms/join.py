@@ -33,8 +33,8 @@ from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.backend.groups import group_by_keys
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
+    as_list,
     check_bool,
     check_choice,
     check_name,

@@ -10,8 +10,8 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import missing_column
 from gpupipe.errors import ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_instance, check_names
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list, check_instance, check_names
 from gpupipe.transforms.transform import Transform
 
 

@@ -14,8 +14,7 @@ from gpupipe.backend.hashing import splitmix64
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.schema import Schema
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
+from gpupipe.support.validation import as_list, check_choice, check_names, check_number, check_seed
 from gpupipe.transforms.transform import ColumnwiseTransform, Transform
 
 _WHEN = ("train", "always")

@@ -16,8 +16,8 @@ from gpupipe.backend.expressions.evaluate import apply_function, compute, replac
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_instance, check_names, is_bool, is_number, refuse_argument
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list, check_instance, check_names, is_bool, is_number, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}

@@ -17,8 +17,8 @@ from gpupipe.backend.arrow import columns_by_plan
 from gpupipe.backend.columns import require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
-from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
+    as_list,
     check_choice,
     check_integer,
     check_names,

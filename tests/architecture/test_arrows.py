@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-BASE = {"version", "support", "errors", "schema", "config", "scratch", "step", "expressions"}
+BASE = {"version", "support", "errors", "schema", "config", "files", "step", "expressions"}
 STAGES = {"io", "transforms", "preprocessing", "tensors"}
 
 # What each folder or file at the top may import of the others.
@@ -21,7 +21,7 @@ OURS: dict[str, set[str]] = {
     "selectors": {"support", "errors", "schema"},
     "step": {"support", "errors"},
     "config": {"support", "errors"},
-    "scratch": {"config", "errors"},
+    "files": {"config", "errors"},
     "expressions": {"support", "errors", "schema"},
     "cluster": {"support", "errors", "config", "backend"},
     "backend": BASE,
@@ -72,12 +72,13 @@ THEIRS: dict[str, set[str]] = {
         *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
     },
     "cluster": {"cloudpickle", "dask", "distributed"},
-    "io": {"pyarrow", "numpy", "fsspec", "tqdm"},
+    "config": {"tqdm"},
+    "io": {"pyarrow", "numpy", "fsspec"},
     "io/relational": {"polars"},
     "transforms": {"numpy", "polars"},
     "preprocessing": {"numpy"},
     "tensors": {"torch", "numpy"},
-    "training": {"torch", "tqdm", "safetensors", "pynvml"},
+    "training": {"torch", "safetensors", "pynvml"},
     "models": {"torch"},
     "monitoring": {"numpy"},
     "pipeline": {"numpy", "pyarrow", "safetensors", "torch"},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gpupipe as gp
-from gpupipe import errors, scratch
+from gpupipe import errors, files
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.cluster.executor import use_executor
@@ -21,13 +21,13 @@ from tests.io.meeting import few_bytes
 def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     """The folders that are made meanwhile."""
     made: list[Path] = []
-    make = scratch.ScratchFolder.__init__
+    make = files.ScratchFolder.__init__
 
     def recorded(self: Any) -> None:
         make(self)
         made.append(self.path)
 
-    monkeypatch.setattr(scratch.ScratchFolder, "__init__", recorded)
+    monkeypatch.setattr(files.ScratchFolder, "__init__", recorded)
     return made
 
 

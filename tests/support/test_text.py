@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpupipe.support.text import as_list, derive, flush_right, format_count, html_table, shorten_list, text_table
+from gpupipe.support.text import derive, flush_right, format_count, html_table, shorten_list, text_table
 
 
 def test_lists_and_counts() -> None:
-    assert (as_list("origin"), as_list(("origin", "dest"))) == (["origin"], ["origin", "dest"])
     assert (format_count(1, "row"), format_count(24_951, "row")) == ("1 row", "24,951 rows")
     assert (shorten_list(["temp", "dewp"]), shorten_list("abcdef", 2)) == ("temp, dewp", "a, b and 4 more")
 

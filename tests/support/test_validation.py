@@ -141,5 +141,6 @@ def test_kinds_of_values() -> None:
         False,
         True,
     ]
+    assert (v.as_list("origin"), v.as_list(("origin", "dest"))) == (["origin"], ["origin", "dest"])
     error = v.refuse_choice("Trainer", "loss", "mes", ["bce", "mse"], "a function")
     assert error.remedy == "loss='mse'" and error.expected == "'bce' or 'mse', or a function"

@@ -12,8 +12,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.device import host_memory
-from gpupipe.pipeline import apply
-from gpupipe.tensors import Loader
+from gpupipe.tensors import Loader, loader
 from gpupipe.tensors.loader import choose_residency, get_free_bytes
 
 from .tables import block_of
@@ -65,7 +64,7 @@ def test_what_is_kept_for_reuse_counts_as_free(monkeypatch: pytest.MonkeyPatch) 
     assert get_free_bytes(GPU) == 62 << 30
     assert done == ["torch", "asked cuda"]
     done.clear()
-    monkeypatch.setattr(apply, "get_free_bytes", lambda device: done.append(f"asked {device}"))
+    monkeypatch.setattr(loader, "get_free_bytes", lambda device: done.append(f"asked {device}"))
     frame = pd.DataFrame({"x": [1.0, 2.0]})
     gp.Pipeline([], gp.Features(["x"]), backend="cpu").fit(frame).loader(frame)
     assert done == ["backend", "asked cpu"]

@@ -116,7 +116,7 @@ def with_lists(plain: FeatureTable) -> FeatureTable:
     draw = torch.Generator().manual_seed(5)
     lengths = torch.randint(0, 5, (len(plain),), generator=draw)
     ids = torch.randint(0, 7, (int(lengths.sum()),), generator=draw, dtype=torch.int32)
-    made.put_lists(0, {"seen": Ragged(ids, torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))})
+    made.written_lists = {0: {"seen": Ragged(ids, torch.nn.functional.pad(lengths.cumsum(0), (1, 0)))}}
     return made
 
 

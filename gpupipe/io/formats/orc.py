@@ -16,8 +16,7 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, is_remote, one_line, open_file, unreadable
 from gpupipe.schema import Field, is_passenger
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_names
+from gpupipe.support.validation import as_list, check_names
 
 
 def read_orc(

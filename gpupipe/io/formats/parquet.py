@@ -17,11 +17,11 @@ from fsspec.utils import merge_offset_ranges
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.expressions import microseconds
+from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.table import Bounds, row_bytes
 from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
-from gpupipe.scratch import local_scratch
 
 END_BYTES = 64 << 10
 """Fetched of a file's end at first; most footers are shorter."""

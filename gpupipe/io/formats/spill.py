@@ -25,12 +25,12 @@ from gpupipe.backend import Backend, Frame, arrow, select
 from gpupipe.backend.arrow_types import arrow_type, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
+from gpupipe.files import ScratchFolder, writing_scratch
 from gpupipe.io.formats.file_source import host_table
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
 from gpupipe.schema import Field, Schema, get_element_dtype
-from gpupipe.scratch import ScratchFolder, writing_scratch
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""

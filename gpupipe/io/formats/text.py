@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from tqdm import tqdm
 
 from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, map_schema
 from gpupipe.cluster.executor import get_executor
+from gpupipe.config import show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
@@ -27,8 +27,7 @@ from gpupipe.io.relational.ndjson import JsonFile
 from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, TextFile, open_text
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files
 from gpupipe.schema import DTYPES, LISTS
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_dtypes, check_instance, check_integer, check_name, check_names
+from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
 _log = logging.getLogger("gpupipe")
@@ -245,7 +244,7 @@ class _Parser(ABC):
         """Parse files one after the other, and build a dataset of them; if that fails, remove the temporary files."""
         try:
             inputs = find_files(path, suffixes, options)
-            with tqdm(total=len(inputs), desc="parse", unit="file", disable=None, leave=False) as bar:
+            with show_progress(title="parse", total=len(inputs), unit="file", leave=False) as bar:
 
                 def parse(one: Input) -> ParquetFile:
                     bar.set_postfix_str(one.path.rpartition("/")[2])

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadConfig, BadFile
+from gpupipe.files import local_scratch, publish, remove_folder, replacing, sync, writing
 from gpupipe.io.stores import (
     MANIFEST,
     RECORDS,
@@ -30,8 +31,6 @@ from gpupipe.io.stores import (
     is_remote,
     locate,
 )
-from gpupipe.scratch import local_scratch
-from gpupipe.support.files import publish, remove_folder, replacing, sync, writing
 
 QUARANTINE = "_quarantine.jsonl"
 _AT_ONCE = 16

@@ -14,9 +14,9 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
 from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.expressions import Constant, Span, parse
+from gpupipe.files import writing_scratch
 from gpupipe.io.stores import fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS
-from gpupipe.scratch import writing_scratch
 
 Condition: TypeAlias = tuple[str, str, Any]
 """A column, a comparison and a constant, such as `("month", ">=", 10)`."""

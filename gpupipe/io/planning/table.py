@@ -19,14 +19,13 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from tqdm import tqdm
 
 from gpupipe.backend import Array, Backend, Frame, resolve, select
 from gpupipe.backend.arrow_types import Reading, arrow_type
 from gpupipe.backend.device.host_memory import is_out_of_memory
 from gpupipe.backend.device.probe import this_machine
 from gpupipe.cluster.executor import default_threads, get_executor
-from gpupipe.config import BACKENDS, settings
+from gpupipe.config import BACKENDS, settings, show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.expressions import microseconds
 from gpupipe.io.planning.row_filters import (
@@ -40,8 +39,8 @@ from gpupipe.io.planning.row_filters import (
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_choice, check_integer
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list, check_choice, check_integer
 
 FrameFunction: TypeAlias = Callable[..., Frame]
 Tell: TypeAlias = Callable[[str], None]
@@ -600,7 +599,7 @@ def run_partitions(
     # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
     function = partial(_on_source, _as_one if whole else in_halves, work, dataset.of_partitions([]))
     results = executor.map(function, (dataset.source.only([part]) for part in parts), at_once=at_once)
-    for partition in tqdm(parts, title, disable=None, leave=False):
+    for partition in show_progress(parts, title, leave=False):
         with _in_partition(partition):  # whatever becomes of its worker
             found, halved = next(results)
         for message in halved:

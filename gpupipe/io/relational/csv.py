@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow_types import dtype_from_arrow
 from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.files import writing_scratch
 from gpupipe.io.relational.text_file import BLOCK_BYTES, REWRITTEN, Column, TextFile, infer, invalidate, parse
-from gpupipe.scratch import writing_scratch
 from gpupipe.support.text import format_count
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")

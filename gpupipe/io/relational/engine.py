@@ -11,30 +11,23 @@ from functools import cache, reduce
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.cluster.executor import get_executor
+from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
-from gpupipe.io.relational.gathering import (
-    Gathered,
-    PreparedPlan,
-    count_batch_rows,
-    get_arrow_types,
-    get_memory_limit,
-)
+from gpupipe.files import ScratchFolder, writing_scratch
+from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_arrow_types, get_memory_limit
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores import one_line
 from gpupipe.schema import ROW, Field
-from gpupipe.scratch import ScratchFolder, writing_scratch
 
-Item = TypeVar("Item")
 Plan = Callable[..., pl.LazyFrame]
 """What is made of the rows of some scans: of all of them, or of those of a bucket."""
 Cut = Callable[[int], Sequence[pl.Expr]]
@@ -73,7 +66,7 @@ class PlannedRun(PreparedPlan):
         num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
             result_bytes = sum(one.num_bytes for one in self.scans)
-            _import_gpu_engine().gather(found, _show_progress(plans, self.title), num_bytes, result_bytes)
+            _import_gpu_engine().gather(found, show_progress(plans, self.title, leave=False), num_bytes, result_bytes)
             try:
                 self.check(found.lazy())
             except BaseException:
@@ -89,7 +82,8 @@ class PlannedRun(PreparedPlan):
         types, rows = get_arrow_types(self.fields), count_batch_rows(self.fields)
         with self._plans(self._num_buckets()) as plans:
             yield types.empty_table()  # there may be no batch
-            for frame in _show_progress((frame for plan in plans for frame in _batches(plan, rows)), self.title):
+            frames = (frame for plan in plans for frame in _batches(plan, rows))
+            for frame in show_progress(frames, self.title, leave=False):
                 self.check(frame.lazy())
                 yield arrow_from_polars(frame, types)
 
@@ -167,7 +161,7 @@ def collect_batches(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> 
     """Run a plan of unknown size and yield its result in batches; on a CPU, of about this many rows."""
     with explain_failure([], title):
         if backend == "cpu":
-            yield from _show_progress(_batches(plan, rows), title)
+            yield from show_progress(_batches(plan, rows), title, leave=False)
         else:
             _import_gpu_engine().refuse(plan, title)
             yield _import_gpu_engine().collect(plan, _UNKNOWN)
@@ -233,10 +227,6 @@ def _batches(plan: pl.LazyFrame, rows: int) -> Iterator[pl.DataFrame]:
     # What two branches of a plan scan would be held whole for the slower one.
     flags = pl.QueryOptFlags(comm_subplan_elim=False)
     return plan.collect_batches(chunk_size=rows, maintain_order=True, engine="streaming", optimizations=flags)
-
-
-def _show_progress(items: Iterable[Item], title: str) -> Iterator[Item]:
-    return iter(tqdm(items, title, disable=None, leave=False))
 
 
 def _write_buckets(

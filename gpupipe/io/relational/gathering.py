@@ -22,10 +22,10 @@ from gpupipe.backend.arrow import parquet_path, polars_from_arrow
 from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.config import settings
+from gpupipe.files import writing_scratch
 from gpupipe.io.formats.spill import GROUP_BYTES, DerivedSource, SpillFile, SpillSource, TempParquet
 from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
-from gpupipe.scratch import writing_scratch
 
 _KEPT_SHARE = 16
 """A table in memory takes no more than this part of it: several may be alive."""

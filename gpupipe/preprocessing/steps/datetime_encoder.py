@@ -12,8 +12,7 @@ from gpupipe.errors import SchemaMismatch
 from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep
 from gpupipe.schema import Field
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import check_choice, check_names, refuse_argument
+from gpupipe.support.validation import as_list, check_choice, check_names, refuse_argument
 
 
 class DatetimeEncoder(StatelessStep):

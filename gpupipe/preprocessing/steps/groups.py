@@ -26,8 +26,8 @@ from gpupipe.preprocessing.learned_step import (
 )
 from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable
 from gpupipe.schema import FLOATS, Field
-from gpupipe.support.text import as_list, derive
-from gpupipe.support.validation import check_bool, check_choice, check_name, check_names
+from gpupipe.support.text import derive
+from gpupipe.support.validation import as_list, check_bool, check_choice, check_name, check_names
 
 _OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")

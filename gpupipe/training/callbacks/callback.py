@@ -18,10 +18,10 @@ from typing import IO, Any
 import pynvml
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
-from tqdm import tqdm
 
+from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing
-from gpupipe.support.files import writing
+from gpupipe.files import writing
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import no_range
@@ -136,14 +136,14 @@ class Agreement(Callback):
 
 
 class ProgressBar(_Closing):
-    """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; "auto": on a terminal."""
+    """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; see `show_progress`."""
 
     def __init__(self, show: str | bool) -> None:
         self._hidden = None if show == "auto" else not show
         self._bar: Any = None
 
     def on_fit_start(self, run: TrainState) -> None:
-        self._bar = tqdm(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
+        self._bar = show_progress(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
 
     def on_epoch_start(self, run: TrainState) -> None:
         self._bar.set_description(f"epoch {run.epoch}/{run.max_epochs}")

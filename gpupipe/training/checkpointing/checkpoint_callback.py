@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.files import writing
 from gpupipe.schema import Schema
-from gpupipe.support.files import writing
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.checkpointing.checkpoints import (
     Checkpoints,

@@ -23,7 +23,7 @@ from safetensors.torch import save as bytes_of
 from torch import Tensor
 
 from gpupipe.errors import ArtifactError, BadConfig
-from gpupipe.support.files import replacing
+from gpupipe.files import replacing
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 
 FORMAT = 2

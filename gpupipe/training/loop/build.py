@@ -19,8 +19,15 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support import validation
-from gpupipe.support.text import as_list
-from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice, to_python
+from gpupipe.support.validation import (
+    as_list,
+    is_number,
+    is_one_of,
+    is_sequence,
+    refuse_argument,
+    refuse_choice,
+    to_python,
+)
 from gpupipe.training.callbacks.callback import Agreement, Callback, Callbacks, GpuStats, Profiling, ProgressBar
 from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoint_callback import CheckpointCallback

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from gpupipe import files
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
 from gpupipe.io.planning.table import map_frames
 from gpupipe.schema import Field, Schema
-from gpupipe.support import files
 from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.support import files
+from gpupipe import files
 
 
 def test_a_folder_that_is_still_written_to_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
