@@ -13,7 +13,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.preprocessing.summaries.counts import ValueCounts
 from gpupipe.support.text import format_count, html_table, shorten_list, text_table
 from gpupipe.support.validation import check_number

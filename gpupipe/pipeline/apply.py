@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
-from gpupipe.backend.arrow_types import arrow_type, holds_fields
-from gpupipe.backend.columns import cast_column, missing_column
+from gpupipe.backend.arrow import arrow_type, holds_fields
+from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import missing_column
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
-from gpupipe.backend.float_kernels import find_bounds
-from gpupipe.backend.hashing import hash_column
+from gpupipe.backend.kernels import find_bounds, hash_column
 from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData

@@ -14,7 +14,7 @@ from gpupipe.backend import Array, Backend, Column, dictionaries
 from gpupipe.backend.dictionaries import (
     Dictionary,
 )
-from gpupipe.backend.hashing import KeyIndex, hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
 from gpupipe.preprocessing.numeric import gather, row_blocks

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import Columns, SeededStep, to_columns, to_frame
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from gpupipe.backend import Backend, Column, Frame, RawColumn, infer_backend
 from gpupipe.backend.columns import missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram
 from gpupipe.errors import BadConfig, NotFitted
 from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step

@@ -11,7 +11,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.columns import floats
-from gpupipe.backend.float_kernels import (
+from gpupipe.backend.kernels import (
+    Scale,
     compute_moments,
     compute_moments_each,
     fill_into,
@@ -19,7 +20,6 @@ from gpupipe.backend.float_kernels import (
     scale_each,
     scale_into,
 )
-from gpupipe.backend.fused.program import Scale
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind

@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, infer_backend
-from gpupipe.backend.arrow_types import Reading
+from gpupipe.backend.arrow import Reading
 from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange, Source, conversions, row_bytes
 from gpupipe.schema import Field, Schema
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow_types import dtype_from_arrow
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.partitions import Bounds, microseconds, row_bytes
 from gpupipe.io.stores.file_errors import unreadable

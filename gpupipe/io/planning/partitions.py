@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.backend.arrow_types import Reading, arrow_type
+from gpupipe.backend.arrow import Reading, arrow_type
 from gpupipe.backend.device.probe import choose_backend, this_machine
 from gpupipe.cluster.executor import default_threads
 from gpupipe.config import BACKENDS, settings

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
-from gpupipe.backend.hashing import hash_column, splitmix64
+from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.expressions import parse
 from gpupipe.expressions.tree import Constant, Span
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet

@@ -12,8 +12,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from tqdm import tqdm
 
-from gpupipe.backend import Array, Backend, Frame, select
-from gpupipe.backend.device.host_memory import is_out_of_memory
+from gpupipe.backend import Array, Backend, Frame, is_out_of_memory, select
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.io.planning.partitions import Condition, Partition, RowRange, Source, excludes

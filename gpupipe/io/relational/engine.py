@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from gpupipe.backend import is_device_error, is_out_of_device_memory
 from gpupipe.backend.arrow import arrow_from_polars
-from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.io.relational.gathering import Gathered, count_batch_rows, get_arrow_types, get_memory_limit

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
-from gpupipe.backend.arrow_types import parse_type
+from gpupipe.backend.arrow import parse_type
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile
 from gpupipe.io.jobs.destination import MANIFEST, RECORDS, Manifest

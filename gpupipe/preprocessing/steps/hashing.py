@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.categories import FIRST, MISSING, assign_buckets

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.columns import floats
-from gpupipe.backend.fused.program import ElementwiseProgram
+from gpupipe.backend.kernels import ElementwiseProgram
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, Invertible, StatelessStep, Types
 from gpupipe.preprocessing.numeric import any_true, float32_fields, map_columns

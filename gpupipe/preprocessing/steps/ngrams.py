@@ -10,7 +10,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.estimators import make_analyzer
-from gpupipe.backend.hashing import hash_strings, splitmix64
+from gpupipe.backend.kernels import hash_strings, splitmix64
 from gpupipe.errors import SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep

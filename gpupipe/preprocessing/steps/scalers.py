@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.fused.program import ElementwiseProgram, Scale
+from gpupipe.backend.kernels import ElementwiseProgram, Scale
 from gpupipe.preprocessing.learned_step import Columns, Invertible
 from gpupipe.preprocessing.numeric import check_finite, check_values, float32_fields, map_columns, scale_columns
 from gpupipe.preprocessing.summaries.counts import Quantiles

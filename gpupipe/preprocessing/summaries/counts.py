@@ -19,7 +19,7 @@ from gpupipe.backend.dictionaries import (
     merge_counts,
     sort_by_count,
 )
-from gpupipe.backend.hashing import count_keys
+from gpupipe.backend.kernels import count_keys
 from gpupipe.config import settings
 from gpupipe.preprocessing.learned_step import Columns, ColumnSummaries
 from gpupipe.preprocessing.numeric import refuse

@@ -11,9 +11,8 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, make_dictionary, sort_values, unite_dictionaries
-from gpupipe.backend.float_kernels import GroupSums
-from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
-from gpupipe.backend.hashing import KeyIndex
+from gpupipe.backend.groups import Groups, GroupSums, State, aggregate_rows, group_by_keys, merge_states
+from gpupipe.backend.kernels import KeyIndex
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
 from gpupipe.preprocessing.categories import FIRST, MISSING, check_categories
 from gpupipe.preprocessing.learned_step import Columns

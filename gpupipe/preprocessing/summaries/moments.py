@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Backend
 from gpupipe.backend.columns import floats
-from gpupipe.backend.float_kernels import compute_moments, find_bounds
+from gpupipe.backend.kernels import compute_moments, find_bounds
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import LARGEST_SQUARED, num_rows, refuse, stack_rows, tabulate

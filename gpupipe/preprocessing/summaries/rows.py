@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, select
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import any_true, check_squares, num_rows, refuse, row_blocks, stack_rows
 
