@@ -7,18 +7,28 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 
+from gpupipe.backend.columns import Array, Backend, Column, Frame, Matrix, PCAResult, RawColumn
 from gpupipe.backend.device.probe import choose_backend, this_machine
-from gpupipe.backend.protocol import Array, Backend, Column, Frame, Matrix, PCAResult, RawColumn
 from gpupipe.config import settings
 from gpupipe.errors import SchemaMismatch
 
 __all__ = ["Array", "Backend", "Column", "Frame", "Matrix", "PCAResult", "RawColumn", "infer_backend", "select"]
 
 _CLASSES = {"cpu": ("gpupipe.backend.cpu", "CpuBackend"), "gpu": ("gpupipe.backend.gpu", "GpuBackend")}
+_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+_MEMORY_ERRORS = {("torch", "OutOfMemoryError"), ("cupy", "OutOfMemoryError")}
+# Texts of RMM after C++'s `std::bad_alloc`, which alone is the host's; of CUDA's runtime; and of CuPy.
+_MEMORY_TEXTS = re.compile(
+    "out_of_memory|Exceeded memory limit|RMM failure|cudaErrorMemoryAllocation|Out of memory allocating"
+)
+_DEVICE_TEXTS = re.compile("CUDA error|cudaError|CUDA_ERROR|CUDARuntimeError")
 _log = logging.getLogger("gpupipe")
 # `lru_cache` lets two threads make the same at once; a second GPU backend would take the memory resource of the first.
 _one_at_a_time = Lock()
@@ -103,3 +113,33 @@ def is_frame(obj: object) -> bool:
 def _find_library(obj: object) -> str | None:
     frames = (kind.__module__.partition(".")[0] for kind in type(obj).__mro__ if kind.__name__ == "DataFrame")
     return next((library for library in frames if library in ("pandas", "cudf")), None)
+
+
+def free_host_memory() -> int | None:
+    """Measure the bytes that a process may allocate, in a container below its limit; None if they are not reported."""
+    found = []
+    with suppress(OSError):
+        lines = _MEMINFO.read_text().splitlines()
+        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):  # the limit may be the word "max"
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        found.append(max(limit - used, 0))
+    return min(found, default=None)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that the host or the device is out of memory."""
+    on_host = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "std::bad_alloc" in str(error))
+    return on_host or is_out_of_device_memory(error)
+
+
+def is_out_of_device_memory(error: BaseException) -> bool:
+    """Return whether an error means that the device is out of memory."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    named = isinstance(error, (MemoryError, RuntimeError)) and bool(_MEMORY_TEXTS.search(str(error)))
+    return bool(kinds & _MEMORY_ERRORS) or named
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Return whether an error is one of CUDA's: the device failed, whatever the data are."""
+    return bool(_DEVICE_TEXTS.search(str(error)))

@@ -1,38 +1,350 @@
-"""Helper functions for columns: conversions, checks, and key types, for both backends."""
+"""Columns and frames, the interface of both backends, and what is done to columns on either.
+
+A *frame* is a `pandas.DataFrame` or a `cudf.DataFrame`. Inside the library a frame is in *coded* form: a string column
+is a `category`, an integer or boolean column whose field is nullable is masked, timestamps are datetime64[us], and the
+index holds the rows' positions in the frame that was read. `encode` brings a user's frame into that form and `decode`
+brings it back; a `Column` is one of its columns as arrays, which is what steps work on.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
+from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from gpupipe.backend.arrow_types import Reading, arrow_type
-from gpupipe.backend.protocol import Array, Backend, Column, Matrix, RawColumn
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.backend.arrow import Reading, accumulate_lengths, arrow_from_polars, arrow_type, polars_from_arrow
+from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import has_offset
 from gpupipe.schema import (
     FLOATS,
     INTEGERS,
     OF_A_DATASET,
+    ROW,
     Field,
+    Schema,
     get_element_dtype,
     is_passenger,
     suggest_conversion,
-    to_list_dtype,
 )
 from gpupipe.support.text import derive
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
+Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`
+Frame: TypeAlias = Any  # pandas.DataFrame | cudf.DataFrame
+Distance: TypeAlias = int | float  # microseconds between times, or the difference of numbers
+Plan: TypeAlias = Callable[[pl.LazyFrame], pl.LazyFrame]
+FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is called when it is its turn
+
 _CASTABLE = ("decimal", "duration[", "time32[", "time64[")
-Distance = int | float  # microseconds between times, or the difference of numbers
+# Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
+_CACHED_NUMBERS = 1 << 17
+_LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
+# Rows of a page of Parquet: what pyarrow and cuDF write by default, and what cuDF's writer encodes at a time.
+_MOST_PAGE_ROWS, LEAST_PAGE_ROWS = 20_000, 5_000
+
+
+def get_array_module(array: Array) -> ModuleType:
+    """Return the array's module, NumPy or CuPy; CuPy's arrays have no `__array_namespace__`."""
+    return sys.modules[type(array).__module__]
+
+
+def locate_values(starts: Array, lengths: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Compute the positions of the values of some lists, one list after the other, and the lists' new offsets."""
+    offsets = accumulate_lengths(lengths, xp)
+    num_values = int(offsets[-1])
+    if not num_values:
+        return starts[:0].astype("int64"), offsets
+    # How many lists have begun behind the first one: np.repeat would do on the host, but CuPy's waits for the device.
+    lists = xp.cumsum(xp.bincount(offsets[1:-1], minlength=num_values + 1)[:num_values])
+    return (starts - offsets[:-1])[lists] + xp.arange(num_values), offsets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Column:
+    """Column of a coded frame as arrays, shared with the frame and therefore read only.
+
+    Args:
+        dtype: the field's type: one of `schema.DTYPES` or `schema.LISTS`, or a passenger's.
+        data: n values. Floats hold NaN where a value is missing; timestamps are int64 microseconds; strings are signed
+            integer codes into `dictionary`, -1 where missing (so a lookup table with one entry appended is gathered as
+            `table[codes]`). Of lists n + 1 int64 offsets into `elements`: the first is 0, the last their number, and a
+            missing list is as long as an empty one.
+        valid: n booleans, False where an integer, boolean, timestamp or list is missing; None when none is. Never set
+            for floats and strings. What `data` holds at a missing place means nothing.
+        dictionary: the distinct strings, on the host (`pyarrow.LargeStringArray` without nulls); may hold values that
+            no code refers to. Codes mean nothing without it. Of a passenger its values as the backend holds them, of
+            which `data` has the places, -1 where missing.
+        elements: those of all lists, one list after the other.
+    """
+
+    dtype: str
+    data: Array
+    valid: Array | None = None
+    dictionary: pa.Array | None = None
+    elements: Column | None = None
+
+    def __len__(self) -> int:
+        return int(self.data.shape[0]) - (self.elements is not None)
+
+    def missing(self, xp: ModuleType) -> Array | None:
+        """Return n booleans, True where the value is missing; None if no value can be missing. Allocates n bytes."""
+        if self.dtype in FLOATS:
+            return xp.isnan(self.data)
+        if self.dictionary is not None:
+            return self.data < 0
+        return None if self.valid is None else ~self.valid
+
+    def move(self, move: Callable[[Array], Array]) -> Column:
+        """Return the column with `move` applied to every array: `Backend.to_host` or `Backend.to_device`."""
+        valid = None if self.valid is None else move(self.valid)
+        elements = None if self.elements is None else self.elements.move(move)
+        return Column(self.dtype, move(self.data), valid, self.dictionary, elements)
+
+    def take(self, rows: Array) -> Column:
+        """Take rows by integer position or boolean mask, as a new column."""
+        valid = None if self.valid is None else self.valid[rows]
+        if self.elements is None:
+            return Column(self.dtype, self.data[rows], valid, self.dictionary)
+        starts, ends = self.data[:-1][rows], self.data[1:][rows]
+        places, offsets = locate_values(starts, ends - starts, get_array_module(self.data))
+        return Column(self.dtype, offsets, valid, None, self.elements.take(places))
+
+
+class Matrix(Mapping[str, Column]):
+    """Matrix of columns of one float type in one array, on which a step works in one operation; also a mapping of them.
+
+    The array is k x n float32 or float64, shared and read only, NaN where a value is missing; all names differ.
+
+    Example:
+        >>> import numpy as np
+        >>> Matrix(["x", "y"], np.array([[1.0, 2.0], [3.0, np.nan]]))["y"].data.tolist()
+        [3.0, nan]
+    """
+
+    def __init__(self, names: Sequence[str], data: Array) -> None:
+        self.names, self.data, self.dtype = list(names), data, str(data.dtype)
+        self._places = {name: place for place, name in enumerate(self.names)}
+
+    def __getitem__(self, name: str) -> Column:
+        return Column(self.dtype, self.data[self._places[name]])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def pieces(self, num_rows: int) -> Iterator[slice]:
+        """Yield slices of columns that fit a core's cache, for so many rows of each."""
+        width = max(_CACHED_NUMBERS // max(num_rows, 1), _LINE)
+        for start in range(0, len(self), width):
+            yield slice(start, start + width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawColumn:
+    """Storage of a numeric or boolean column: values and validity mask, as in the frame."""
+
+    data: Array  # n values; what one holds where a value is missing means nothing, but NaN is missing too
+    mask: Array | None = None  # uint8 or booleans, of whose bits 1 is a value that is there; None without a mask
+    first: int = 0  # the first value's bit in the mask
+    per_byte: int = 1  # or 8 where each bit of a byte, the lowest first, is that of a value
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetLayout:
+    """Layout of a Parquet file: row groups, compression, dictionaries, pages."""
+
+    rows_per_group: int
+    compression: str  # "snappy", "zstd", "lz4", "gzip", "brotli" or "none"
+    dictionary: frozenset[str]  # the columns, in lists their elements, that get a dictionary where it is not too large
+    has_many_pages: bool = False  # a hundred in a column chunk at least, which a GPU decodes side by side
+
+    def page_rows(self, num_rows: int) -> int:
+        """Return the rows of a page in a file of so many rows."""
+        if not self.has_many_pages:
+            return _MOST_PAGE_ROWS
+        return min(_MOST_PAGE_ROWS, max(LEAST_PAGE_ROWS, min(num_rows, self.rows_per_group) // 100))
+
+
+@dataclass(slots=True)
+class Transfers:
+    """Count of copies from the device to the host, and of their bytes."""
+
+    count: int = 0
+    num_bytes: int = 0
+
+    def add(self, num_bytes: int) -> None:
+        """Count one copy of that many bytes."""
+        self.count += 1
+        self.num_bytes += num_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PCAResult:
+    """Result of a principal component analysis, on the host in float64, signs as the library gives them."""
+
+    mean: Array  # F
+    components: Array  # K x F
+    explained_variance: Array  # K
+
+
+class Backend(Protocol):
+    """Base of both backends (`cpu.py`, `gpu.py`), which have its methods in the same order, and what they share."""
+
+    name: str  # "cpu" or "gpu"
+    device: str  # torch's name of the device that holds the data: "cpu", "cuda:0"
+    xp: ModuleType  # numpy or cupy
+    transfers: Transfers
+
+    # frames in and out; readers raise OSError, or what pyarrow has for it, where bytes are damaged or not there -------
+    def read_parquet(
+        self, sources: Sequence[Any], row_groups: Sequence[Sequence[int]], fields: Sequence[Field], metadata: Any = None
+    ) -> Frame:
+        """Read `fields` of files of one schema (paths or open binary files), of each its row groups, as a coded frame.
+
+        `metadata` is that of a single file. cuDF reads all of an open file; of a path's, as everywhere else, only what
+        is asked for.
+        """
+
+    def read_orc(self, path: str, stripes: Sequence[int], fields: Sequence[Field]) -> Frame:
+        """Read `fields`, whose types are those of the file, of these stripes of one local file as a coded frame."""
+
+    def from_arrow(self, table: pa.Table, fields: Sequence[Field]) -> Frame:
+        """Convert the columns of `fields` to a coded frame, with the types of the fields."""
+
+    def to_arrow(self, frame: Frame) -> pa.Table:
+        """Convert a coded frame to a host table with plain strings; missing values are nulls, NaN included."""
+
+    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
+        """Write coded frames, one after the other, to one file in the types' order, without a host copy.
+
+        False means that the backend has no writer for such columns or such a layout, and no frame was made: the rows of
+        `to_arrow` are then written by pyarrow. Raises OSError where the file cannot be written.
+        """
+        return False
+
+    def classify(self, frame: Frame) -> Mapping[str, Reading]:
+        """Map each column of a user's frame to the type it is read as."""
+
+    def encode(self, frame: Frame) -> Frame:
+        """Encode a user's frame, which is not modified, with row positions as index; `SchemaMismatch` if refused."""
+
+    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
+        """Decode a coded frame to plain strings, in separate memory that the user may write to.
+
+        Columns named in `own` are in such memory already, and need no copy. Times have the zone that `schema` says.
+        """
+
+    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
+        """Return the fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
+        written = {name: reading.written_as for name, reading in (readings or {}).items()}
+        columns = zip(self.dtypes(frame).items(), self._find_nullable(frame), strict=True)
+        return Schema(
+            Field(name, dtype, nullable=may_miss, lineage=frozenset({name}), written_as=written.get(name, ""))
+            for (name, dtype), may_miss in columns
+        )
+
+    def _find_nullable(self, frame: Frame) -> list[bool]:
+        """Return for each column of a coded frame whether values may be missing."""
+
+    def dtypes(self, frame: Frame) -> dict[str, str]:
+        """Return the types of a coded frame's columns, by name; reads no values."""
+
+    # frames -----------------------------------------------------------------------------------------------------------
+    def column(self, frame: Frame, name: str) -> Column:
+        """Return one column as arrays, sharing the frame's memory where possible."""
+
+    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
+        """Return many columns of one float type as one array, shared, or up to 8 MiB; None for few or any others."""
+        return None  # on a GPU each column is an allocation of its own
+
+    def stored(self, frame: Frame, name: str) -> RawColumn | None:
+        """Return the storage of one numeric or boolean column, shared; None for any other."""
+        return get_storage(self.column(frame, name))
+
+    def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
+        """Build a coded frame of these columns; a `Matrix` is shared."""
+
+    def plan_engine(self) -> Any:
+        """Return the Polars engine that runs plans over frames of this backend; it never falls back to another."""
+
+    def positions(self, frame: Frame) -> Array:
+        """Return the n row positions that the frame's index holds."""
+
+    def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
+        """Return a frame with these columns replaced or added at the end; the others are shared."""
+
+    def select(self, frame: Frame, names: Iterable[str]) -> Frame:
+        """Return a frame with these columns only."""
+
+    def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
+        """Return a frame with columns renamed from key to value."""
+
+    def take(self, frame: Frame, rows: Array) -> Frame:
+        """Take the rows at these integer positions, in that order, with their index."""
+        return frame.take(rows)
+
+    def filter(self, frame: Frame, keep: Array) -> Frame:
+        """Keep the rows where the boolean array is True, in order, with their index."""
+        return self.take(frame, self.xp.flatnonzero(keep))
+
+    def concat(self, frames: Sequence[Frame]) -> Frame:
+        """Concatenate the rows of frames with a new index; dictionaries are united."""
+
+    def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
+        """Join frames in left, then right order, with left index; null keys match none; right names get `suffix`."""
+
+    # arrays -----------------------------------------------------------------------------------------------------------
+    def to_device(self, array: Any) -> Array:
+        """Convert a NumPy array to this backend's. Memory: shares on the CPU, copies to the device on the GPU."""
+        return self.xp.asarray(array)
+
+    def to_host(self, array: Array) -> Any:
+        """Convert this backend's array to NumPy; counted in `transfers`, as every copy to the host."""
+
+    def fuses(self) -> bool:
+        """Return whether `write_rows` is available, which then also computes elementwise programs."""
+        return False  # a core's cache makes one column after the other as fast (decision 020)
+
+    def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
+        """Write rows of a block in one pass over equally long columns of numbers, or booleans without a mask.
+
+        Column j becomes word j of `words` (n x W int32, W a multiple of 8, at an address that is a multiple of 32): as
+        int32 where `ids` is True, else as float32; the first `halves` columns as bfloat16, two in a word; the rest of a
+        row is 0. The kernel computes a `DeferredColumn`. False means that there is no such pass here, or that a value
+        is missing, infinite, or one that a step refuses: what is in `words` then means nothing.
+        """
+        return False
+
+    def trim(self) -> None:
+        """Give memory kept for reuse back to the device, after waiting for it, so that what is free can be measured."""
+
+    def make_room(self, num_bytes: int) -> None:
+        """Trim, before torch allocates a block of that size, and limit frames and arrays to the rest.
+
+        Raises `OutOfDeviceMemory` if no space is left for training. A memory resource of the user's gets no limit.
+        """
+
+    # estimators -------------------------------------------------------------------------------------------------------
+    def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
+        """Run Lloyd's k-means over `block` (n x F, private to the call) from and to centres on the host, k x F float64.
+
+        It ends where the squared distances all centres have moved add up to `tol` times the columns' mean variance.
+        """
+
+    def pca(self, block: Array, n_components: int) -> PCAResult:
+        """Compute the principal components of `block` (n x F, private to the call), by cuML or scikit-learn."""
 
 
 def floats(column: Column, xp: ModuleType) -> Array:
@@ -47,36 +359,12 @@ def as_floats(data: Array, dtype: str) -> Array:
         return data.astype(dtype)
 
 
-def refuse_times(name: str, cause: Exception) -> NoReturn:
-    """Raise `BadData` for a column with a time out of range of int64 microseconds."""
-    expected = "times from -290307 to 294246, which 64 bits of microseconds hold"
-    remedy = "the unit that the numbers are in; or the column as int64, or without those times"
-    raise BadData(f"column {name!r}", f"a time is out of range ({cause})", expected=expected, remedy=remedy) from cause
-
-
-def refuse_type(name: str, dtype: object, remedy: str | None = None, where: str = "") -> NoReturn:
-    """Raise `SchemaMismatch` for a column of an unsupported type."""
-    place, problem = f"{where}, column {name!r}".removeprefix(", "), "no column here can hold such values"
-    expected = "a type of the table in docs/guide-files.md"
-    remedy = remedy or f"frame.astype({{{name!r}: 'str'}}), or the frame without it"
-    raise SchemaMismatch(place, problem, got=str(dtype), expected=expected, remedy=remedy)
-
-
 def check_names(names: Iterable[object]) -> None:
     """Raise `SchemaMismatch` for the first column whose name is not a string."""
     for name in names:
         if not isinstance(name, str):
             remedy = "frame.rename(columns=str)"
             raise SchemaMismatch("frame", "a column's name is no string", got=name, expected="strings", remedy=remedy)
-
-
-def build_fields(
-    dtypes: Mapping[str, str], nullable: Iterable[bool], readings: Mapping[str, Reading] | None
-) -> Iterator[Field]:
-    """Build the fields of a coded frame, each the start of a lineage, written as the types they were read from."""
-    for (name, dtype), may_miss in zip(dtypes.items(), nullable, strict=True):
-        written_as = "" if readings is None else readings[name].written_as
-        yield Field(name, dtype, nullable=may_miss, lineage=frozenset({name}), written_as=written_as)
 
 
 def get_storage(column: Column) -> RawColumn | None:
@@ -279,269 +567,20 @@ def _make_error(value: Any, where: str, expected: str, example: str) -> BadConfi
     return BadConfig(where, "makes no sense", got=value, expected=expected, remedy=f"{name}={example}")
 
 
-_NOT_A_TIME = np.iinfo("int64").min
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-# The casts that are defined from types that are only carried.
-_BETWEEN = ("float64", "int64", "string")
-_FROM_CARRIED = (
-    ("decimal", (*FLOATS, *INTEGERS, "string")),
-    (("duration[", "time32[", "time64["), ("float64", "int64")),
-    (("binary", "large_binary"), ("string",)),
-)
+def columns_by_plan(
+    plan: Plan, frame: Frame, inputs: Sequence[Field], made: Sequence[Field], backend: Backend
+) -> dict[str, Column]:
+    """Compute columns of a coded frame by a Polars plan over all its rows."""
+    floats = [item.name for item in inputs if item.dtype in FLOATS]
+    rows = polars_from_arrow(host_table(frame, inputs, backend)).lazy().with_row_index(ROW)
+    rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
+    found = plan(rows).collect(engine=backend.plan_engine())
+    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
+    result = backend.from_arrow(arrow_from_polars(found, types), made)
+    return {item.name: backend.column(result, item.name) for item in made}
 
 
-def cast_column(
-    column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False, zone: str = ""
-) -> Column:
-    """Cast a column to another type, lists by their elements; `BadData` has the first `row` whose value does not fit.
-
-    Strings are parsed; numbers, booleans and timestamps are written out as Arrow writes them, times in the local time
-    of a `zone`, with its offset. A float becomes an integer only where it is whole, a number of either kind a float
-    unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast is `exact`. Of
-    types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of day
-    float64 seconds or int64 microseconds, and bytes text.
-    """
-    if column.dtype == dtype:
-        return column
-    require_castable(column.dtype, dtype, name)
-    if is_passenger(column.dtype):
-        return _cast_passenger(column, dtype, name, backend)
-    element = get_element_dtype(dtype)
-    if column.elements is not None and element is not None:
-        try:
-            elements = cast_column(column.elements, element, name, backend, exact=exact)
-        except BadData as error:
-            remedy = f"leave it {column.dtype}"
-            found = BadData(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
-            found.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
-            raise found from None
-        return Column(dtype, column.data, column.valid, None, elements)
-    if column.dtype == "string":
-        return _parse_strings(column, dtype, name, backend)
-    if dtype == "string":
-        return _format_values(column, name, backend, zone)
-    if dtype == "timestamp":
-        _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
-    if "timestamp" in (column.dtype, dtype):
-        return Column(dtype, column.data, column.valid)
-    if dtype in FLOATS:
-        return _cast_to_float(column, dtype, name, backend, exact=exact)
-    return _cast_to_integer(column, dtype, name, backend)
-
-
-def require_castable(source: str, dtype: str, name: str) -> None:
-    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are."""
-    if not _are_connected(source, dtype):
-        expected, remedy = _suggest_cast(source, dtype, name)
-        raise SchemaMismatch(f"column {name!r}", f"{source} cannot become {dtype}", expected=expected, remedy=remedy)
-
-
-def _are_connected(source: str, dtype: str) -> bool:
-    element, wanted = get_element_dtype(source), get_element_dtype(dtype)
-    if element is not None and wanted is not None:
-        return _are_connected(element, wanted)
-    if source == dtype or (is_passenger(source) and is_passenger(dtype)):
-        return True
-    if is_passenger(source):
-        return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
-    if element is not None or wanted is not None:
-        return False
-    return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
-
-
-def _suggest_cast(source: str, dtype: str, name: str) -> tuple[str, str]:
-    """Return which types a type can be cast to, and what leads to the wanted one, for an error."""
-    is_list = get_element_dtype(source) is not None
-    if is_list and get_element_dtype(dtype) is None:
-        return "a list type", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
-    if not is_list and get_element_dtype(dtype) is not None:
-        return "a list, for a list type", f"Map(fn, reads=[{name!r}], adds=[{name!r}]), whose function makes the lists"
-    if source in FLOATS:
-        remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
-        return "int64, microseconds since 1970, for a timestamp", remedy
-    expected = "int64, microseconds since 1970, between times and numbers"
-    if is_passenger(source):
-        expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds, bytes to"
-        expected += " text"
-    for between in map(to_list_dtype, _BETWEEN) if is_list else _BETWEEN:
-        if _are_connected(source, between) and _are_connected(between, dtype):
-            return expected, f"Cast({{{name!r}: {between!r}}}) before it"
-    return expected, suggest_conversion(name, source)
-
-
-def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """Cast a column of a type that is only carried, through the host."""
-    values = backend.to_arrow(backend.frame({name: column}, len(column)))[name].combine_chunks()
-    kind = values.type
-    try:
-        if is_passenger(dtype):
-            wanted = arrow_type(dtype)
-            if kind.id != wanted.id:
-                problem, remedy = f"{column.dtype} cannot become {dtype}", suggest_conversion(name, column.dtype)
-                raise SchemaMismatch(f"column {name!r}", problem, expected="the same kind of type", remedy=remedy)
-            made = values.cast(wanted)
-        elif pa.types.is_decimal(kind) and dtype in (*FLOATS, "string"):
-            # By their text, which is rounded once; Arrow's own cast rounds each digit.
-            texts = backend.from_arrow(pa.table({name: values.cast(pa.string())}), [Field(name, "string")])
-            return cast_column(backend.column(texts, name), dtype, name, backend)
-        elif pa.types.is_duration(kind) or pa.types.is_time(kind):
-            if dtype == "int64":
-                values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
-            made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
-            if dtype == "float64":
-                made = pc.divide(made.cast(pa.float64(), safe=False), float(_PER_SECOND[kind.unit]))
-        else:  # decimals to integers, bytes to text
-            made = values.cast(arrow_type(dtype))
-    except pa.ArrowInvalid as cause:
-        remedy = f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
-        if not is_passenger(dtype):
-            decoded = f"Map(fn, reads=[{name!r}], adds=[{name!r}]), whose function decodes the bytes"
-            remedy = f"leave it {kind}, or {decoded if dtype == 'string' else repr('float64')}"
-        elif pa.types.is_decimal(kind):
-            scale = arrow_type(dtype).scale
-            wide = f"decimal128(38, {max(scale, kind.scale)})"
-            remedy = f"values of {scale} digits after the point, or a fit of {name!r} as {wide}"
-        where, problem = f"Cast of column {name!r}", f"a value does not fit {dtype} ({cause})"
-        expected = f"values that {dtype} can hold"
-        raise BadData(where, problem, got=column.dtype, expected=expected, remedy=remedy) from cause
-    return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
-
-
-def _cast_to_float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
-    xp, data = backend.xp, column.data
-    with np.errstate(over="ignore"):
-        made = data.astype(dtype)
-    if column.dtype == "float64":
-        bad = (made != data) & ~xp.isnan(data) if exact else xp.isinf(made) & xp.isfinite(data)
-        _check(column, bad, dtype, name, backend)
-    elif column.dtype in INTEGERS and np.iinfo(column.dtype).max > _exact_up_to(dtype):
-        # The largest integers round up to a float beyond the range, where the way back is undefined.
-        back = xp.where(made < float(np.iinfo(column.dtype).max) + 1.0, made, made.dtype.type(0))
-        _check(column, back.astype(data.dtype) != data, dtype, name, backend)
-    return Column(dtype, made if column.valid is None else xp.where(column.valid, made, made.dtype.type(xp.nan)))
-
-
-def _cast_to_integer(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """Cast numbers and booleans to integers or booleans."""
-    xp = backend.xp
-    missing = column.missing(xp)
-    data = column.data if missing is None else xp.where(missing, column.data.dtype.type(0), column.data)
-    if dtype == "bool":
-        _check(column, (data != 0) & (data != 1), dtype, name, backend)
-    elif column.dtype != "bool":
-        limits = np.iinfo(dtype)
-        if column.dtype in FLOATS:
-            outside = (data < float(limits.min)) | (data >= float(limits.max) + 1.0) | (xp.floor(data) != data)
-        else:
-            own = np.iinfo(column.dtype)
-            outside = (data < max(limits.min, own.min)) | (data > min(limits.max, own.max))
-        _check(column, outside, dtype, name, backend)
-    valid = None if missing is None or not bool(missing.any()) else ~missing
-    return Column(dtype, data.astype(dtype), valid)
-
-
-def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) -> None:
-    """Raise `BadData` naming the first value that is there and bad."""
-    bad = bad if column.valid is None else bad & column.valid
-    if bool(bad.any()):
-        _refuse(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
-
-
-def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> Column:
-    """Parse each distinct string once, on the host, and gather the values by code."""
-    dictionary = column.dictionary
-    assert dictionary is not None
-    counts = backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary))
-    used = np.flatnonzero(backend.to_host(counts))
-    texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
-    try:
-        values = texts.cast(arrow_type(dtype))
-    except pa.ArrowInvalid:
-        first = next(place for place, text in enumerate(texts) if not _can_parse(text.as_py(), dtype))
-        _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
-    stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
-    misread = _find_misread(texts, stored, dtype)
-    if misread.any():
-        wrong = np.zeros(len(dictionary) + 1, dtype=bool)
-        wrong[used] = misread
-        bad = backend.to_device(wrong)[column.data]
-        _refuse(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
-    table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
-    table[used] = stored
-    if dtype in FLOATS:
-        table[-1] = np.nan
-        return Column(dtype, backend.to_device(table)[column.data])
-    missing = column.data < 0
-    return Column(dtype, backend.to_device(table)[column.data], ~missing if bool(missing.any()) else None)
-
-
-def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:
-    """Find texts that Arrow has parsed as another number: too large ones, and hexadecimal as negative ones."""
-    if dtype in INTEGERS:
-        return ~_matches(texts, "^-?[0-9]+$")
-    if dtype not in FLOATS:
-        return np.zeros(len(texts), dtype=bool)
-    misread = np.isinf(values) & _matches(texts, "[0-9]")
-    large = np.isfinite(values) & (np.abs(values) >= _exact_up_to(dtype)) & _matches(texts, "^[-+]?[0-9]+$")
-    for position in np.flatnonzero(large):
-        misread[position] = Decimal(texts[int(position)].as_py()) != Decimal(float(values[position]))
-    return misread
-
-
-def _matches(texts: pa.Array, pattern: str) -> Any:
-    return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(bool)
-
-
-def _can_parse(text: str, dtype: str) -> bool:
-    try:
-        pa.array([text]).cast(arrow_type(dtype))
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _format_values(column: Column, name: str, backend: Backend, zone: str) -> Column:
-    """Format each distinct value once, on the host, and gather the strings by code."""
-    xp = backend.xp
-    missing = column.missing(xp)
-    present = slice(None) if missing is None else ~missing
-    distinct, inverse = xp.unique(column.data[present], return_inverse=True)
-    values = backend.to_host(distinct)
-    if column.dtype == "timestamp":
-        dictionary = pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
-        beyond = _matches(dictionary, "^<value out of range")
-        if beyond.any():
-            value = int(values[beyond][0])
-            _refuse(name, value, column.data == value, column.dtype, "string")
-        if zone:
-            dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
-    else:
-        # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
-        shown = values + 0.0 if column.dtype in FLOATS else values
-        dictionary = pa.array(shown.astype("str").tolist(), pa.large_string())
-    codes: Array = xp.full(len(column), -1, dtype="int32")
-    codes[present] = inverse
-    return Column("string", codes, None, dictionary)
-
-
-def _exact_up_to(dtype: str) -> int:
-    """Return the integer up to which a float type holds every integer exactly."""
-    return int(2 ** (np.finfo(dtype).nmant + 1))
-
-
-def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str) -> NoReturn:
-    """Raise the error about the values that do not fit, with the first one and its row."""
-    count = int(bad.sum())
-    many = f"{count} values do" if count > 1 else "a value does"
-    expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
-    if dtype == "bool" and source != "string":
-        remedy = f"{derive(name, '{} != 0')} in its place"
-    elif source in FLOATS and np.isfinite(value) and value % 1:
-        remedy = f"{derive(name, 'round({})')} before it"
-    elif source == "timestamp":
-        expected, remedy = "times from year -32767 to 32767", f"Cast({{{name!r}: 'int64'}}), microseconds since 1970"
-    elif dtype in FLOATS and source not in FLOATS:
-        expected += f", integers beyond 2**{np.finfo(dtype).nmant + 1} only if exactly"
-    error = BadData(f"Cast of column {name!r}", f"{many} not fit {dtype}", got=value, expected=expected, remedy=remedy)
-    error.row = int(bad.argmax())
-    raise error from None
+def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:
+    """Copy columns of a coded frame to the host, as the types of their fields."""
+    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
+    return backend.to_arrow(backend.select(frame, types.names)).cast(types)

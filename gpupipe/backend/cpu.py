@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +17,20 @@ import pyarrow.parquet as pq
 from pandas.api.types import infer_dtype
 from pyarrow import orc
 
-from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
-from gpupipe.backend.arrow import array_from_series
-from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import build_fields, check_names, get_storage, refuse_times, refuse_type, split_parts
-from gpupipe.backend.device.host_memory import keep_freed_memory
+from gpupipe.backend import arrow
+from gpupipe.backend.arrow import Reading, array_from_series, read_as, refuse_times, refuse_type
+from gpupipe.backend.columns import (
+    Array,
+    Backend,
+    Column,
+    Frame,
+    Matrix,
+    PCAResult,
+    Transfers,
+    check_names,
+    split_parts,
+)
 from gpupipe.backend.dictionaries import strings
-from gpupipe.backend.protocol import FrameMakers, ParquetLayout, Transfers
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 
@@ -37,8 +46,13 @@ _FEW = 8  # one column in so many is put into its place by itself
 _CHUNK = 64  # columns checked for missing values at a time
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
 
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
+_LEAST_KEPT, _MOST_KEPT, _SHARE_KEPT = 256 << 20, 1 << 30, 64  # bytes at the end of each heap; a 64th of all there are
+_OF_ITS_OWN = 32 << 20  # bytes from which a buffer is mapped by itself; glibc takes no more than this
+_THEIRS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "ARROW_DEFAULT_MEMORY_POOL")
 
-class CpuBackend:
+
+class CpuBackend(Backend):
     """CPU backend: frames are `pandas.DataFrame`, arrays are `numpy.ndarray`."""
 
     name = "cpu"
@@ -71,9 +85,6 @@ class CpuBackend:
 
     def to_arrow(self, frame: Frame) -> pa.Table:
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
-
-    def write_parquet(self, frames: FrameMakers, types: pa.Schema, path: Path, layout: ParquetLayout) -> bool:
-        return False
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
         known = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))
@@ -110,8 +121,13 @@ class CpuBackend:
         }
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
-    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        return Schema(build_fields(self.dtypes(frame), _nullable(frame), readings))
+    def _find_nullable(self, frame: Frame) -> list[bool]:
+        # Where values may have a mask, they may be missing.
+        missing: list[bool] = []
+        for start in range(0, len(frame.columns), _CHUNK):
+            missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
+        maskless, dtypes = np.dtype | pd.CategoricalDtype | pd.ArrowDtype, frame.dtypes.to_numpy()
+        return [found or not isinstance(dtype, maskless) for found, dtype in zip(missing, dtypes, strict=True)]
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
         known = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
@@ -158,9 +174,6 @@ class CpuBackend:
         shared = first.base is not None and first.base is last.base
         return Matrix(list(names), frame.to_numpy().T) if shared or frame.size * 8 <= _COPIED_BYTES else None
 
-    def stored(self, frame: Frame, name: str) -> RawColumn | None:
-        return get_storage(self.column(frame, name))
-
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         parts, rows = [], pd.RangeIndex(num_rows)
         for part in split_parts(columns):
@@ -198,9 +211,6 @@ class CpuBackend:
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
         return frame.rename(columns=dict(names))
 
-    def take(self, frame: Frame, rows: Array) -> Frame:
-        return frame.take(rows)
-
     def filter(self, frame: Frame, keep: Array) -> Frame:
         return frame if keep.all() else self.take(frame, np.flatnonzero(keep))
 
@@ -228,25 +238,9 @@ class CpuBackend:
         return result.set_axis(pd.Index(merged[_ROW], name=None))
 
     # arrays -----------------------------------------------------------------------------------------------------------
-    def to_device(self, array: Any) -> Array:
-        return np.asarray(array)
-
     def to_host(self, array: Array) -> Any:
         self.transfers.add(array.nbytes)
         return array
-
-    def fuses(self) -> bool:
-        """Return False: a core's cache makes one column after the other as fast (decision 020)."""
-        return False
-
-    def write_rows(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int = 0) -> bool:
-        return False
-
-    def trim(self) -> None:
-        """Do nothing: there is no device memory."""
-
-    def make_room(self, num_bytes: int) -> None:
-        """Do nothing: host memory has no limit to set."""
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
@@ -261,6 +255,27 @@ class CpuBackend:
         model = estimator(n_components=n_components, svd_solver="full", copy=False).fit(block)
         parts = (model.mean_, model.components_, model.explained_variance_)
         return PCAResult(*(part.astype(np.float64) for part in parts))
+
+
+def keep_freed_memory() -> bool:
+    """Keep freed buffers of a few megabytes, which every partition needs again; return whether it was possible.
+
+    By default each goes back to the system when it is freed and has to be cleared by it when it is asked for: half of
+    all page faults of a job. Arrow's buffers come from glibc too: its own default, mimalloc, has huge pages cleared
+    over and over, which was half of the CPU seconds of copying a Parquet file. Where the user has set one of glibc's
+    own variables or `ARROW_DEFAULT_MEMORY_POOL`, or malloc is not glibc's, nothing is changed.
+
+    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process. Source: mallopt(3).
+    """
+    if sys.platform != "linux" or any(name in os.environ for name in _THEIRS):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    kept = min(max(there // _SHARE_KEPT, _LEAST_KEPT), _MOST_KEPT)
+    if mallopt is None or not (mallopt(_MMAP_THRESHOLD, _OF_ITS_OWN) and mallopt(_TRIM_THRESHOLD, kept)):
+        return False
+    pa.set_memory_pool(pa.system_memory_pool())
+    return True
 
 
 def _assign(frame: Frame, data: Mapping[str, Any]) -> Frame:
@@ -297,7 +312,7 @@ def _mask_array(data: Array, missing: Array) -> Any:
 def _pandas_data(column: Column) -> Any:
     """Convert a column's arrays to what a pandas frame holds."""
     if column.elements is not None:
-        return pd.arrays.ArrowExtensionArray(arrow.build_list_array(column))
+        return pd.arrays.ArrowExtensionArray(_build_list_array(column))
     if column.dictionary is not None and is_passenger(column.dtype):
         places = pa.array(column.data, mask=column.data < 0)
         return pd.arrays.ArrowExtensionArray(column.dictionary.take(places))
@@ -308,6 +323,19 @@ def _pandas_data(column: Column) -> Any:
         data = column.data if column.valid is None else np.where(column.valid, column.data, _NAT)
         return data.view("datetime64[us]")
     return column.data if column.valid is None else _mask_array(column.data, ~column.valid)
+
+
+def _build_list_array(column: Column) -> pa.LargeListArray:
+    """Convert a column of lists to Arrow; strings as codes, missing elements null, but for NaN. Shares."""
+    values = column.elements
+    assert values is not None
+    if values.dictionary is not None:
+        codes = values.data.astype(np.int32, copy=False)
+        leaves = pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), values.dictionary)
+    else:
+        data = values.data.view("datetime64[us]") if values.dtype == "timestamp" else values.data
+        leaves = pa.array(data, mask=None if values.valid is None else ~values.valid, from_pandas=False)
+    return arrow.build_lists(column.data, leaves, column.valid)
 
 
 def _decode_column(series: Any, *, own: bool, zone: str | None) -> Any:
@@ -449,7 +477,7 @@ def _dtype_name(dtype: Any) -> str:
     if isinstance(dtype, pd.CategoricalDtype):
         return "string"
     if isinstance(dtype, pd.ArrowDtype):
-        return str(arrow_types.dtype_from_arrow(dtype.pyarrow_dtype))
+        return str(arrow.dtype_from_arrow(dtype.pyarrow_dtype))
     if isinstance(dtype, np.dtype) and dtype.kind == "M":
         return "timestamp"
     return str(getattr(dtype, "numpy_dtype", dtype))
@@ -471,12 +499,3 @@ def _find_slice(frame: Frame, names: Sequence[str]) -> slice | None:
     start = columns.get_loc(names[0])
     run = slice(start, start + len(names))
     return run if columns[run].tolist() == list(names) else None
-
-
-def _nullable(frame: Frame) -> list[bool]:
-    """Return for each column of a coded frame whether values may be missing; where they may have a mask, they may."""
-    missing: list[bool] = []
-    for start in range(0, len(frame.columns), _CHUNK):
-        missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
-    maskless, dtypes = np.dtype | pd.CategoricalDtype | pd.ArrowDtype, frame.dtypes.to_numpy()
-    return [found or not isinstance(dtype, maskless) for found, dtype in zip(missing, dtypes, strict=True)]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.hashing import KeyIndex, count_keys, hash_strings, splitmix64
+from gpupipe.backend.kernels import KeyIndex, count_keys, hash_strings, splitmix64
 from gpupipe.errors import BadFile
 from gpupipe.files import ScratchFolder
 from gpupipe.schema import FLOATS

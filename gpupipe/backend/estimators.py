@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpupipe.backend.protocol import Array, Backend
+from gpupipe.backend.columns import Array, Backend
 from gpupipe.errors import ArtifactError, BackendMissing, BadData, GpupipeError
 
 _VARIANCES = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_")

@@ -27,12 +27,24 @@ from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import Array, Column, Frame, Matrix, PCAResult, RawColumn, arrow, arrow_types
-from gpupipe.backend.arrow_types import Reading, read_as
-from gpupipe.backend.columns import build_fields, check_names, get_storage, refuse_type, with_missing_row
+from gpupipe.backend import arrow
+from gpupipe.backend.arrow import Reading, accumulate_lengths, read_as, refuse_type
+from gpupipe.backend.columns import (
+    LEAST_PAGE_ROWS,
+    Array,
+    Backend,
+    Column,
+    Frame,
+    FrameMakers,
+    ParquetLayout,
+    PCAResult,
+    RawColumn,
+    Transfers,
+    check_names,
+    with_missing_row,
+)
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
 from gpupipe.backend.fused.switch import FusedRows
-from gpupipe.backend.protocol import LEAST_PAGE_ROWS, FrameMakers, ParquetLayout, Transfers, accumulate_lengths
 from gpupipe.errors import SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
@@ -42,7 +54,7 @@ _LEFT, _RIGHT = "\0left row", "\0right row"
 _log = logging.getLogger("gpupipe")
 
 
-class GpuBackend:
+class GpuBackend(Backend):
     """GPU backend: frames are `cudf.DataFrame`, arrays are `cupy.ndarray`, on the device current at construction."""
 
     name = "gpu"
@@ -79,7 +91,7 @@ class GpuBackend:
     ) -> Frame:
         _require_held(fields)
         if not any(row_groups):
-            empty = pa.schema([(item.name, arrow_types.arrow_type(item.dtype)) for item in fields]).empty_table()
+            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
             return self.from_arrow(empty, fields)
         names = [item.name for item in fields]
         with _convert_file_errors():
@@ -170,9 +182,8 @@ class GpuBackend:
         decoded = {name: _decode_column(series, own=name in own, zone=zones.get(name)) for name, series in columns}
         return _build_frame(decoded, len(frame), frame.index)
 
-    def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
-        nullable = (bool(frame[name].isna().any()) for name in frame.columns)
-        return Schema(build_fields(self.dtypes(frame), nullable, readings))
+    def _find_nullable(self, frame: Frame) -> list[bool]:
+        return [bool(frame[name].isna().any()) for name in frame.columns]
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
         return {name: _dtype_name(name, dtype) for name, dtype in frame.dtypes.items()}
@@ -202,15 +213,11 @@ class GpuBackend:
             series = series.astype("int64")
         return Column(dtype, series.to_cupy(na_value=False if dtype == "bool" else 0), valid)
 
-    def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
-        """Return None: each column is a separate allocation on a GPU."""
-        return None
-
     def stored(self, frame: Frame, name: str) -> RawColumn | None:
         series = frame[name]
         dtype = _dtype_name(name, series.dtype)
         if not series.has_nulls or dtype not in (*INTEGERS, "bool"):
-            return get_storage(self.column(frame, name))
+            return super().stored(frame, name)
         column = series.to_pylibcudf()[0]
         first = column.offset()
         data = cupy.asarray(column.data()).view(dtype)[first : first + len(series)]
@@ -235,12 +242,6 @@ class GpuBackend:
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
         return frame.rename(columns=dict(names), copy=False)
 
-    def take(self, frame: Frame, rows: Array) -> Frame:
-        return frame.take(rows)
-
-    def filter(self, frame: Frame, keep: Array) -> Frame:
-        return self.take(frame, cupy.flatnonzero(keep))
-
     @explain_out_of_memory("putting frames together")
     def concat(self, frames: Sequence[Frame]) -> Frame:
         return cudf.concat(list(frames), ignore_index=True)
@@ -263,9 +264,6 @@ class GpuBackend:
         return self.assign(merged, gaps)
 
     # arrays -----------------------------------------------------------------------------------------------------------
-    def to_device(self, array: Any) -> Array:
-        return cupy.asarray(array)
-
     def to_host(self, array: Array) -> Any:
         self.transfers.add(array.nbytes)
         return cupy.asnumpy(array)
@@ -465,8 +463,8 @@ def _narrow(array: pa.Array) -> pa.Array:
 
 def _widen(kind: pa.DataType) -> pa.LargeListType | None:
     """Return the Arrow type of the field that lists are read as; None for any other type."""
-    dtype = arrow_types.dtype_from_arrow(kind) or ""
-    return None if get_element_dtype(dtype) is None else arrow_types.arrow_type(dtype)
+    dtype = arrow.dtype_from_arrow(kind) or ""
+    return None if get_element_dtype(dtype) is None else arrow.arrow_type(dtype)
 
 
 def _decode_column(series: Any, *, own: bool, zone: str | None = None) -> Any:

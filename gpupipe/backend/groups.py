@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
-from gpupipe.backend.float_kernels import GroupSums, aggregate_floats
+from gpupipe.backend.kernels import aggregate_floats
 from gpupipe.schema import FLOATS, Field
 
 _FEW = 1 << 16  # so many possible values are counted, however few rows there are
@@ -27,6 +27,35 @@ def sort_order(columns: Sequence[Column], backend: Backend) -> Array:
         for key in _make_sort_keys(column, backend):
             order = order[xp.argsort(key[order], kind="stable")]
     return order
+
+
+class GroupSums:
+    """Deterministic group sums: values are added in an order that depends on the rows alone.
+
+    CuPy's weighted `bincount` adds by atomics, in the order in which threads happen to come. Instead rows are sorted by
+    group, and sums of neighbours are added to each other until one sum is left of each group.
+    """
+
+    def __init__(self, ids: Array, num_groups: int, xp: ModuleType) -> None:
+        self._ids, self._num_groups, self._xp = ids, num_groups, xp
+        if xp is not np:
+            self._order = xp.argsort(ids, kind="stable")
+            self._ids = ids[self._order]
+            self._sizes = xp.bincount(ids, minlength=num_groups)
+
+    def compute(self, values: Array) -> Array:
+        """Sum the values of each group, as float64."""
+        xp, ids = self._xp, self._ids
+        if xp is np:
+            return np.bincount(ids, weights=values, minlength=self._num_groups).astype("float64")  # of no rows int64
+        sums, step = values[self._order].astype("float64", copy=False), 1
+        longest = int(self._sizes.max()) if self._num_groups else 0
+        while step < longest:
+            sums[:-step] += xp.where(ids[step:] == ids[:-step], sums[step:], 0.0)
+            step *= 2
+        found, there = xp.zeros(self._num_groups), self._sizes > 0
+        found[there] = sums[(xp.cumsum(self._sizes) - self._sizes)[there]]
+        return found
 
 
 @dataclass(frozen=True)

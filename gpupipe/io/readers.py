@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import frame_remedy, infer_backend, is_frame, select
-from gpupipe.backend.arrow import open_stream
-from gpupipe.backend.arrow_types import Reading, map_schema
+from gpupipe.backend.arrow import Reading, map_schema, open_stream
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset

@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import infer_compression
 
-from gpupipe.backend.arrow_types import parse_type
+from gpupipe.backend.arrow import parse_type
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BackendMissing, BadConfig, BadData, BadFile
 from gpupipe.support.text import format_count

@@ -15,8 +15,9 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
-from gpupipe.backend.arrow_types import arrow_type, holds_fields
-from gpupipe.backend.columns import cast_column, missing_column
+from gpupipe.backend.arrow import arrow_type, holds_fields
+from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import missing_column
 from gpupipe.cluster.executor import LocalThreads, get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction, in_halves, run_partitions

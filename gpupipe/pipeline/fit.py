@@ -25,8 +25,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.float_kernels import find_bounds
-from gpupipe.backend.hashing import hash_column, splitmix64
+from gpupipe.backend.kernels import find_bounds, hash_column, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData

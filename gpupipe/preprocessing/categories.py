@@ -12,7 +12,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, dictionaries, select
 from gpupipe.backend.dictionaries import Dictionary
-from gpupipe.backend.hashing import KeyIndex, hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep, gather, row_blocks
 from gpupipe.preprocessing.summaries import CategoryCounts, encode_values, integers

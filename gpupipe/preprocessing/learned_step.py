@@ -15,7 +15,10 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, infer_backend
 from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.float_kernels import (
+from gpupipe.backend.kernels import (
+    DeferredColumn,
+    ElementwiseProgram,
+    Scale,
     compute_moments,
     compute_moments_each,
     fill_into,
@@ -23,7 +26,6 @@ from gpupipe.backend.float_kernels import (
     scale_each,
     scale_into,
 )
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step

@@ -21,9 +21,8 @@ from gpupipe.backend.dictionaries import (
     merge_counts,
     sort_by_count,
 )
-from gpupipe.backend.float_kernels import compute_moments, find_bounds
 from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
-from gpupipe.backend.hashing import count_keys, splitmix64
+from gpupipe.backend.kernels import compute_moments, count_keys, find_bounds, splitmix64
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import (

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from gpupipe.backend import select
-from gpupipe.backend.device.host_memory import free_host_memory
+from gpupipe.backend import free_host_memory, select
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, distributed
 
-from gpupipe.backend.protocol import get_array_module
+from gpupipe.backend.columns import get_array_module
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.support.validation import is_integer, is_one_of, is_sequence
 

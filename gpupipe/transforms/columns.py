@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.columns import cast_column, require_castable
+from gpupipe.backend.cast import cast_column, require_castable
 from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse

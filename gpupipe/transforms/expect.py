@@ -16,7 +16,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable_constant
 from gpupipe.backend.dictionaries import find_positions, parse_values
-from gpupipe.backend.hashing import hash_column
+from gpupipe.backend.kernels import hash_column
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema

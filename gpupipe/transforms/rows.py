@@ -10,7 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.expressions.evaluate import evaluate, truth
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.schema import Schema

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import polars as pl
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import columns_by_plan
-from gpupipe.backend.columns import require_comparable
+from gpupipe.backend.columns import columns_by_plan, require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
 from gpupipe.support.validation import (

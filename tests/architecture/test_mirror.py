@@ -7,14 +7,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "backend/arrow": "backend/test_cpu",
-    "backend/arrow_types": "io/test_types",
     "backend/baselines": "evaluation/test_baselines",
     "backend/device/memory": "rapids/test_memory",
     "backend/fused/kernel": "kernels/test_compiled",
     "backend/fused/launch": "kernels/test_compiled",
     "backend/gpu": "rapids/test_gpu_twin",
-    "backend/numba_kernels": "backend/test_float_kernels",
-    "backend/protocol": "backend/test_columns",
+    "backend/kernels": "backend/test_float_kernels",
     "cli/demo": "project/test_program",
     "cli/warm_up": "cli/test_main",
     "expressions": "expressions/test_expression",

@@ -16,9 +16,9 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.backend import Backend
-from gpupipe.backend.arrow_types import arrow_type
-from gpupipe.backend.columns import cast_column, require_castable
-from gpupipe.backend.protocol import Column
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.cast import cast_column, require_castable
+from gpupipe.backend.columns import Column
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, is_passenger
 from tests.examples import examples
 

@@ -8,22 +8,34 @@ import pyarrow as pa
 import pytest
 
 from gpupipe.backend import Column, Matrix, frame_remedy, is_frame
-from gpupipe.backend.arrow import open_stream, parquet_path, plain_table, read_stream, with_distinct_values
-from gpupipe.backend.arrow_types import arrow_type, get_file_type, holds_fields, is_list, parse_type, read_as
+from gpupipe.backend.arrow import (
+    arrow_type,
+    get_file_type,
+    holds_fields,
+    is_list,
+    open_stream,
+    parquet_path,
+    parse_type,
+    plain_table,
+    read_as,
+    read_stream,
+    with_distinct_values,
+)
 from gpupipe.backend.columns import (
+    ParquetLayout,
     as_floats,
     as_key,
     chain_columns,
     convert_distance,
     floats,
     key_dtype,
+    locate_values,
     one_key_type,
     order_dtype,
     split_parts,
     whole_numbers,
 )
 from gpupipe.backend.dictionaries import make_dictionary, parse_values, value_type
-from gpupipe.backend.protocol import ParquetLayout, locate_values
 from gpupipe.schema import Field
 
 

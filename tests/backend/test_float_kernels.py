@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpupipe.backend.float_kernels import compute_moments, fill_into, find_bounds, scale_into
-from gpupipe.backend.fused.program import Scale
+from gpupipe.backend.kernels import Scale, compute_moments, fill_into, find_bounds, scale_into
 
 ARRAY_CODE = ModuleType("what a GPU runs")
 vars(ARRAY_CODE).update(vars(np))
@@ -98,7 +97,7 @@ def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> N
         import numpy as np
         from numba.core.caching import CacheImpl
         CacheImpl._locator_classes = []  # as if no folder could be written to, which root cannot be told
-        from gpupipe.backend.float_kernels import find_bounds
+        from gpupipe.backend.kernels import find_bounds
         print(find_bounds(np.ones(3), np))
     """
     assert _in_a_process(code, tmp_path) == "(0, 1.0, 1.0)"
@@ -118,7 +117,7 @@ def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
     code = """
         import resource
         import numpy as np
-        from gpupipe.backend.float_kernels import find_bounds, compute_moments
+        from gpupipe.backend.kernels import find_bounds, compute_moments
         resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
         print(find_bounds(np.ones(3), np), compute_moments(np.ones(3), np, 1.0))
     """
@@ -133,7 +132,7 @@ def test_what_the_compiler_does_is_logged_if_somebody_asks_for_it(said: str, tol
         import logging
         import sys
         import numpy as np
-        from gpupipe.backend.float_kernels import find_bounds
+        from gpupipe.backend.kernels import find_bounds
         {said}
         logging.basicConfig(level="DEBUG", stream=sys.stdout)
         print(find_bounds(np.ones(3), np))

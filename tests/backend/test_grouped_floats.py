@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend.float_kernels import aggregate_floats
+from gpupipe.backend.kernels import aggregate_floats
 
 
 @settings(deadline=None, max_examples=40)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, select
-from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 
 several = settings(deadline=None, max_examples=50)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
-from gpupipe.backend.hashing import KeyIndex, count_keys
+from gpupipe.backend.kernels import KeyIndex, count_keys
 
 ENDS = [-(2**63), -(2**63) + 1, -1, 0, 1, 2**63 - 1]
 near = st.integers(-50, 50)

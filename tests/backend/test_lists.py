@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe import errors
-from gpupipe.backend.arrow import conform, split_list
-from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow
-from gpupipe.backend.columns import missing_column, with_missing_row
+from gpupipe.backend.arrow import arrow_type, conform, dtype_from_arrow, split_list
+from gpupipe.backend.columns import Backend, missing_column, with_missing_row
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.protocol import Backend
 from gpupipe.schema import Field, Kind, Schema
 
 CPU = CpuBackend()

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gpupipe.backend import Backend, protocol
+from gpupipe.backend import Backend, Column
 from gpupipe.schema import Field
 
 NAMES = ["self", "index", "names", "inplace", "key", "", "a b", "a.b", "columns", "on", "level_0", "0", "data", "copy"]
@@ -29,7 +29,7 @@ FIELDS = [Field(name, kind) for name, kind in zip(NAMES, KINDS, strict=True)]
 TABLE = pa.table([pa.array(VALUES[kind]) for kind in KINDS], names=NAMES)
 
 
-def columns_of(backend: Backend, frame: Any) -> dict[str, protocol.Column]:
+def columns_of(backend: Backend, frame: Any) -> dict[str, Column]:
     return {name: backend.column(frame, name) for name in NAMES}
 
 
@@ -65,7 +65,7 @@ WITHOUT_NAMES = {
 
 
 def test_every_verb_is_tried() -> None:
-    verbs = {name for name, _ in inspect.getmembers(protocol.Backend, inspect.isfunction) if not name.startswith("_")}
+    verbs = {name for name, _ in inspect.getmembers(Backend, inspect.isfunction) if not name.startswith("_")}
     assert verbs == SAME.keys() | COVERED | ELSEWHERE | WITHOUT_NAMES
 
 

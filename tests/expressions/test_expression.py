@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.backend.columns import require_castable
+from gpupipe.backend.cast import require_castable
 from gpupipe.errors import ColumnNotFound, ExpressionError, GpupipeError
 from gpupipe.expressions import FUNCTIONS, microseconds, parse
 from gpupipe.schema import DTYPES, Field, Schema

@@ -22,7 +22,7 @@ from pyarrow import orc
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.backend.arrow_types import arrow_type, read_as
+from gpupipe.backend.arrow import arrow_type, read_as
 from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
 from gpupipe.schema import Field, Schema, is_passenger
 from tests.examples import examples

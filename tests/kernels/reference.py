@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Column, RawColumn
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram
 
 
 def values_of(stored: RawColumn) -> Any:

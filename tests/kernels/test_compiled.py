@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gpupipe.backend import Column, RawColumn
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
 
 triton = pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
 

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, RawColumn
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
 
 from .reference import block_of, is_refused, values_of
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import MaxAbsScaler
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.arrow_types import arrow_type
+from gpupipe.backend.arrow import arrow_type
 from gpupipe.schema import LISTS, Field, to_list_dtype
 
 Table = dict[str, tuple[str, list[Any]]]

@@ -20,9 +20,9 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import selectors as sel
 from gpupipe import transforms as T
-from gpupipe.backend import Column, Matrix, numba_kernels, select
+from gpupipe.backend import Column, Matrix, kernels, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.float_kernels import compute_moments
+from gpupipe.backend.kernels import compute_moments
 from gpupipe.pipeline.fit import Sample, draw_rows
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Histogram, Moments
@@ -252,8 +252,8 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
     for columns in (100, 400):
         with monkeypatch.context() as patch:
             found: Counter[str] = Counter()
-            for name in ("compute_moments", "scale", "fill"):
-                patch.setattr(numba_kernels, name, _counting(getattr(numba_kernels, name), found))
+            for name in ("_sum_rows", "_scale_rows", "_fill_rows"):
+                patch.setattr(kernels, name, _counting(getattr(kernels, name), found))
             frame = table(60, columns=columns)
             pipeline(CHAINS["mean"]()).fit(frame).transform(frame)
             numbers.append(sum(found.values()))

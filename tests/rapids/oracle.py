@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from gpupipe.backend.columns import Backend, Column
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.protocol import Backend, Column
 from gpupipe.schema import Field
 
 CPU = CpuBackend()

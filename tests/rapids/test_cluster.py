@@ -24,7 +24,7 @@ from distributed import LocalCluster, Nanny
 
 import gpupipe as gp
 from gpupipe import config, errors
-from gpupipe.backend.device.host_memory import is_out_of_memory
+from gpupipe.backend import is_out_of_memory
 
 from .rehearsal import FREE, rehearsed_module, standins
 

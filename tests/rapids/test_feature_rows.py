@@ -20,8 +20,8 @@ import rmm
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
+from gpupipe.backend.columns import Backend
 from gpupipe.backend.fused import switch
-from gpupipe.backend.protocol import Backend
 from gpupipe.schema import Field
 
 from .oracle import CPU, host

@@ -16,7 +16,7 @@ from pyarrow import feather, orc
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.errors import BadFile
 
 TABLE = pa.table(

@@ -22,7 +22,7 @@ import rmm
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend.protocol import Backend, Column
+from gpupipe.backend.columns import Backend, Column
 from gpupipe.errors import BadFile, OutOfDeviceMemory
 from gpupipe.schema import Field
 from tests.io.tables import damage

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe.backend import infer_backend
-from gpupipe.backend.columns import cast_column
-from gpupipe.backend.protocol import Backend, Column
+from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import Backend, Column
 from gpupipe.errors import GpupipeError, SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field
 from gpupipe.tensors import share

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.cli.demo import add_holiday, flights_pipeline
 
 from .standin_frame import cudf

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.errors import BadFile
 from tests.io.tables import damage
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpupipe import config
-from gpupipe.backend.device.host_memory import is_out_of_memory
+from gpupipe.backend import is_out_of_memory
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory
 from gpupipe.errors import BadConfig, OutOfDeviceMemory
 

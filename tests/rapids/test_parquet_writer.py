@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.io import inspect
 
 TIMES = [dt.datetime(1969, 12, 31, 23, 0, 0, 1), None, dt.datetime(2013, 1, 1), dt.datetime(2262, 6, 1)]  # noqa: DTZ001

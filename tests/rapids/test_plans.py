@@ -23,7 +23,7 @@ import rmm
 from cudf_polars.utils.config import ConfigOptions, StreamingFallbackMode
 
 import gpupipe as gp
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.cluster.cluster import Cluster
 from gpupipe.cluster.executor import use_executor
 from gpupipe.errors import PlanFailed

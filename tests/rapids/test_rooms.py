@@ -14,7 +14,7 @@ import sklearn.preprocessing
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from gpupipe import preprocessing, transforms
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.preprocessing import CrossFittedStep, GatheredStep, LearnedStep
 from gpupipe.tensors import Permutation
 from gpupipe.transforms import Transform

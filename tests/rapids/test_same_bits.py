@@ -14,8 +14,8 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.backend.float_kernels import GroupSums
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
+from gpupipe.backend.groups import GroupSums
 
 from .oracle import host
 from .standin_frame import cudf

@@ -15,7 +15,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 
 DATA = Path(__file__).parents[2] / "data"
 COLUMNS = ["month", "origin", "dest", "tailnum", "distance", "dep_delay", "time_hour"]

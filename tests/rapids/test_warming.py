@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
-from gpupipe.backend.protocol import Backend
+from gpupipe.backend.columns import Backend
 from gpupipe.cli.doctor import Verdict
 from gpupipe.cli.warm_up import warm_up
 

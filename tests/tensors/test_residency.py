@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import gpupipe as gp
-from gpupipe import errors
+from gpupipe import backend, errors
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.backend.device import host_memory
 from gpupipe.tensors import Loader, loader
 from gpupipe.tensors.loader import choose_residency, get_free_bytes
 
@@ -34,13 +33,13 @@ def test_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "meminfo").write_text("MemTotal:  99 kB\nMemAvailable:   10 kB\n")
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("2048\n")
-    monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path)
+    monkeypatch.setattr(backend, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(backend, "_CGROUP", tmp_path)
     assert get_free_bytes(CPU) == 8192
     (tmp_path / "memory.max").write_text("4096\n")
     assert get_free_bytes(CPU) == 1638, "a container may have less than its machine"
-    monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(host_memory, "_CGROUP", tmp_path / "none")
+    monkeypatch.setattr(backend, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(backend, "_CGROUP", tmp_path / "none")
     assert get_free_bytes(CPU) is None
 
 

@@ -16,7 +16,7 @@ import torch
 from stage import Stage
 
 from gpupipe.backend import Backend, Column, RawColumn
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
 
 ROWS, COLUMNS = 10_000_000, 40
 SCALE = Scale(offset=0.25, divisor=1.5)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 
-from gpupipe.backend.device.host_memory import is_out_of_device_memory
+from gpupipe.backend import is_out_of_device_memory
 from gpupipe.config import settings
 from gpupipe.errors import OutOfDeviceMemory
 

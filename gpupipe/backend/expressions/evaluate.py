@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.columns import cast_column
+from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import Array, Backend, Column
 from gpupipe.backend.dictionaries import find_positions, strings, unite_dictionaries
-from gpupipe.backend.expressions.dates import date_part, local_time
-from gpupipe.backend.protocol import Array, Backend, Column
+from gpupipe.backend.expressions.dates import date_parts, local_time
 from gpupipe.errors import BadData, ExpressionError
 from gpupipe.expressions import (
     DATE_FLAGS,
@@ -554,7 +554,8 @@ def _clip(call: _Call) -> Column:
 
 def _date_part(call: _Call) -> Column:
     zone = str(call.constants[0].value) if call.constants else None
-    return date_part(call.name, local_time(call.first, zone, call.rows.backend))
+    time = local_time(call.first, zone, call.rows.backend)
+    return date_parts([call.name], time, "int64")[call.name]
 
 
 def _text(call: _Call) -> Column | Truth:

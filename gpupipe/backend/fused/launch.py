@@ -13,9 +13,9 @@ import numpy as np
 import triton.language as tl
 from triton.errors import TritonError
 
+from gpupipe.backend.columns import Array, Column, RawColumn
 from gpupipe.backend.fused.kernel import write_tile
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
-from gpupipe.backend.protocol import Array, Column, RawColumn
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
 from gpupipe.schema import FLOATS, INTEGERS
 
 _TILE = 2048  # values of one program: 16 for each of its threads

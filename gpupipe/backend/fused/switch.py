@@ -8,9 +8,9 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 
+from gpupipe.backend.columns import Array, Column
 from gpupipe.backend.device.memory import on_default_stream
-from gpupipe.backend.fused.program import DeferredColumn
-from gpupipe.backend.protocol import Array, Column
+from gpupipe.backend.kernels import DeferredColumn
 
 _ROWS = "gpupipe.backend.fused.launch"  # imports Triton
 _TILE = 256  # rows; only blocks of more have whole tiles

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.dataset as pads
 
-from gpupipe.backend.arrow_types import dtype_from_arrow
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.file_source import BadFilePolicy, TableFile, open_all
 from gpupipe.io.formats.parquet import convert_bounds

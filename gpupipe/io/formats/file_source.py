@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.arrow import conform, plain_table
-from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
-from gpupipe.backend.columns import cast_column
+from gpupipe.backend.arrow import Reading, arrow_type, conform, dtype_from_arrow, plain_table, read_as
+from gpupipe.backend.cast import cast_column
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.table import (

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow_types import map_schema
+from gpupipe.backend.arrow import map_schema
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile, narrowest, open_all

@@ -9,7 +9,7 @@ from typing import Self
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, infer_backend
-from gpupipe.backend.arrow_types import Reading
+from gpupipe.backend.arrow import Reading
 from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes, write_conversion_notes
 from gpupipe.schema import Field, Schema
 

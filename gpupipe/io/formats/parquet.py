@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow_types import dtype_from_arrow
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.expressions import microseconds
 from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame, arrow, select
-from gpupipe.backend.arrow_types import arrow_type, get_file_type
+from gpupipe.backend.arrow import arrow_type, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
 from gpupipe.files import ScratchFolder, writing_scratch

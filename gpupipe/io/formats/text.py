@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow_types import Reading, dtype_from_arrow, map_schema
+from gpupipe.backend.arrow import Reading, dtype_from_arrow, map_schema
 from gpupipe.cluster.executor import get_executor
 from gpupipe.config import show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch

@@ -21,12 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
-from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.arrow import parquet_path
-from gpupipe.backend.arrow_types import get_file_type, is_list
-from gpupipe.backend.device.host_memory import is_out_of_memory
-from gpupipe.backend.hashing import shuffle_seed, splitmix64
-from gpupipe.backend.protocol import ParquetLayout
+from gpupipe.backend import Backend, Frame, is_out_of_memory, select
+from gpupipe.backend.arrow import get_file_type, is_list, parquet_path
+from gpupipe.backend.columns import ParquetLayout
+from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
-from gpupipe.backend.hashing import hash_column, splitmix64
+from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.expressions import Constant, Span, parse
 from gpupipe.files import writing_scratch
 from gpupipe.io.stores import fetch, get_stat, is_remote, make_lost_file_error

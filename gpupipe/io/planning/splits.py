@@ -12,7 +12,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, select
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, draw_in_class

@@ -20,9 +20,8 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend import Array, Backend, Frame, resolve, select
-from gpupipe.backend.arrow_types import Reading, arrow_type
-from gpupipe.backend.device.host_memory import is_out_of_memory
+from gpupipe.backend import Array, Backend, Frame, is_out_of_memory, resolve, select
+from gpupipe.backend.arrow import Reading, arrow_type
 from gpupipe.backend.device.probe import this_machine
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings, show_progress

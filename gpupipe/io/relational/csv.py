@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend.arrow_types import dtype_from_arrow
+from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.files import writing_scratch
 from gpupipe.io.relational.text_file import BLOCK_BYTES, REWRITTEN, Column, TextFile, infer, invalidate, parse

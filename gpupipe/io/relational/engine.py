@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpupipe.backend import is_device_error, is_out_of_device_memory
 from gpupipe.backend.arrow import arrow_from_polars
-from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.cluster.executor import get_executor
 from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed

@@ -17,10 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend import Backend, Frame
-from gpupipe.backend.arrow import parquet_path, polars_from_arrow
-from gpupipe.backend.arrow_types import arrow_type
-from gpupipe.backend.device.host_memory import free_host_memory
+from gpupipe.backend import Backend, Frame, free_host_memory
+from gpupipe.backend.arrow import arrow_type, parquet_path, polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.files import writing_scratch
 from gpupipe.io.formats.spill import GROUP_BYTES, DerivedSource, SpillFile, SpillSource, TempParquet

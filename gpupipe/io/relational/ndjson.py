@@ -21,7 +21,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list
+from gpupipe.backend.arrow import arrow_type, dtype_from_arrow, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.relational.text_file import (
     BLOCK_BYTES,

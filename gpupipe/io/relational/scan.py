@@ -16,9 +16,9 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.arrow import host_table
-from gpupipe.backend.arrow_types import get_file_type
-from gpupipe.backend.hashing import mix_seed
+from gpupipe.backend.arrow import get_file_type
+from gpupipe.backend.columns import host_table
+from gpupipe.backend.kernels import mix_seed
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operation, Span, parse, value_as
@@ -38,7 +38,7 @@ STEP = 0x9E3779B97F4A7C15
 
 
 def random_bits(seed: int, counter: pl.Expr) -> pl.Expr:
-    """Draw the bits of `backend.hashing.splitmix64` as an expression."""
+    """Draw the bits of `backend.kernels.splitmix64` as an expression."""
     bits = (counter.cast(pl.UInt64) + number(1)) * number(STEP) + number(int(mix_seed(seed)))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits // number(1 << shift))) * number(factor)

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpupipe.backend import select
-from gpupipe.backend.hashing import shuffle_seed, splitmix64
+from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet

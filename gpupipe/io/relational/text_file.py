@@ -19,7 +19,7 @@ from typing import IO, Any
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend.arrow_types import arrow_type
+from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.files import writing_scratch
 from gpupipe.io.relational.engine import sink

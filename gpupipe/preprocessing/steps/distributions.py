@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.float_kernels import find_bounds
+from gpupipe.backend.kernels import find_bounds
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import (
     Columns,

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.columns import cast_column
+from gpupipe.backend.cast import cast_column
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep, check_numeric, tabulate
 from gpupipe.schema import FLOATS, INTEGERS, Field

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, estimators
 from gpupipe.backend.columns import floats
-from gpupipe.backend.float_kernels import GroupSums
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.groups import GroupSums
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing.learned_step import (
     Columns,

@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.columns import floats, require_comparable
 from gpupipe.backend.dictionaries import find_positions, sort_values, unite_dictionaries
 from gpupipe.backend.groups import FUNCTIONS, State, compute_result
-from gpupipe.backend.hashing import KeyIndex
+from gpupipe.backend.kernels import KeyIndex
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
 from gpupipe.preprocessing.categories import FIRST, MISSING, check_categories, find_lookup, learn_ids
 from gpupipe.preprocessing.learned_step import (

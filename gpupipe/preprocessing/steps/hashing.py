@@ -10,7 +10,7 @@ import numpy as np
 from gpupipe.backend import Backend, Column
 from gpupipe.backend.dictionaries import strings
 from gpupipe.backend.estimators import make_analyzer
-from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.categories import FIRST, MISSING, assign_buckets, make_number_field

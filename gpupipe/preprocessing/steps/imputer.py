@@ -10,8 +10,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
-from gpupipe.backend.float_kernels import fill_into
-from gpupipe.backend.fused.program import ElementwiseProgram
+from gpupipe.backend.kernels import ElementwiseProgram, fill_into
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import (

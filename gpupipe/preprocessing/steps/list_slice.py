@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
-from gpupipe.backend.columns import with_missing_row
-from gpupipe.backend.protocol import locate_values
+from gpupipe.backend.columns import locate_values, with_missing_row
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, StatelessStep, fits
 from gpupipe.schema import FLOATS, Field, get_element_dtype

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
-from gpupipe.backend.fused.program import ElementwiseProgram, Scale
+from gpupipe.backend.kernels import ElementwiseProgram, Scale
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import (
     Columns,

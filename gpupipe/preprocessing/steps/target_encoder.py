@@ -13,7 +13,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, make_dictionary, sort_values
 from gpupipe.backend.groups import FUNCTIONS, Groups, State
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData, NotFitted
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpupipe.backend.device import host_memory as h
+from gpupipe import backend as h
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc is Linux'")
 
@@ -17,7 +17,7 @@ FAULTS = """
 import resource, sys
 import numpy as np
 import pyarrow as pa
-from gpupipe.backend.device.host_memory import keep_freed_memory
+from gpupipe.backend.cpu import keep_freed_memory
 print(keep_freed_memory())
 size = 3_000_000  # below what NumPy asks huge pages for
 def rounds(n):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpupipe.backend import Column, RawColumn
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
 
 FILL, CLIP, LOG = (
     ElementwiseProgram(fill=0.0, dtype="int8"),

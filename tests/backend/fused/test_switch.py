@@ -16,7 +16,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, RawColumn
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.fused import switch
-from gpupipe.backend.fused.program import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
 from tests.kernels.reference import block_of, results_of, values_of
 
 

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe.backend.hashing import splitmix64
+from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BackendMissing, BadConfig, BadFile, PlanFailed, SchemaMismatch
 from gpupipe.io.jobs.part_writer import write_file
 from gpupipe.io.relational.engine import run

@@ -1,0 +1,283 @@
+"""Casts of a column to another type, on both backends."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.columns import Array, Backend, Column
+from gpupipe.errors import BadData, SchemaMismatch
+from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
+from gpupipe.support.text import derive
+
+_NOT_A_TIME = np.iinfo("int64").min
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+# The casts that are defined from types that are only carried.
+_BETWEEN = ("float64", "int64", "string")
+_FROM_CARRIED = (
+    ("decimal", (*FLOATS, *INTEGERS, "string")),
+    (("duration[", "time32[", "time64["), ("float64", "int64")),
+    (("binary", "large_binary"), ("string",)),
+)
+
+
+def cast_column(
+    column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False, zone: str = ""
+) -> Column:
+    """Cast a column to another type, lists by their elements; `BadData` has the first `row` whose value does not fit.
+
+    Strings are parsed; numbers, booleans and timestamps are written out as Arrow writes them, times in the local time
+    of a `zone`, with its offset. A float becomes an integer only where it is whole, a number of either kind a float
+    unless that makes it infinite or another integer. A float64 is rounded to float32, unless the cast is `exact`. Of
+    types that are only carried, decimals become numbers (floats the nearest ones) or text, durations and times of day
+    float64 seconds or int64 microseconds, and bytes text.
+    """
+    if column.dtype == dtype:
+        return column
+    require_castable(column.dtype, dtype, name)
+    if is_passenger(column.dtype):
+        return _cast_passenger(column, dtype, name, backend)
+    element = get_element_dtype(dtype)
+    if column.elements is not None and element is not None:
+        try:
+            elements = cast_column(column.elements, element, name, backend, exact=exact)
+        except BadData as error:
+            remedy = f"leave it {column.dtype}"
+            found = BadData(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
+            found.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
+            raise found from None
+        return Column(dtype, column.data, column.valid, None, elements)
+    if column.dtype == "string":
+        return _parse_strings(column, dtype, name, backend)
+    if dtype == "string":
+        return _format_values(column, name, backend, zone)
+    if dtype == "timestamp":
+        _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
+    if "timestamp" in (column.dtype, dtype):
+        return Column(dtype, column.data, column.valid)
+    if dtype in FLOATS:
+        return _cast_to_float(column, dtype, name, backend, exact=exact)
+    return _cast_to_integer(column, dtype, name, backend)
+
+
+def require_castable(source: str, dtype: str, name: str) -> None:
+    """Raise `SchemaMismatch` if no cast between two types is defined, whatever the values are."""
+    if not _are_connected(source, dtype):
+        expected, remedy = _suggest_cast(source, dtype, name)
+        raise SchemaMismatch(f"column {name!r}", f"{source} cannot become {dtype}", expected=expected, remedy=remedy)
+
+
+def _are_connected(source: str, dtype: str) -> bool:
+    element, wanted = get_element_dtype(source), get_element_dtype(dtype)
+    if element is not None and wanted is not None:
+        return _are_connected(element, wanted)
+    if source == dtype or (is_passenger(source) and is_passenger(dtype)):
+        return True
+    if is_passenger(source):
+        return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
+    if element is not None or wanted is not None:
+        return False
+    return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
+
+
+def _suggest_cast(source: str, dtype: str, name: str) -> tuple[str, str]:
+    """Return which types a type can be cast to, and what leads to the wanted one, for an error."""
+    is_list = get_element_dtype(source) is not None
+    if is_list and get_element_dtype(dtype) is None:
+        return "a list type", f"{derive(name, 'len({})', f'{name}_length')} for the number of elements"
+    if not is_list and get_element_dtype(dtype) is not None:
+        return "a list, for a list type", f"Map(fn, reads=[{name!r}], adds=[{name!r}]), whose function makes the lists"
+    if source in FLOATS:
+        remedy = f"{derive(name, 'int({} * 1000000)')} before it, of seconds since 1970"
+        return "int64, microseconds since 1970, for a timestamp", remedy
+    expected = "int64, microseconds since 1970, between times and numbers"
+    if is_passenger(source):
+        expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds, bytes to"
+        expected += " text"
+    for between in map(to_list_dtype, _BETWEEN) if is_list else _BETWEEN:
+        if _are_connected(source, between) and _are_connected(between, dtype):
+            return expected, f"Cast({{{name!r}: {between!r}}}) before it"
+    return expected, suggest_conversion(name, source)
+
+
+def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Cast a column of a type that is only carried, through the host."""
+    values = backend.to_arrow(backend.frame({name: column}, len(column)))[name].combine_chunks()
+    kind = values.type
+    try:
+        if is_passenger(dtype):
+            wanted = arrow_type(dtype)
+            if kind.id != wanted.id:
+                problem, remedy = f"{column.dtype} cannot become {dtype}", suggest_conversion(name, column.dtype)
+                raise SchemaMismatch(f"column {name!r}", problem, expected="the same kind of type", remedy=remedy)
+            made = values.cast(wanted)
+        elif pa.types.is_decimal(kind) and dtype in (*FLOATS, "string"):
+            # By their text, which is rounded once; Arrow's own cast rounds each digit.
+            texts = backend.from_arrow(pa.table({name: values.cast(pa.string())}), [Field(name, "string")])
+            return cast_column(backend.column(texts, name), dtype, name, backend)
+        elif pa.types.is_duration(kind) or pa.types.is_time(kind):
+            if dtype == "int64":
+                values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
+            made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
+            if dtype == "float64":
+                made = pc.divide(made.cast(pa.float64(), safe=False), float(_PER_SECOND[kind.unit]))
+        else:  # decimals to integers, bytes to text
+            made = values.cast(arrow_type(dtype))
+    except pa.ArrowInvalid as cause:
+        remedy = f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
+        if not is_passenger(dtype):
+            decoded = f"Map(fn, reads=[{name!r}], adds=[{name!r}]), whose function decodes the bytes"
+            remedy = f"leave it {kind}, or {decoded if dtype == 'string' else repr('float64')}"
+        elif pa.types.is_decimal(kind):
+            scale = arrow_type(dtype).scale
+            wide = f"decimal128(38, {max(scale, kind.scale)})"
+            remedy = f"values of {scale} digits after the point, or a fit of {name!r} as {wide}"
+        where, problem = f"Cast of column {name!r}", f"a value does not fit {dtype} ({cause})"
+        expected = f"values that {dtype} can hold"
+        raise BadData(where, problem, got=column.dtype, expected=expected, remedy=remedy) from cause
+    return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
+
+
+def _cast_to_float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
+    xp, data = backend.xp, column.data
+    with np.errstate(over="ignore"):
+        made = data.astype(dtype)
+    if column.dtype == "float64":
+        bad = (made != data) & ~xp.isnan(data) if exact else xp.isinf(made) & xp.isfinite(data)
+        _check(column, bad, dtype, name, backend)
+    elif column.dtype in INTEGERS and np.iinfo(column.dtype).max > _exact_up_to(dtype):
+        # The largest integers round up to a float beyond the range, where the way back is undefined.
+        back = xp.where(made < float(np.iinfo(column.dtype).max) + 1.0, made, made.dtype.type(0))
+        _check(column, back.astype(data.dtype) != data, dtype, name, backend)
+    return Column(dtype, made if column.valid is None else xp.where(column.valid, made, made.dtype.type(xp.nan)))
+
+
+def _cast_to_integer(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Cast numbers and booleans to integers or booleans."""
+    xp = backend.xp
+    missing = column.missing(xp)
+    data = column.data if missing is None else xp.where(missing, column.data.dtype.type(0), column.data)
+    if dtype == "bool":
+        _check(column, (data != 0) & (data != 1), dtype, name, backend)
+    elif column.dtype != "bool":
+        limits = np.iinfo(dtype)
+        if column.dtype in FLOATS:
+            outside = (data < float(limits.min)) | (data >= float(limits.max) + 1.0) | (xp.floor(data) != data)
+        else:
+            own = np.iinfo(column.dtype)
+            outside = (data < max(limits.min, own.min)) | (data > min(limits.max, own.max))
+        _check(column, outside, dtype, name, backend)
+    valid = None if missing is None or not bool(missing.any()) else ~missing
+    return Column(dtype, data.astype(dtype), valid)
+
+
+def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) -> None:
+    """Raise `BadData` naming the first value that is there and bad."""
+    bad = bad if column.valid is None else bad & column.valid
+    if bool(bad.any()):
+        _refuse(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
+
+
+def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+    """Parse each distinct string once, on the host, and gather the values by code."""
+    dictionary = column.dictionary
+    assert dictionary is not None
+    counts = backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary))
+    used = np.flatnonzero(backend.to_host(counts))
+    texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
+    try:
+        values = texts.cast(arrow_type(dtype))
+    except pa.ArrowInvalid:
+        first = next(place for place, text in enumerate(texts) if not _can_parse(text.as_py(), dtype))
+        _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
+    stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
+    misread = _find_misread(texts, stored, dtype)
+    if misread.any():
+        wrong = np.zeros(len(dictionary) + 1, dtype=bool)
+        wrong[used] = misread
+        bad = backend.to_device(wrong)[column.data]
+        _refuse(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
+    table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
+    table[used] = stored
+    if dtype in FLOATS:
+        table[-1] = np.nan
+        return Column(dtype, backend.to_device(table)[column.data])
+    missing = column.data < 0
+    return Column(dtype, backend.to_device(table)[column.data], ~missing if bool(missing.any()) else None)
+
+
+def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:
+    """Find texts that Arrow has parsed as another number: too large ones, and hexadecimal as negative ones."""
+    if dtype in INTEGERS:
+        return ~_matches(texts, "^-?[0-9]+$")
+    if dtype not in FLOATS:
+        return np.zeros(len(texts), dtype=bool)
+    misread = np.isinf(values) & _matches(texts, "[0-9]")
+    large = np.isfinite(values) & (np.abs(values) >= _exact_up_to(dtype)) & _matches(texts, "^[-+]?[0-9]+$")
+    for position in np.flatnonzero(large):
+        misread[position] = Decimal(texts[int(position)].as_py()) != Decimal(float(values[position]))
+    return misread
+
+
+def _matches(texts: pa.Array, pattern: str) -> Any:
+    return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(bool)
+
+
+def _can_parse(text: str, dtype: str) -> bool:
+    try:
+        pa.array([text]).cast(arrow_type(dtype))
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _format_values(column: Column, name: str, backend: Backend, zone: str) -> Column:
+    """Format each distinct value once, on the host, and gather the strings by code."""
+    xp = backend.xp
+    missing = column.missing(xp)
+    present = slice(None) if missing is None else ~missing
+    distinct, inverse = xp.unique(column.data[present], return_inverse=True)
+    values = backend.to_host(distinct)
+    if column.dtype == "timestamp":
+        dictionary = pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
+        beyond = _matches(dictionary, "^<value out of range")
+        if beyond.any():
+            value = int(values[beyond][0])
+            _refuse(name, value, column.data == value, column.dtype, "string")
+        if zone:
+            dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
+    else:
+        # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
+        shown = values + 0.0 if column.dtype in FLOATS else values
+        dictionary = pa.array(shown.astype("str").tolist(), pa.large_string())
+    codes: Array = xp.full(len(column), -1, dtype="int32")
+    codes[present] = inverse
+    return Column("string", codes, None, dictionary)
+
+
+def _exact_up_to(dtype: str) -> int:
+    """Return the integer up to which a float type holds every integer exactly."""
+    return int(2 ** (np.finfo(dtype).nmant + 1))
+
+
+def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str) -> NoReturn:
+    """Raise the error about the values that do not fit, with the first one and its row."""
+    count = int(bad.sum())
+    many = f"{count} values do" if count > 1 else "a value does"
+    expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
+    if dtype == "bool" and source != "string":
+        remedy = f"{derive(name, '{} != 0')} in its place"
+    elif source in FLOATS and np.isfinite(value) and value % 1:
+        remedy = f"{derive(name, 'round({})')} before it"
+    elif source == "timestamp":
+        expected, remedy = "times from year -32767 to 32767", f"Cast({{{name!r}: 'int64'}}), microseconds since 1970"
+    elif dtype in FLOATS and source not in FLOATS:
+        expected += f", integers beyond 2**{np.finfo(dtype).nmant + 1} only if exactly"
+    error = BadData(f"Cast of column {name!r}", f"{many} not fit {dtype}", got=value, expected=expected, remedy=remedy)
+    error.row = int(bad.argmax())
+    raise error from None

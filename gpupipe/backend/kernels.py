@@ -1,0 +1,525 @@
+"""Kernels for whole columns: learned steps as programs, moments, scaling, filling, hashing, and indexes of integers.
+
+Hashes and random bits are functions of a seed and the value alone, equal on both backends. Of floats NaN is missing; a
+loop on a CPU and array code on a GPU give the same up to a sum's last digits.
+
+Loops are compiled by Numba on the first call, cached on disk, and run without the GIL. A sum is vectorised only if it
+may be added up in another order (`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and
+infinities are refused later. The least and the greatest float are found among integers that have the same order,
+because vectors of floats have no minimum that passes over NaN.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, wraps
+from importlib import import_module
+from math import inf
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from gpupipe.backend.columns import Array, Backend, Column, RawColumn
+from gpupipe.schema import FLOATS
+
+_ORDER = ("fill", "clip", "log", "scale")
+_STEP = 0x9E3779B97F4A7C15
+_MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
+_CHUNK = 1 << 16
+_SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
+# Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
+_DIRECT_SPAN = 1 << 22
+_ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+_INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Affine scaling: `(x - offset) / divisor * multiplier + shift`, clipped to `low` and `high`."""
+
+    offset: float
+    divisor: float
+    multiplier: float = 1.0
+    shift: float = 0.0
+    low: float = -inf
+    high: float = inf
+
+    @property
+    def moves(self) -> bool:
+        """Whether the scale does more than subtract and divide."""
+        return (self.multiplier, self.shift, self.low, self.high) != (1.0, 0.0, -inf, inf)
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseProgram:
+    """Elementwise program: fill, clip, log1p, scale, in this order; each part may be absent.
+
+    It is computed in float64 and gives the bits that the steps give one after the other: where a step in the middle
+    rounds to float32, as a logarithm does, so does its part. `dtype` is what the steps store the result as.
+    """
+
+    fill: float | None = None
+    clip: tuple[float, float] | None = None
+    log: bool = False
+    scale: Scale | None = None
+    dtype: str = "float32"
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the present parts, in order."""
+        held = {name: getattr(self, name) for name in _ORDER}
+        return [name for name, part in held.items() if part is not None and part is not False]
+
+    def then(self, after: ElementwiseProgram) -> ElementwiseProgram | None:
+        """Combine both programs into one; None if that is not the order of the parts."""
+        mine, theirs = self.parts, after.parts
+        if mine and theirs and _ORDER.index(mine[-1]) >= _ORDER.index(theirs[0]):
+            return None
+        return replace(self, dtype=after.dtype, **{name: getattr(after, name) for name in theirs})
+
+
+class DeferredColumn(Column):
+    """Deferred column: its numbers are computed by the steps on first access; to any reader a column like others.
+
+    The fused kernel uses `source` and `program` instead, and never computes the column. The program fills missing
+    values, or returns floats.
+    """
+
+    __slots__ = ("_column", "_made", "program", "source")
+    source: RawColumn
+    program: ElementwiseProgram
+    _made: Callable[[], Column]
+    _column: Column | None
+
+    def __init__(self, source: RawColumn, program: ElementwiseProgram, made: Callable[[], Column]) -> None:
+        given = {"dtype": program.dtype, "source": source, "program": program, "_made": made}
+        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements", "_column"))).items():
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.source.data)
+
+    def __reduce__(self) -> tuple[type[Column], tuple[str, Array]]:
+        """Pickle the numbers only: the source and the program are larger."""
+        return Column, (self.dtype, self.data)
+
+    def __repr__(self) -> str:
+        return f"DeferredColumn({self.source!r}, {self.program!r})"
+
+    @property
+    def data(self) -> Array:
+        if self._column is None:
+            object.__setattr__(self, "_column", self._made())
+        assert self._column is not None
+        return self._column.data
+
+
+def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
+    """Compute the number of missing values, the min and the max of n float64 (+inf and -inf if all are missing)."""
+    if xp is np:
+        missing, low, high, *_ = compute_moments(block, xp, 0.0)
+        return missing, low, high
+    absent = xp.isnan(block)
+    low, high = xp.where(absent, xp.inf, block).min(), xp.where(absent, -xp.inf, block).max()
+    return xp.count_nonzero(absent), low, high
+
+
+def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
+    """Compute missing values, min and max as `find_bounds`, and sum and sum of squares of the values less `centre`."""
+    if xp is np:
+        missing, *found = compute_moments_each(block[None], np.array([centre]))[0].tolist()
+        return int(missing), *found
+    rest = block - centre
+    xp.copyto(rest, 0.0, where=xp.isnan(rest))
+    return *find_bounds(block, xp), rest.sum(), rest.dot(rest)
+
+
+def compute_moments_each(blocks: Array, centres: Array) -> Array:
+    """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5."""
+    given = _as_contiguous(blocks)
+    return _sum_rows(given, given.view(np.int64), centres)
+
+
+def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
+    """Scale n float64 into float32, and return whether one of them is infinite."""
+    if xp is np:
+        offsets, divisors = np.array([[by.offset], [by.divisor]], dtype=np.float64)
+        return scale_each(out[None], block[None], offsets, divisors, by)
+    number = (block - by.offset) / by.divisor
+    if by.moves:
+        number *= by.multiplier
+        number += by.shift
+        number = xp.clip(number, by.low, by.high)
+    out[:] = number
+    return xp.isinf(out).any()
+
+
+def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: Scale) -> bool:
+    """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`."""
+    # A range may be of whole numbers, for which the loop would be compiled once more.
+    held = map(float, (by.multiplier, by.shift, by.low, by.high))
+    return _write(_scale_rows, out, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
+
+
+def fill_into(out: Array, values: Array, instead: Array, xp: ModuleType) -> Any:
+    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite.
+
+    On a CPU also k rows of n floats, with k values for them.
+    """
+    if xp is np:
+        given = np.atleast_1d(instead).astype(values.dtype)
+        return _write(_fill_rows, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), given)
+    out[:] = values
+    xp.copyto(out, out.dtype.type(instead), where=xp.isnan(out))
+    return xp.isinf(out).any()
+
+
+class GroupedFloats(NamedTuple):
+    """Statistics of the values of each of G groups; missing values are left out."""
+
+    count: Array  # of values, int64; all others are float64
+    total: Array
+    squares: Array  # the squared deviations from their mean
+    low: Array  # +inf where there is none
+    high: Array  # -inf where there is none
+
+
+def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFloats:
+    """Aggregate n float64 on a CPU in two passes, NaN where missing, given the number (int64) of each row's group."""
+    return GroupedFloats(*_aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
+
+
+def _write(loop: Callable[..., Any], out: Array, *given: Any) -> bool:
+    """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
+    written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
+    infinite = loop(written, *given)
+    if written is not out:
+        out[:] = written
+    return bool(infinite)
+
+
+def _as_contiguous(block: Array) -> Array:
+    """Return a read-only, C-contiguous view, as Arrow's arrays are: one form, for which a loop is compiled once."""
+    given = np.ascontiguousarray(block).view()
+    given.flags.writeable = False
+    return given
+
+
+def splitmix64(seed: int, counters: Array) -> Array:
+    """Draw 64 well mixed bits for each counter, distinct for distinct counters.
+
+    The seed is mixed before the counters are added to it, so that neighbouring seeds give independent streams, and no
+    shifted copies of each other; seed 0 gives the published stream.
+
+    Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+    """
+    return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
+
+
+def shuffle_seed(seed: int) -> int:
+    """Derive the seed of the 64 bits, distinct for each row, that a table is shuffled by."""
+    return int(splitmix64(seed, np.array([_SHUFFLE]))[0])
+
+
+def mix_seed(seed: int) -> np.uint64:
+    """Mix a seed to the start of its `splitmix64` stream."""
+    return np.uint64(_mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
+
+
+def _mix_bits(bits: Array) -> Array:
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def hash_column(column: Column, seed: int, backend: Backend) -> Array:
+    """Hash each value of a column to 64 bits: an integer alike in any width, all missing values to one hash."""
+    xp = backend.xp
+    if column.dictionary is not None:
+        table = backend.to_device(np.append(hash_strings(column.dictionary), _MISSING))
+        return splitmix64(seed, table[column.data])
+    if column.dtype in FLOATS:
+        bits = (column.data.astype("float64") + 0.0).view("uint64")  # -0.0 becomes 0.0
+    else:
+        bits = column.data.astype("int64").view("uint64")
+    missing = column.missing(xp)
+    return splitmix64(seed, bits if missing is None else xp.where(missing, _MISSING, bits))
+
+
+def hash_strings(values: pa.LargeStringArray) -> Any:
+    """Hash each string to a uint64, on the host: a polynomial in its UTF-8 bytes."""
+    chunks = [_hash_chunk(values.slice(start, _CHUNK)) for start in range(0, len(values), _CHUNK)]
+    return np.concatenate([np.zeros(0, dtype=np.uint64), *chunks])
+
+
+def _hash_chunk(values: pa.LargeStringArray) -> Any:
+    _, offset_buffer, data_buffer = values.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int64)[values.offset : values.offset + len(values) + 1]
+    if data_buffer is None or offsets[-1] == offsets[0]:
+        return np.zeros(len(values), dtype=np.uint64)
+    text = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    offsets = offsets - offsets[0]
+    lengths = np.diff(offsets)
+    powers = np.cumprod(np.full(lengths.max(), _STEP, dtype=np.uint64))
+    if lengths.min() == len(powers):  # identifiers, mostly: a table with a row for each
+        return text.reshape(len(values), -1).astype(np.uint64) @ powers + powers.sum()
+    places = np.arange(len(text)) - np.repeat(offsets[:-1], lengths)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum((text + np.uint64(1)) * powers[places])])
+    return sums[offsets[1:]] - sums[offsets[:-1]]
+
+
+def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """Add the counts of equal keys, on the host: the distinct keys in order of first appearance, and their sums."""
+    known, sums, slots, found, dtype = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), 0, np.int64
+    for keys, counts in parts:
+        dtype, room = keys.dtype, found + len(keys)
+        if room > len(known):
+            room = max(room, found * 3 // 2)  # many small parts would be copied each time
+            known, sums = (np.concatenate([item[:found], np.empty(room - found, np.int64)]) for item in (known, sums))
+            slots = _build_slots(known[:found], room)
+        found = _add_counts(slots, known, sums, found, np.ascontiguousarray(keys).view(np.int64), counts)
+    return known[:found].view(dtype).copy(), sums[:found].copy()
+
+
+class KeyIndex:
+    """Index of distinct int64 or uint64: by direct address, by a compiled hash table, on a GPU by binary search."""
+
+    def __init__(self, keys: Any) -> None:
+        self._keys = np.ascontiguousarray(keys)
+        self._low = self._keys.min() if len(keys) else self._keys.dtype.type(0)
+        self._span = int(self._keys.max()) - int(self._low) + 1 if len(keys) else 0
+        self._is_direct = self._span <= max(_DIRECT_SPAN, 2 * len(keys))
+
+    def positions(self, wanted: Array, backend: Backend) -> Array:
+        """Find the position of each integer among the keys, int32; -1 if it is absent."""
+        xp = backend.xp
+        if xp is np:
+            return self.find(wanted)
+        if self._is_direct:
+            return backend.to_device(self._table)[self._offsets(wanted, xp)]
+        order, ordered = map(backend.to_device, self._sorted)
+        place = xp.minimum(xp.searchsorted(ordered, wanted), len(ordered) - 1)
+        return xp.where(ordered[place] == wanted, order[place], np.int32(-1))
+
+    def find(self, wanted: Any) -> Any:
+        """Find the positions of integers on the host, as `positions`."""
+        if self._is_direct:
+            return self._table[self._offsets(wanted, np)]
+        return _find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64))
+
+    def _offsets(self, wanted: Array, xp: ModuleType) -> Array:
+        # As unsigned numbers values below the lowest are large, like those beyond the span: all find the last.
+        return xp.minimum((wanted - self._low).view("uint64"), np.uint64(self._span)).view("int64")
+
+    @cached_property
+    def _table(self) -> Any:
+        table = np.full(self._span + 1, -1, dtype=np.int32)
+        table[(self._keys - self._low).astype(np.int64)] = np.arange(len(self._keys))
+        return table
+
+    @cached_property
+    def _sorted(self) -> tuple[Any, Any]:
+        order = np.argsort(self._keys).astype(np.int32)
+        return order, self._keys[order]
+
+    @cached_property
+    def _slots(self) -> Any:
+        return _build_slots(self._keys.view(np.int64), len(self._keys))
+
+
+@cache
+def _import_numba() -> Any:
+    """Import Numba, which takes half a second, and make known to it what the loops call."""
+    # While it compiles, Numba logs thousands of debug lines. A level that somebody has set stays.
+    if logging.getLogger("numba").level == logging.NOTSET:
+        logging.getLogger("numba").setLevel(logging.INFO)
+    for function in (_count_bits, _find_slot):
+        import_module("numba.extending").register_jitable(function)
+    return import_module("numba")
+
+
+def _compile(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @cache
+        def load() -> Callable[..., Any]:
+            options: dict[str, Any] = {"nogil": True, "fastmath": set(relaxed), "error_model": "numpy"}
+            compiler = _import_numba().njit
+            try:
+                loop: Callable[..., Any] = compiler(cache=True, **options)(function)
+            except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
+                loop = compiler(**options)(function)
+            return loop
+
+        @wraps(function)
+        def run(*given: Any) -> Any:
+            try:
+                return load()(*given)
+            except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs
+                return load()(*given)
+
+        return run
+
+    return decorate
+
+
+@_compile("reassoc", "nsz")
+def _sum_rows(values: Array, bits: Array, centres: Array) -> Array:
+    """Compute for each row the missing values, min, max, sum and squares less its centre; `bits` are the values'."""
+    table = np.empty((values.shape[0], 5))
+    for place in range(values.shape[0]):
+        missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[place]
+        total = squares = 0.0
+        for number in range(values.shape[1]):
+            bit = bits[place, number]
+            there = (bit & _ALL_BUT_SIGN) <= _INFINITY
+            rest = values[place, number] - centre if there else 0.0
+            missing += not there
+            total += rest
+            squares += rest * rest
+            key = bit ^ ((bit >> 63) & _ALL_BUT_SIGN)
+            low = min(low, key if there else _ALL_BUT_SIGN)
+            high = max(high, key if there else -_ALL_BUT_SIGN)
+        table[place, 0], table[place, 1], table[place, 2] = missing, np.inf, -np.inf
+        table[place, 3], table[place, 4] = total, squares
+        if low != _ALL_BUT_SIGN:
+            ends = np.array([low, high])
+            table[place, 1:3] = (ends ^ ((ends >> 63) & _ALL_BUT_SIGN)).view(np.float64)
+    return table
+
+
+@_compile()
+def _scale_rows(
+    out: Array,
+    values: Array,
+    offsets: Array,
+    divisors: Array,
+    moves: bool,
+    multiplier: float,
+    shift: float,
+    low: float,
+    high: float,
+) -> bool:
+    """Scale each row as `Scale` defines, written as float32; return whether a result is infinite."""
+    infinite = False
+    for place in range(values.shape[0]):
+        offset, divisor = offsets[place], divisors[place]
+        for item in range(values.shape[1]):
+            number = (values[place, item] - offset) / divisor
+            if moves:
+                number = number * multiplier + shift
+                number = low if number < low else number  # noqa: FURB136
+                number = high if number > high else number  # noqa: FURB136
+            out[place, item] = number
+            infinite |= abs(out[place, item]) == np.inf
+    return infinite
+
+
+@_compile()
+def _fill_rows(out: Array, values: Array, instead: Array) -> bool:
+    """Write the values, missing ones replaced by their row's `instead`; return whether one is infinite."""
+    infinite = False
+    for place in range(values.shape[0]):
+        fill_value = instead[place]
+        for item in range(values.shape[1]):
+            number = values[place, item]
+            out[place, item] = fill_value if np.isnan(number) else number
+            infinite |= abs(out[place, item]) == np.inf
+    return infinite
+
+
+@_compile()
+def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Array, ...]:
+    """Compute for each group the count, sum, squared deviations from the mean, min and max.
+
+    What an addition rounds off is summed separately, or the mean of a group far from 0 would be farther off than its
+    values spread. What the mean itself is rounded by is taken off the squares again. Sources: Neumaier,
+    "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974; Chan, Golub, LeVeque, "Algorithms
+    for computing the sample variance: analysis and recommendations", 1983.
+    """
+    count = np.zeros(num_groups, np.int64)
+    total, squares, rounded_off, rest = np.zeros((4, num_groups))
+    low, high = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
+    for row in range(values.size):
+        value, group = values[row], groups[row]
+        if not np.isnan(value):
+            count[group] += 1
+            known = total[group]
+            total[group] = known + value
+            large, small = (known, value) if abs(known) >= abs(value) else (value, known)
+            rounded_off[group] += (large - total[group]) + small
+            low[group] = min(low[group], value)
+            high[group] = max(high[group], value)
+    total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # with infinities it is NaN
+    mean = total / np.maximum(count, 1)
+    for row in range(values.size):
+        value, group = values[row], groups[row]
+        if not np.isnan(value):
+            apart = value - mean[group]
+            rest[group] += apart
+            squares[group] += apart * apart
+    squares -= np.where(np.isfinite(squares), rest * rest / np.maximum(count, 1), 0.0)
+    return count, total, np.maximum(squares, 0.0), low, high
+
+
+def _count_bits(size: int) -> int:
+    """Return the bits of a table's slot numbers, of which there are at least `size`."""
+    bits = 1
+    while (1 << bits) < size:
+        bits += 1
+    return bits
+
+
+def _find_slot(key: Any, bits: int) -> np.int64:
+    """Hash a key to its first slot: the upper bits of splitmix64's last three rounds."""
+    mixed = np.uint64(key)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.int64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - bits))
+
+
+@_compile()
+def _build_slots(keys: Array, room: int) -> Array:
+    """Build a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
+
+    Linear probing: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
+    """
+    bits = _count_bits(2 * room)
+    slots = np.full(1 << bits, -1, np.int32)
+    for place in range(keys.size):
+        slot = _find_slot(keys[place], bits)
+        while slots[slot] >= 0:
+            slot = (slot + 1) & (slots.size - 1)
+        slots[slot] = place
+    return slots
+
+
+@_compile()
+def _find_keys(slots: Array, keys: Array, wanted: Array) -> Array:
+    """Find each int64 in the table that `_build_slots` made of the keys: its position as int32, or -1."""
+    bits, out = _count_bits(slots.size), np.empty(wanted.size, np.int32)
+    for row in range(wanted.size):
+        slot = _find_slot(wanted[row], bits)
+        while slots[slot] >= 0 and keys[slots[slot]] != wanted[row]:
+            slot = (slot + 1) & (slots.size - 1)
+        out[row] = slots[slot]
+    return out
+
+
+@_compile()
+def _add_counts(slots: Array, known: Array, sums: Array, num_known: int, keys: Array, counts: Array) -> int:
+    """Add the counts (or one for all) of int64 keys to the sums of known and new ones; return how many are known."""
+    bits = _count_bits(slots.size)
+    for row in range(keys.size):
+        slot = _find_slot(keys[row], bits)
+        while slots[slot] >= 0 and known[slots[slot]] != keys[row]:
+            slot = (slot + 1) & (slots.size - 1)
+        if slots[slot] < 0:
+            slots[slot] = num_known
+            known[num_known], sums[num_known] = keys[row], 0
+            num_known += 1
+        sums[slots[slot]] += counts[row if counts.size > 1 else 0]
+    return num_known
