@@ -242,7 +242,7 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
         found = plain if isinstance(plain, str) else None
     elif item.dtype == "timestamp":
         require_comparable_constant(item, plain, f"{where} of column {item.name!r}")
-        found = _microseconds(plain)
+        found = _microseconds(plain) if isinstance(plain, str) else None
     elif item.dtype == "bool":
         found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
     elif isinstance(plain, int | float) and not isinstance(plain, bool):
@@ -276,8 +276,8 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
-def _microseconds(value: Any) -> int | None:
+def _microseconds(value: str) -> int | None:
     try:
         return microseconds(value)
-    except (TypeError, ValueError):
+    except ValueError:
         return None
