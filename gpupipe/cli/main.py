@@ -96,7 +96,3 @@ _READERS = {
     "read_csv": "csv",
     "read_json": "jsonl|ndjson|json",
 }
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -15,7 +15,8 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.preprocessing.summaries.counts import ValueCounts
-from gpupipe.support.text import format_count, html_table, shorten_list, text_table
+from gpupipe.schema import shorten_list
+from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.support.validation import check_number
 
 SAMPLE_ROWS = 1 << 15

@@ -43,9 +43,9 @@ from gpupipe.pipeline.plan import (
 from gpupipe.preprocessing import Categorify, Columns, CrossFittedStep, GatheredStep, LearnedStep, SimpleImputer
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Schema
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Schema, shorten_list
 from gpupipe.step import in_step
-from gpupipe.support.text import format_count, html_table, shorten_list, text_table
+from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.transforms import JoinAsOf, Map, Transform
 from gpupipe.transforms.join import TableJoin
 

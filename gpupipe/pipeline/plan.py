@@ -19,9 +19,8 @@ from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_colu
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.preprocessing import LearnedStep, SimpleImputer, StatelessStep
-from gpupipe.schema import ROW, Role, Schema
+from gpupipe.schema import ROW, Role, Schema, shorten_list
 from gpupipe.step import in_step
-from gpupipe.support.text import shorten_list
 from gpupipe.transforms import Expect, Join, Map, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
