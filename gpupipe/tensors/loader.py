@@ -300,7 +300,7 @@ class Loader:
         return TorchBatches(self, convert)
 
     def order(self, epoch: int) -> Rows:
-        """Return the rows in an epoch's order: a slice, or int64 numbers on the table's device. Memory: 8 bytes per row."""
+        """Return the rows in an epoch's order: a slice, or int64 on the table's device. Memory: 8 bytes per row."""
         return self._order(epoch)(0, self.num_rows, self.table.device)
 
     def row_numbers(self, epoch: int, batch: int) -> Tensor:
