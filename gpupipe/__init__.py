@@ -30,25 +30,24 @@ if TYPE_CHECKING:
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
 
-_HOME = {
-    "Cluster": "cluster",
-    "configure": "config",
-    **dict.fromkeys(("Baselines", "baselines"), "evaluation.baselines"),
-    **dict.fromkeys(("Importance", "importance"), "evaluation.importance"),
-    **dict.fromkeys(
-        ("Dataset", "from_frame", "from_polars", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"), "io"
-    ),
-    "Drift": "monitoring.drift",
-    "ClusterLoader": "pipeline.cluster_loader",
-    "Features": "pipeline.features",
-    "Pipeline": "pipeline.pipeline",
-    **dict.fromkeys(("load", "save"), "saving.artifact"),
-    "Scorer": "saving.scorer",
-    "Schema": "schema",
-    "Batch": "tensors",
-    **dict.fromkeys(("Checkpoints", "EarlyStopping", "History", "Trainer"), "training"),
-    **dict.fromkeys(("errors", "io", "models", "preprocessing", "selectors", "tensors", "training", "transforms"), ""),
+_NAMES = {
+    "": "errors io models preprocessing selectors tensors training transforms",
+    "cluster": "Cluster",
+    "config": "configure",
+    "evaluation.baselines": "Baselines baselines",
+    "evaluation.importance": "Importance importance",
+    "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
+    "monitoring.drift": "Drift",
+    "pipeline.cluster_loader": "ClusterLoader",
+    "pipeline.features": "Features",
+    "pipeline.pipeline": "Pipeline",
+    "saving.artifact": "load save",
+    "saving.scorer": "Scorer",
+    "schema": "Schema",
+    "tensors": "Batch",
+    "training": "Checkpoints EarlyStopping History Trainer",
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "Dataset", "Drift", "EarlyStopping"]
 __all__ += ["Features", "History", "Importance", "Pipeline", "Schema", "Scorer", "Trainer", "baselines", "configure"]

@@ -85,13 +85,7 @@ def _plain(name: str) -> str:
 
 
 class ColumnNotFound(GpupipeError, KeyError):
-    """Column not found; the closest name is suggested.
-
-    Example:
-        >>> error = ColumnNotFound.among("Filter", "distnce", ["distance", "origin"])
-        >>> error.remedy
-        "'distance' (the closest name)"
-    """
+    """Column not found; the closest name is suggested."""
 
     column: str = ""
 
@@ -135,9 +129,6 @@ class LeakageError(GpupipeError, ValueError):
 
 class BadFile(GpupipeError, OSError):
     """File that cannot be read in its format."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class ArtifactError(GpupipeError, ValueError):

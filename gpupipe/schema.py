@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import groupby
@@ -243,10 +243,6 @@ class Schema:
 
         Raises:
             ColumnNotFound: one of them is not there.
-
-        Example:
-            >>> Schema([Field("distance", "float64")]).with_units({"distance": "miles"})["distance"].units
-            'miles'
         """
         self.require(units, "with_units")
         return self.assign(replace(self[name], units=unit) for name, unit in units.items())
@@ -299,8 +295,8 @@ class Schema:
         """Convert to plain lists and strings, for a file."""
         rows = []
         for item in self.fields:
-            others = {"classes": item.classes, "range": self.ranges.get(item.name)}
-            plain = {name: None if values is None else list(values) for name, values in others.items()}
+            found = {"classes": item.classes, "range": self.ranges.get(item.name)}
+            plain = {name: None if values is None else list(values) for name, values in found.items()}
             rows.append(asdict(item) | {"lineage": sorted(item.lineage)} | plain)
         return rows
 
@@ -308,10 +304,9 @@ class Schema:
     def from_json(cls, rows: Iterable[dict[str, Any]]) -> Schema:
         """Build the schema that `to_json` described."""
         fields, ranges = [], {}
+        types: dict[str, Callable[[Any], Any]] = {"kind": Kind, "role": Role, "lineage": frozenset, "classes": tuple}
         for row in rows:
-            given = dict(row) | {"kind": Kind(row["kind"]), "lineage": frozenset(row["lineage"])}
-            given["role"] = None if row["role"] is None else Role(row["role"])
-            given["classes"] = None if row["classes"] is None else tuple(row["classes"])
+            given = row | {name: make(row[name]) for name, make in types.items() if row[name] is not None}
             if (found := given.pop("range")) is not None:
                 ranges[row["name"]] = (found[0], found[1])
             fields.append(Field(**given))
@@ -338,6 +333,13 @@ class Schema:
 
     def _repr_html_(self) -> str:
         return html_table(self._table()) + (f"<p>{_LEGEND}</p>" if self.categorical else "")
+
+
+def shorten_list(words: Iterable[str], most: int = 4) -> str:
+    """Join words in one short line, and count the rest."""
+    every = list(words)
+    rest = len(every) - most
+    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 ROW = "⟨row⟩"

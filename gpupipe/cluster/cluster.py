@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -98,14 +99,12 @@ class Cluster:
         if not is_one_of(memory_limit, ["auto"]):
             own["memory_limit"] = memory_limit
         _check(own, address, timeout)
-        self._open, self._in_force = ExitStack(), ExitStack()
-        self._stays = address is not None
+        self._open, self._stays = ExitStack(), address is not None
         with ExitStack() as opening:
             if not self._stays:
                 _check_main_guard()
-                limit = parse_bytes(device_memory) if device_memory is not None else None
                 workers = local_workers(
-                    n_workers, gpu=bool(gpu), memory_limit=memory_limit, device_memory=limit, timeout=timeout
+                    n_workers, gpu=bool(gpu), memory_limit=memory_limit, device_memory=device_memory, timeout=timeout
                 )
                 address = opening.enter_context(workers)
             self._client, self._timeout = opening.enter_context(connect(address, timeout)), timeout
@@ -122,21 +121,18 @@ class Cluster:
     def before_release(self, call: Callable[[], object]) -> None:
         """Register a call for before the connection to external workers closes; workers started here need none."""
 
+        @self._open.callback
         def call_if_connected() -> None:
-            if self._client.status == "running":
+            if self._stays and self._client.status == "running":
                 with suppress(ClusterLost):
                     call()
 
-        if self._stays:
-            self._open.callback(call_if_connected)
-
     def release(self) -> None:
         """Stop the workers it started and give their memory back; a scheduler that ran before goes on without it."""
-        self._in_force.close()
         self._open.close()
 
     def __enter__(self) -> Self:
-        self._in_force.enter_context(use_executor(self))
+        self._open.enter_context(use_executor(self))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,8 +145,7 @@ class Cluster:
         return f"Cluster({self.num_workers} workers{seen})"
 
     def _repr_html_(self) -> str:
-        shown = escape(repr(self))
-        link = escape(self.dashboard_link or "")
+        shown, link = escape(repr(self)), escape(self.dashboard_link or "")
         return f"<p>{shown.replace(link, f'<a href={link!r}>{link}</a>') if link else shown}</p>"
 
     @property
@@ -166,8 +161,7 @@ class Cluster:
         An item is worked on again when its worker dies; Dask's `KilledWorker` says that it ended several. What
         `function` raised comes at the place of its item, and later items are abandoned.
         """
-        shared = self._broadcast(function)
-        waiting: deque[Future] = deque()
+        shared, waiting = self._broadcast(function), deque[Future]()
         try:
             for item in items:
                 while len(waiting) >= (at_once or 2 * max(1, self.num_workers)):
@@ -181,7 +175,7 @@ class Cluster:
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
         """Run `function` on one item, on one worker; again on another one if that one dies."""
-        future = self._submit_pickled(_run_pickled, _pickle_call((function, item)))
+        future = self._submit_pickled(_run_pickled, (function, item))
         try:
             return self._wait_for(future.result)  # type: ignore[no-any-return]
         finally:
@@ -224,12 +218,11 @@ class Cluster:
             for address, item in items.items()
         }
         try:
-            gone: set[str] = set()
-            deadline = float("inf")
+            gone, deadline = set[str](), inf
             while time.monotonic() < deadline and not all(future.done() for future in running.values()):
                 time.sleep(_LOOK_OFTEN)
-                gone |= set(items) - set(self.list_workers())  # one may come back, under the same address
-                if deadline == float("inf") and (gone or any(f.status == "error" for f in running.values())):
+                gone |= items.keys() - {*self.list_workers()}  # one may come back, under the same address
+                if deadline == inf and (gone or any(future.status == "error" for future in running.values())):
                     deadline = time.monotonic() + _LEAVE
             failed = [self._wait_for(future.exception) for future in running.values() if future.status == "error"]
             if gone:
@@ -252,7 +245,7 @@ class Cluster:
 
     def _broadcast(self, function: Callable[[Item], Result]) -> Future:
         """Send the function to every worker once, however many items there are."""
-        shared = self._submit_pickled(pickle.loads, _pickle_call(function))
+        shared = self._submit_pickled(pickle.loads, function)
         failure = self._wait_for(shared.exception)
         if isinstance(failure, ImportError | AttributeError):
             problem = f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})"
@@ -265,8 +258,15 @@ class Cluster:
         self._wait_for(self._client.replicate, [shared])
         return shared
 
-    def _submit_pickled(self, function: Callable[[bytes], Any], packed: bytes) -> Future:
-        """Submit a function of pickled data, which the scheduler can make again on any worker, as no scattered data."""
+    def _submit_pickled(self, function: Callable[[bytes], Any], value: Any) -> Future:
+        """Submit a function of a pickled value, which, as no scattered data, the scheduler can make again anywhere."""
+        try:
+            packed = bytes(cloudpickle.dumps(value))
+        except Exception as cause:
+            problem = f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})"
+            expected = "functions and tables that can be pickled"
+            remedy = "a function that opens files and takes locks when it is called, and holds none"
+            raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from cause
         # It may be large, which Dask would warn of.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self._submit(function, packed)
@@ -316,8 +316,8 @@ class Cluster:
 
 def _make_error(problem: str) -> ClusterLost:
     expected = "a scheduler with at least one worker that takes work"
-    remedy = "a look at their logs, a larger timeout= where workers come late; "
-    remedy += "then the same call again: parts that are written are not written twice"
+    again = "then the same call again: parts that are written are not written twice"
+    remedy = f"a look at their logs, a larger timeout= where workers come late; {again}"
     return ClusterLost("cluster", problem, expected=expected, remedy=remedy)
 
 
@@ -384,17 +384,16 @@ def _check_main_guard() -> None:
 
 @contextmanager
 def local_workers(
-    n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: int | None, timeout: float
+    n_workers: int | None, *, gpu: bool, memory_limit: str | int, device_memory: str | int | None, timeout: float
 ) -> Iterator[Any]:
     """Start worker processes with a scheduler in this one; they stop at the end, or when this process ends."""
     options = {"n_workers": n_workers, "threads_per_worker": 1, "memory_limit": memory_limit, "death_timeout": timeout}
     options |= {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # what fails is raised here
     # Without a GPU they work on the CPU, unless the GPU backend is asked for by name.
-    ours = {"GPUPIPE_BACKEND": None if gpu else "cpu", "GPUPIPE_DEVICE_MEMORY": device_memory}
-    environment = {
-        _PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC,
-        _AT_START: dask.config.get(_AT_START) | {name: value for name, value in ours.items() if value is not None},
-    }
+    ours: dict[str, Any] = {} if gpu else {"GPUPIPE_BACKEND": "cpu"}
+    if device_memory is not None:
+        ours["GPUPIPE_DEVICE_MEMORY"] = parse_bytes(device_memory)
+    environment = {_PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC, _AT_START: dask.config.get(_AT_START) | ours}
     # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
     # be starting again.
     forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})
@@ -418,10 +417,9 @@ def connect(address: Any, timeout: float) -> Iterator[Client]:
         # Not the default: Dask collections elsewhere in the program are none of this cluster's business.
         client = Client(address, timeout=timeout, set_as_default=False)
     except (OSError, RuntimeError, ValueError) as cause:
-        problem = f"no scheduler answers ({cause})"
-        expected = "a running Dask scheduler"
-        remedy = "dask scheduler; dask worker tcp://host:8786"
-        raise ClusterLost(f"Cluster(address={address!r})", problem, expected=expected, remedy=remedy) from cause
+        where, problem = f"Cluster(address={address!r})", f"no scheduler answers ({cause})"
+        expected, remedy = "a running Dask scheduler", "dask scheduler; dask worker tcp://host:8786"
+        raise ClusterLost(where, problem, expected=expected, remedy=remedy) from cause
     try:
         yield client
     finally:
@@ -480,16 +478,6 @@ def _start_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:
 
     Thread(target=run, name="gpupipe-asks-dask", daemon=True).start()
     return answer
-
-
-def _pickle_call(value: Any) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(value))
-    except Exception as cause:
-        problem = f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})"
-        expected = "functions and tables that can be pickled"
-        remedy = "a function that opens files and takes locks when it is called, and holds none"
-        raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from cause
 
 
 def _run_pickled(packed: bytes) -> Any:

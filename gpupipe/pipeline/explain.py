@@ -13,7 +13,8 @@ from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.fit import FitTask, collect_wanted, mark_source, plan_passes, resolve_selectors
 from gpupipe.preprocessing import GatheredStep
-from gpupipe.support.text import format_columns, format_count, shorten_list
+from gpupipe.schema import shorten_list
+from gpupipe.support.text import format_columns, format_count
 from gpupipe.transforms import Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 

@@ -33,10 +33,10 @@ from gpupipe.preprocessing import (
     StandardScaler,
 )
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
-from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype
+from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
-from gpupipe.support.text import derive, format_columns, shorten_list
+from gpupipe.support.text import derive, format_columns
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, is_sequence, refuse_choice
 
 _MANY = 60  # from so many columns on their names are not written out

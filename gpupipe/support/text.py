@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import keyword
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 _SHORTEST_RUN = 5
@@ -39,13 +40,6 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def shorten_list(words: Iterable[str], most: int = 4) -> str:
-    """Join words in one short line, and count the rest."""
-    every = list(words)
-    rest = len(every) - most
-    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
-
-
 def format_columns(names: Sequence[str], most: int = 12) -> str:
     """Join column names in one line: numbered runs by their ends; of very many the first and the last.
 
@@ -53,31 +47,23 @@ def format_columns(names: Sequence[str], most: int = 12) -> str:
         >>> format_columns(["id", *(f"x{number}" for number in range(2000)), "y"]), format_columns("abcdef", 3)
         ('id, x0 ... x1999 (2,000 columns), y', 'a, b, ... 3 more ..., f')
     """
-    told: list[str] = []
-    sizes: list[int] = []
-    place = 0
-    while place < len(names):
-        size = _count_run(names, place)
-        run = names[place : place + size]
-        parts = [f"{run[0]} ... {run[-1]} ({format_count(size, 'column')})"] if size >= _SHORTEST_RUN else list(run)
-        told, sizes, place = told + parts, sizes + [size // len(parts)] * len(parts), place + size
+    told: list[tuple[str, int]] = []  # with how many names each stands for
+    for _, places in groupby(range(len(names)), key=lambda place: _find_run(names[place], place)):
+        run = [names[place] for place in places]
+        if len(run) < _SHORTEST_RUN:
+            told += [(name, 1) for name in run]
+        else:
+            told.append((f"{run[0]} ... {run[-1]} ({format_count(len(run), 'column')})", len(run)))
     if len(told) > most:
-        told = [*told[: most - 1], f"... {sum(sizes[most - 1 : -1]):,} more ...", told[-1]]
-    return ", ".join(told)
+        rest = sum(size for _, size in told[most - 1 : -1])
+        told = [*told[: most - 1], (f"... {rest:,} more ...", rest), told[-1]]
+    return ", ".join(text for text, _ in told)
 
 
-def _count_run(names: Sequence[str], start: int) -> int:
-    """Count the names from `start` on that have one stem and consecutive numbers."""
-    stem, number = _split_number(names[start])
-    end = start + 1
-    while number is not None and end < len(names) and _split_number(names[end]) == (stem, number + end - start):
-        end += 1
-    return end - start
-
-
-def _split_number(name: str) -> tuple[str, int | None]:
+def _find_run(name: str, place: int) -> tuple[str, int | None]:
+    """Return what a name has in common with its neighbours of one stem and consecutive numbers."""
     digits = re.search(r"(?<!\d)(0|[1-9]\d{0,17})$", name)
-    return (name, None) if digits is None else (name[: digits.start()], int(digits[1]))
+    return (name, None) if digits is None else (name[: digits.start()], int(digits[1]) - place)
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

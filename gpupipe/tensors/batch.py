@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -72,9 +73,7 @@ class Ragged:
         return Ragged(self.values.to(device), self.offsets.to(device))
 
     def take(self, rows: Tensor, num_values: int | None = None) -> Ragged:
-        """Return the lists of these rows, in that order.
-
-        Without `num_values`, how many elements they have together, the device is asked for it.
+        """Return the lists of these rows, in that order; without `num_values`, their elements, the device is asked.
 
         Memory: the elements, and two int64 for each while they are gathered.
         """
@@ -89,11 +88,9 @@ def concat_ragged(parts: Sequence[Ragged]) -> Ragged:
     """Concatenate the lists of all parts; share a single part."""
     if len(parts) == 1:
         return parts[0]
-    offsets, end = [parts[0].offsets[:1]], 0
-    for part in parts:
-        offsets.append(part.offsets[1:] + end)
-        end += len(part.values)
-    return Ragged(torch.cat([part.values for part in parts]), torch.cat(offsets))
+    starts = accumulate((len(part.values) for part in parts), initial=0)
+    ends = [part.offsets[1:] + start for part, start in zip(parts, starts, strict=False)]
+    return Ragged(torch.cat([part.values for part in parts]), torch.cat([parts[0].offsets[:1], *ends]))
 
 
 @dataclass(slots=True)
@@ -110,7 +107,6 @@ class Batch:
         lists: the lists among the features, by name; ids int32, numbers float32. A missing list is an empty one.
 
     Example:
-        >>> import torch
         >>> len(Batch(torch.zeros(5, 3), torch.zeros(5, 0, dtype=torch.int32)))
         5
     """

@@ -93,9 +93,9 @@ class FeatureTable:
     def empty_like(
         self, num_rows: int, device: torch.device | None = None, *, words: Tensor | None = None, pinned: bool = False
     ) -> FeatureTable:
-        """Allocate a table with the same columns whose rows are not written yet, by default on the same device.
+        """Allocate a table with the same columns, in the memory of `words` if given, whose rows are not written yet.
 
-        With `words`, that memory is used for the packed columns; `pinned` memory is locked, for copies to a GPU.
+        It is on the same device by default; `pinned` memory is locked, for copies to a GPU.
         """
         made, place = copy(self), self.device if device is None else device
         if words is None:
@@ -486,12 +486,11 @@ def split_batches(slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unwe
 def share(frame: Frame, column: str) -> Tensor:
     """Return a column of a pandas or cuDF frame as a tensor of n values, in the same memory.
 
-    It is the frame's memory: read it only. PyTorch cannot mark a tensor read only, and an operation in place would
-    change the frame, and every frame that shares with it. Masked values would be garbage: such a column is refused.
+    Read it only: an operation in place would change the frame, and every frame that shares with it.
 
     Raises:
         ColumnNotFound: the frame has no such column.
-        CopyRequired: the column cannot be shared as it is: text, times, numbers with a mask or stored backwards.
+        CopyRequired: the column holds text, times, numbers with a mask, or runs backwards through memory.
 
     Memory: shares; nothing is copied.
 

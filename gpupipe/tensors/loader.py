@@ -125,11 +125,6 @@ class Loader:
         >>> loader = Loader(FeatureTable.allocate(schema, 10, "cpu"), batch_size=4, shuffle="rows")
         >>> [len(batch) for batch in loader], sorted(loader.order(0).tolist()) == list(range(10))
         ([4, 4, 2], True)
-        >>> {name: values.shape for name, values in loader.arrays().items()}
-        {'numeric': (10, 1), 'codes': (10, 0)}
-        >>> from torch.utils.data import DataLoader
-        >>> [len(batch) for batch in DataLoader(loader.as_torch(), batch_size=None)]
-        [4, 4, 2]
     """
 
     def __init__(
@@ -176,7 +171,7 @@ class Loader:
         self._ranks = Sharding(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
         self._next = self._reached = _Position()
         self._check_order(sampler)
-        self._sampler: str | Tensor | None = sampler
+        self._sampler = sampler
         self._sums: Tensor | None = None
         if isinstance(sampler, Tensor):
             self._sampler, sampler = "given", sampler.to(self.table.device)
@@ -246,23 +241,19 @@ class Loader:
         Raises:
             BadConfig: the state is from the middle of an epoch of another order, or is invalid.
         """
-        where, is_mapping, now = "Loader.load_state_dict", isinstance(state, Mapping), self._identity()
-        epoch, batch = (state.get("epoch"), state.get("batch")) if is_mapping else (None, None)
+        where, then = "Loader.load_state_dict", dict(state) if isinstance(state, Mapping) else {}
+        epoch, batch = then.pop("epoch", None), then.pop("batch", None)
         if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
             expected, remedy = "what state_dict() gave", "loader.load_state_dict(saved['loader'])"
-            got = dict(state) if is_mapping else state
-            raise BadConfig(where, "this is no state of a loader", got=got, expected=expected, remedy=remedy)
-        then = {name: value for name, value in state.items() if name not in ("epoch", "batch")}
-        if batch and then != now:
-            names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
-            ours = {name: now.get(name) for name in names}
-            raise BadConfig(
-                where,
-                f"the state is from the middle of an epoch with another {' and '.join(names)}",
-                got={name: then.get(name) for name in names},
-                expected=f"{ours}, or a state from the beginning of an epoch",
-                remedy="a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew",
-            )
+            raise BadConfig(where, "this is no state of a loader", got=state, expected=expected, remedy=remedy)
+        now = self._identity()
+        names = [name for name in now | then if now.get(name) != then.get(name)]
+        if batch and names:
+            problem = f"the state is from the middle of an epoch with another {' and '.join(names)}"
+            got, ours = ({name: values.get(name) for name in names} for values in (then, now))
+            expected = f"{ours}, or a state from the beginning of an epoch"
+            remedy = "a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew"
+            raise BadConfig(where, problem, got=got, expected=expected, remedy=remedy)
         self._next = self._reached = _Position(epoch, batch)
 
     def _identity(self) -> dict[str, Any]:
@@ -284,13 +275,12 @@ class Loader:
     def arrays(self) -> dict[str, Any]:
         """Return the whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
 
-        A regression's target is in its own units, of classes it is their index.
+        A regression's target is in its own units, of classes it is their index. NumPy's arrays are read only.
 
         Raises:
             BadConfig: the table is streamed.
 
-        Memory: shares (numbers stored as bfloat16, and a target that went through steps, are copied); NumPy's arrays
-            are read only.
+        Memory: shares; numbers stored as bfloat16, and a target that went through steps, are copied.
         """
         whole, arrays = self.table.batch_of(self.table.words), {}
         if whole.target is not None and self.target_units is not None:
@@ -305,17 +295,11 @@ class Loader:
         return arrays
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
-        """Return the batches as a `torch.utils.data.IterableDataset`, for code that expects a DataLoader.
-
-        `convert` is called with each batch, as `lambda batch: (batch.numeric, batch.target)`.
-        """
+        """Return the batches, each passed through `convert`, as an IterableDataset for torch's DataLoader."""
         return TorchBatches(self, convert)
 
     def order(self, epoch: int) -> Rows:
-        """Return the rows in an epoch's order: a slice of them, or int64 row numbers on the table's device.
-
-        Memory: 8 bytes per row.
-        """
+        """Return the rows in an epoch's order: a slice, or int64 on the table's device. Memory: 8 bytes per row."""
         return self._order(epoch)(0, self.num_rows, self.table.device)
 
     def row_numbers(self, epoch: int, batch: int) -> Tensor:
@@ -370,16 +354,15 @@ class Loader:
         return InOrder(list(accumulate(rows, initial=0)))  # of a streamed table each part is read once
 
     def _choose_residency(self, asked: str) -> str:
-        kinds = {"stream"}
+        kinds = ["stream"]
         if isinstance(self._table, FeatureTable):
-            kinds = {"device", "host"} if self.device == self._table.device else {"host"}
+            kinds = ["device", "host"] if self.device == self._table.device else ["host"]
         if asked == "auto":
-            return min(kinds)
+            return kinds[0]
         if asked not in kinds:
             problem = f"this table cannot be used as residency={asked!r}"
             got = f"{type(self._table).__name__} on {self._like.device}, batches wanted on {self.device}"
-            expected = " or ".join(sorted(kinds))
-            raise BadConfig("loader", problem, got=got, expected=expected, remedy="residency='auto'")
+            raise BadConfig("loader", problem, got=got, expected=" or ".join(kinds), remedy="residency='auto'")
         return asked
 
     def _check_order(self, sampler: object) -> None:
@@ -398,11 +381,7 @@ class Loader:
 
 
 class _Resident:
-    """Row source over a whole table.
-
-    Memory: 8 bytes per position that is looked up ahead, and a few temporary arrays of that length; 8 more on the host
-        for each column of lists.
-    """
+    """Row source over a whole table. Memory: 8 bytes per position that is looked up ahead, and per column of lists."""
 
     def __init__(self, table: FeatureTable, order: Order) -> None:
         self._table, self._order = table, order
@@ -427,7 +406,7 @@ class _Resident:
 
 
 class TorchBatches(IterableDataset[Any]):
-    """IterableDataset of a loader's batches, each passed through `convert`; made by `Loader.as_torch`."""
+    """IterableDataset of a loader's batches; made by `Loader.as_torch`."""
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
         self.loader, self.convert = loader, convert
@@ -438,12 +417,9 @@ class TorchBatches(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         if get_worker_info() is not None:
-            raise BadConfig(
-                "Loader.as_torch",
-                "batches are asked for in a worker process",
-                expected="num_workers=0: batches are made in this process, which is faster than to send them",
-                remedy="DataLoader(loader.as_torch(), batch_size=None, num_workers=0)",
-            )
+            problem, remedy = "a worker process asks for batches", "DataLoader(..., batch_size=None, num_workers=0)"
+            expected = "num_workers=0: batches are made in this process, which is faster than to send them"
+            raise BadConfig("Loader.as_torch", problem, expected=expected, remedy=remedy)
         return iter(self.loader) if self.convert is None else map(self.convert, self.loader)
 
     def set_epoch(self, epoch: int) -> None:

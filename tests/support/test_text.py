@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpupipe.support.text import derive, flush_right, format_count, html_table, shorten_list, text_table
+from gpupipe.schema import shorten_list
+from gpupipe.support.text import derive, flush_right, format_count, html_table, text_table
 
 
 def test_lists_and_counts() -> None:
