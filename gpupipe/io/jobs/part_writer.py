@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +32,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
 from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine
 from gpupipe.io.planning.partitions import Partition, row_bytes
-from gpupipe.io.planning.table import EVERYTHING, Mapped, Table, identify_job, in_halves, run_partitions
+from gpupipe.io.planning.table import EVERYTHING, Mapped, Table, Tell, identify_job, in_halves, run_partitions
 from gpupipe.io.relational.gathering import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
@@ -46,7 +46,6 @@ _TEXT_BYTES = 16  # a guess
 _DAY = 86_400_000_000  # microseconds
 _DICTIONARY_BYTES = 8 << 20
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
-Tell: TypeAlias = Callable[[str], None]
 _log = logging.getLogger("gpupipe")
 
 

@@ -22,13 +22,7 @@ from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.device.host_memory import is_device_error, is_out_of_device_memory
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
-from gpupipe.io.relational.gathering import (
-    Gathered,
-    PreparedPlan,
-    count_batch_rows,
-    get_arrow_types,
-    get_memory_limit,
-)
+from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_arrow_types, get_memory_limit
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.schema import ROW, Field
@@ -253,10 +247,8 @@ def _write_buckets(
 
 
 def _scan_bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
-    files = sorted(path for path in folder.glob(f"*={number}/*.parquet"))
-    if not files:
-        return one.frame.clear()
-    return pl.scan_parquet(files, glob=False, hive_partitioning=False)
+    files = sorted(folder.glob(f"*={number}/*.parquet"))
+    return pl.scan_parquet(files, glob=False, hive_partitioning=False) if files else one.frame.clear()
 
 
 @cache
