@@ -8,18 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from gpupipe.support.text import TableReport
-from gpupipe.support.text import format_count
-from gpupipe.support.text import shorten_list
-from gpupipe.backend import Array
-from gpupipe.backend import Backend
-from gpupipe.backend import Frame
-from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.hashing import splitmix64
-from gpupipe.preprocessing.summaries.counts import ValueCounts
-from gpupipe.support.text import html_table
-from gpupipe.support.text import text_table
+from gpupipe.schema import shorten_list
+from gpupipe.support.text import TableReport, format_count
 from gpupipe.support.validation import check_number
 
 _LEAST_SHARE = 1e-4  # what a bin without a value counts as in the population stability index

@@ -25,9 +25,19 @@ from gpupipe.io.planning.table import Table, map_frames
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features, TargetSet
-from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Role, Schema, get_element_dtype, is_passenger
+from gpupipe.schema import (
+    FLOATS,
+    INTEGERS,
+    ROW,
+    Field,
+    Kind,
+    Role,
+    Schema,
+    get_element_dtype,
+    is_passenger,
+    shorten_list,
+)
 from gpupipe.step import in_step
-from gpupipe.support.text import shorten_list
 from gpupipe.support.validation import check_choice
 from gpupipe.transforms import Expect, Join, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin

@@ -45,31 +45,11 @@ from gpupipe.preprocessing import (
     StatelessStep,
 )
 from gpupipe.preprocessing.learned_step import tabulate
-from gpupipe.preprocessing.summaries import Extremes
-from gpupipe.preprocessing.summaries import ValueCounts
-from gpupipe.schema import FLOATS
-from gpupipe.schema import INTEGERS
-from gpupipe.schema import LISTS
-from gpupipe.schema import WIDE
-from gpupipe.schema import Kind
-from gpupipe.schema import Role
-from gpupipe.schema import Schema
+from gpupipe.preprocessing.summaries import Extremes, ValueCounts
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema, shorten_list
 from gpupipe.step import in_step
-from gpupipe.support.text import format_count
-from gpupipe.support.text import html_table
-from gpupipe.support.text import shorten_list
-from gpupipe.support.text import text_table
-from gpupipe.transforms import Expect
-from gpupipe.transforms import JoinAsOf
-from gpupipe.transforms import Map
-from gpupipe.transforms import Transform
-from gpupipe.preprocessing import Categorify
-from gpupipe.preprocessing import Columns
-from gpupipe.preprocessing import CrossFittedStep
-from gpupipe.preprocessing import GatheredStep
-from gpupipe.preprocessing import LearnedStep
-from gpupipe.preprocessing import SimpleImputer
-from gpupipe.preprocessing.summaries.moments import Moments
+from gpupipe.support.text import format_count, html_table, text_table
+from gpupipe.transforms import Expect, JoinAsOf, Map, Transform
 from gpupipe.transforms.join import TableJoin
 
 SAMPLE_ROWS = 1 << 15

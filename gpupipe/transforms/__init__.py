@@ -20,28 +20,6 @@ from gpupipe.transforms.window_transform import (
     WholeTableTransform,
 )
 
-__all__ = [
-    "Cast",
-    "Clip",
-    "CumulativeCount",
-    "DateParts",
-    "Derive",
-    "Difference",
-    "Drop",
-    "DropMissing",
-    "Expanding",
-    "Expect",
-    "Filter",
-    "Join",
-    "JoinAsOf",
-    "Lag",
-    "Log1p",
-    "Map",
-    "Rename",
-    "Replace",
-    "Rolling",
-    "Sample",
-    "Select",
-    "Transform",
-    "WholeTableTransform",
-]
+__all__ = ["Cast", "Clip", "CumulativeCount", "DateParts", "Derive", "Difference", "Drop", "DropMissing", "Expanding"]
+__all__ += ["Expect", "Filter", "Join", "JoinAsOf", "Lag", "Log1p", "Map", "Rename", "Replace", "Rolling", "Sample"]
+__all__ += ["Select", "Transform", "WholeTableTransform"]

@@ -20,9 +20,6 @@ from gpupipe.transforms.transform import ColumnwiseTransform, Transform
 class Select(ColumnwiseTransform):
     """Keep these columns, in this order.
 
-    Args:
-        columns: a name, or several.
-
     Raises:
         ColumnNotFound: one of them is not there.
 
@@ -48,9 +45,6 @@ class Select(ColumnwiseTransform):
 
 class Drop(ColumnwiseTransform):
     """Leave these columns out.
-
-    Args:
-        columns: a name, or several.
 
     Raises:
         ColumnNotFound: one of them is not there.
@@ -198,27 +192,21 @@ class Derive(Transform):
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        needed = set(wanted)
-        for name, text in reversed(self.named.items()):
-            if name in needed:
-                needed.remove(name)
-                needed.update(parse(text, f"Derive({name}=...)").reads)
-        return needed
+        return self._trace(wanted)[0]
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made: dict[str, Column] = {}
-        for name, text in self._asked_for(wanted).items():
+        for name, text in reversed(self._trace(wanted)[1].items()):
             expression = parse(text, f"Derive({name}=...)")
             columns = {read: made[read] if read in made else backend.column(frame, read) for read in expression.reads}
             made[name] = evaluate(expression, columns, backend, len(frame))
         return backend.assign(frame, made) if made else frame
 
-    def _asked_for(self, wanted: AbstractSet[str]) -> dict[str, str]:
-        """Return the expressions that `wanted` needs, directly or through a later one, in order."""
-        needed = set(wanted)
-        used = {}
+    def _trace(self, wanted: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
+        """Return the columns that are read for `wanted`, and the expressions that it needs, the last one first."""
+        needed, used = set(wanted), {}
         for name, text in reversed(self.named.items()):
             if name in needed:
                 used[name] = text
-                needed.update(parse(text, f"Derive({name}=...)").reads)
-        return dict(reversed(used.items()))
+                needed = {*(needed - {name}), *parse(text, f"Derive({name}=...)").reads}
+        return needed, used

@@ -450,7 +450,7 @@ class JoinAsOf(TableJoin):
     one time the last one counts. Nothing of a later time is joined, so that features are what was known then.
 
     Args:
-        right: the table, as for `Join`; for one larger than memory there is `Dataset.join_asof`.
+        right, suffix: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.
         by: key columns that have to be equal, named alike on both sides; numbers match by value, and a missing key
             matches nothing.
@@ -458,7 +458,6 @@ class JoinAsOf(TableJoin):
         lag: how much later a right row becomes known, in the same way: a day's sums are known a day after it began.
         allow_exact_matches: whether a right row that becomes known at the row's own time matches.
         columns: the right columns to add; all but `on` and `by` by default.
-        suffix: as for `Join`.
         name: what the table is called, as for `Join`; by default `on` and the keys joined by `_`.
 
     Raises:

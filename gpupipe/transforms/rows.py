@@ -72,7 +72,7 @@ class DropMissing(Transform):
         when: as for `Filter`; by default a loaded pipeline predicts for every row.
 
     Raises:
-        BadConfig: no such `how`, or no column to look at.
+        BadConfig: no column to look at.
         ColumnNotFound: one of them is not there.
 
     Memory: copies the kept rows of every column; nothing when all stay.
@@ -135,12 +135,9 @@ class Sample(ColumnwiseTransform):
     samples of one seed keep the same rows.
 
     Args:
-        fraction: the share that is kept, of many rows.
+        fraction: the share that is kept, of many rows; above 0 and at most 1.
         seed: an integer of at most 64 bits.
         when: as for `Filter`; by default a loaded pipeline predicts for every row.
-
-    Raises:
-        BadConfig: the fraction is not above 0 and at most 1.
 
     Memory: 24 bytes per row while drawing; copies the kept rows of every column.
 

@@ -118,17 +118,11 @@ class Log1p(ColumnwiseTransform):
         return schema.assign(replace(item, dtype=_get_float_type(item.dtype), step="Log1p", units="") for item in items)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        columns = {name: backend.column(frame, name) for name in self.columns if name in wanted}
+        columns, xp = {name: backend.column(frame, name) for name in self.columns if name in wanted}, backend.xp
         if not columns:
             return frame
         signed = {name: column for name, column in columns.items() if not column.dtype.startswith(("u", "b"))}
-        self._check(signed, backend)
-        made = {n: apply_function("log1p", c, _get_float_type(c.dtype), backend.xp) for n, c in columns.items()}
-        return backend.assign(frame, made)
-
-    def _check(self, columns: Mapping[str, Column], backend: Backend) -> None:
-        xp = backend.xp
-        bad = {n: c.data <= -1 if c.valid is None else (c.data <= -1) & c.valid for n, c in columns.items()}
+        bad = {n: c.data <= -1 if c.valid is None else (c.data <= -1) & c.valid for n, c in signed.items()}
         counts = backend.to_host(xp.stack([xp.count_nonzero(mask) for mask in bad.values()])) if bad else []
         for (name, mask), count in zip(bad.items(), counts, strict=True):
             if count:
@@ -136,6 +130,8 @@ class Log1p(ColumnwiseTransform):
                 remedy = f"Clip({name!r}, 0) or Filter('{name} > -1') before it"
                 got = backend.to_host(columns[name].data[mask][:1])[0].item()
                 raise BadData(f"Log1p of column {name!r}", problem, got=got, expected="numbers above -1", remedy=remedy)
+        made = {n: apply_function("log1p", c, _get_float_type(c.dtype), xp) for n, c in columns.items()}
+        return backend.assign(frame, made)
 
 
 class Replace(ColumnwiseTransform):

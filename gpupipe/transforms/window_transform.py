@@ -35,11 +35,7 @@ class WholeTableTransform(Transform):
     A frame is taken to hold all rows there are. Of a Dataset a pipeline makes the columns before its first pass, of
     the columns in `reads` alone; see docs/decisions/012.
 
-    Args:
-        by: the key columns. Rows with a missing key have missing values in the new columns. Without a key column all
-            rows belong together.
-        order_by: the columns by which the rows of a key are in order, missing values last; rows alike in them are
-            ordered as in the table, and without any of these so do all.
+    `by` are the key columns, `order_by` those that put the rows of a key in order, as for `Lag`.
 
     Raises:
         SchemaMismatch: at `output_schema`, when a key or an order is a column of lists.
@@ -80,7 +76,7 @@ class WholeTableTransform(Transform):
 
     @abstractmethod
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        """Build the plan that computes the wanted ones of the new columns.
+        """Build the plan of the new columns in `wanted`, with the rows' identities and in their order.
 
         Args:
             rows: the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset all
@@ -88,9 +84,6 @@ class WholeTableTransform(Transform):
             schema: of all columns before the step.
             wanted: names of new columns, and maybe others.
             backend: `"cpu"` or `"gpu"`: whose engine runs the plan.
-
-        Returns:
-            the new columns and the identity, as many rows, in the order of the identities.
         """
 
     @property
@@ -245,8 +238,8 @@ class Lag(_Shifted):
         periods: how many rows back, or several such numbers.
         by: the key columns; a row with a missing key has missing values. Without any, all rows belong together, and
             have to fit in memory together.
-        order_by: the columns that put the rows of a key in order, such as a time; rows alike in them stand as in the
-            table, and without any of these so do all.
+        order_by: the columns that put the rows of a key in order, such as a time, missing values last; rows alike in
+            them stand as in the table, and without any of these so do all.
 
     Raises:
         BadConfig: `periods` holds no integers, or 0; or a column of the new one's name is there.
@@ -278,9 +271,7 @@ class Difference(_Shifted):
 
     Args:
         columns: numbers, booleans or times.
-        periods: how many rows back, or several such numbers.
-        by: the key columns; this and the next as for `Lag`.
-        order_by: the columns that put the rows of a key in order.
+        periods, by, order_by: as for `Lag`.
 
     Raises:
         BadConfig: as `Lag`.
@@ -323,8 +314,7 @@ class CumulativeCount(WholeTableTransform):
     The new column is called `cumcount_by_tailnum`, and is int64.
 
     Args:
-        by: the key columns, one at least; a row with a missing key has a missing count.
-        order_by: the columns that put the rows of a key in order; as for `Lag`.
+        by, order_by: as for `Lag`; one key column at least.
 
     Raises:
         BadConfig: no key; or a column of the new one's name is there.
@@ -466,8 +456,7 @@ class Rolling(_Windowed):
         window: so many rows, or a time such as `"7 days"` or `"12 hours"`, for which `order_by` names one timestamp; a
             row without a time has missing values and is in no window.
         stats: of `"count"`, `"sum"`, `"mean"`, `"std"` and `"var"` (with n - 1), `"min"`, `"max"`.
-        by: the key columns; this and the next as for `Lag`.
-        order_by: the columns that put the rows of a key in order.
+        by, order_by: as for `Lag`.
         min_periods: so many values a window has to have, or its statistics (but not `count`) are missing. By default as
             many as it has rows, or one where the window is a time, as in pandas.
         closed: `"right"` for the window (t - w, t], `"left"` for [t - w, t), in rows as in time.
@@ -627,16 +616,12 @@ class Expanding(_Windowed):
     predicted from the past alone must not hold the row's own value: `closed="left"` leaves it out, see `Rolling`.
 
     Args:
-        columns: numbers or booleans; missing values are left out.
-        stats: as for `Rolling`.
-        by: the key columns; this and the next as for `Lag`.
-        order_by: the columns that put the rows of a key in order.
+        columns, stats, by, order_by: as for `Rolling`.
         min_periods: so many values there have to be, or the statistics (but not `count`) are missing.
         closed: `"left"` leaves the row itself out, `"right"` does not.
 
     Raises:
-        BadConfig: no such statistic or `closed`; or a column of a new one's name is there.
-        SchemaMismatch: a column holds no numbers.
+        BadConfig, SchemaMismatch: as `Rolling`.
 
     Memory: as `Rolling`.
 

@@ -28,7 +28,6 @@ ELSEWHERE = {
     "io/relational/gathering": "io/relational/test_scratch",
     "io/relational/gpu_engine": "rapids/test_plans",
     "io/relational/incoming": "io/relational/test_engine",
-    "io/relational/planned": "io/relational/test_engine",
     "io/relational/scan": "io/relational/test_predicates",
     "io/relational/side_columns": "transforms/test_window_transform",
     "io/relational/sort": "io/relational/test_verbs",

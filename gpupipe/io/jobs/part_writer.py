@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -34,12 +34,13 @@ from gpupipe.io.planning.table import (
     Mapped,
     Partition,
     Table,
+    Tell,
     identify_job,
     in_halves,
     row_bytes,
     run_partitions,
 )
-from gpupipe.io.relational.planned import PlanSource, count_largest_partition
+from gpupipe.io.relational.gathering import PlanSource, count_largest_partition
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
@@ -51,7 +52,6 @@ _TEXT_BYTES = 16  # a guess
 _DAY = 86_400_000_000  # microseconds
 _DICTIONARY_BYTES = 8 << 20
 _CODECS = ("snappy", "zstd", "lz4", "gzip", "brotli", "none")
-Tell: TypeAlias = Callable[[str], None]
 _log = logging.getLogger("gpupipe")
 
 

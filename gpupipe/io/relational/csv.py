@@ -59,18 +59,11 @@ class CsvForm:
 
 
 class _Survey(NamedTuple):
-    """Properties of a file's bytes.
+    """Properties of a file's bytes."""
 
-    Args:
-        num_rows: the rows that its line ends make, the header's included.
-        is_regular: whether Polars reads it as pandas does: no blank lines, no quotes within values, no line ends of old
-            Macs, and as many delimiters as the rows need.
-        has_signs: whether a value may begin with a plus sign, or with a zero before another digit.
-    """
-
-    num_rows: int
-    is_regular: bool
-    has_signs: bool
+    num_rows: int  # that its line ends make, the header's included
+    is_regular: bool  # Polars reads it as pandas: no blank lines, quotes within values, or rows too short or long
+    has_signs: bool  # a value may begin with a plus sign, or with a zero before another digit
 
 
 class CsvFile(TextFile):
@@ -102,13 +95,11 @@ class CsvFile(TextFile):
             head = file.read(BLOCK_BYTES)
             if file.read(1):
                 file.seek(len(head))
-                end = _find_last_end(head)
-                head = head[:end] if end else head + file.read()
-        options = self._options() | {"null_values": list(self._form.null_values)}
-        options.pop("glob")
-        schema = dict.fromkeys(self.names, pl.String)
+                array = np.frombuffer(head, np.uint8)
+                ends = np.flatnonzero((array == _NEWLINE) & ~np.logical_xor.accumulate(array == _QUOTE))
+                head = head[: int(ends[-1]) + 1] if len(ends) else head + file.read()  # whole rows
         try:
-            texts = pl.read_csv(io.BytesIO(head), schema=schema, **options).select(names)
+            texts = self._texts(names, io.BytesIO(head)).collect()
         except pl.exceptions.PolarsError:
             if self._is_rewritten:
                 raise
@@ -197,9 +188,11 @@ class CsvFile(TextFile):
     def _num_heads(self) -> int:
         return 0 if self._form.names else 1
 
-    def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
+    def _texts(self, names: Sequence[str], source: io.BytesIO | None = None) -> pl.LazyFrame:
         schema, null_values = dict.fromkeys(self.names, pl.String), list(self._form.null_values)
-        return pl.scan_csv(self._text, schema=schema, null_values=null_values, **self._options()).select(names)
+        return pl.scan_csv(source or self._text, schema=schema, null_values=null_values, **self._options()).select(
+            names
+        )
 
     def _refuse_value(self, columns: Mapping[str, Column]) -> None:
         """Raise for the first value that does not fit its column; return if there is none."""
@@ -326,13 +319,6 @@ def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -
         is_regular &= before[-1] != _RETURN
     is_regular &= not is_inside and num_delimiters == num_rows * (num_columns - 1)
     return _Survey(num_rows, is_regular, has_signs)
-
-
-def _find_last_end(text: bytes) -> int:
-    """Find the end of the last complete row of the text; 0 if there is none."""
-    array = np.frombuffer(text, np.uint8)
-    places = np.flatnonzero((array == _NEWLINE) & ~np.logical_xor.accumulate(array == _QUOTE))
-    return int(places[-1]) + 1 if len(places) else 0
 
 
 _SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

@@ -243,10 +243,8 @@ def _write_buckets(
 
 
 def _scan_bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
-    files = sorted(path for path in folder.glob(f"*={number}/*.parquet"))
-    if not files:
-        return one.frame.clear()
-    return pl.scan_parquet(files, glob=False, hive_partitioning=False)
+    files = sorted(folder.glob(f"*={number}/*.parquet"))
+    return pl.scan_parquet(files, glob=False, hive_partitioning=False) if files else one.frame.clear()
 
 
 @cache

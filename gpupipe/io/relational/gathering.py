@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import polars as pl
 import pyarrow as pa
@@ -50,20 +50,11 @@ def count_batch_rows(fields: Iterable[Field]) -> int:
     return max(1, GROUP_BYTES // max(1, row_bytes(fields)))
 
 
-class Origin(NamedTuple):
-    """Provenance of a table: the job that made it and its input files."""
-
-    made_by: str | None
-    inputs: dict[str, str] | None
-
-
-def build_origin(verb: str, tables: Sequence[Table], *options: object) -> Origin:
-    """Build the origin of a verb's result from the tables that it reads."""
+def identify_plan(verb: str, tables: Sequence[Table], options: object) -> str | None:
+    """Return an id of a verb's result, made of these tables; None where a function has no name."""
     jobs = [identify_job(table) for table in tables]
-    found = [table.source.inputs() for table in tables]
-    inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
     facts = hashlib.sha256(repr((verb, jobs, options)).encode()).hexdigest()
-    return Origin(None if None in jobs else f"{verb} {facts}", inputs)
+    return None if None in jobs else f"{verb} {facts}"
 
 
 class Gathered:
@@ -142,19 +133,18 @@ class Gathered:
         if self._spool is not None:
             self._spool.check()
 
-    def dataset(self, like: Table, schema: Schema, origin: Origin, partition_rows: int, title: str) -> Table:
-        """Build a dataset of the rows; their row ids are their numbers."""
-        source: Source
+    def source(
+        self, partition_rows: int, title: str, made_by: str | None = None, inputs: dict[str, str] | None = None
+    ) -> DerivedSource:
+        """Build a source of the rows; their row ids are their numbers."""
+        schema = Schema(self.fields)
         if not self._files or self._spool is None:
             cuts = enumerate(range(0, self.num_rows, partition_rows))
             packs = [[RowRange(0, n, start, min(partition_rows, self.num_rows - start))] for n, start in cuts]
-            source = _InMemory(self.table, _build_partitions(packs or [[]], title), schema, origin)
-        else:
-            self._files = [replace(file, path=self._spool.keep(Path(file.path))) for file in self._files]
-            partitions = _build_partitions(_pack_groups(self._files, partition_rows), title)
-            source = SpillSource(dict(enumerate(self._files)), partitions, schema, *origin, self._spool)
-        source.notes = like.source.notes
-        return replace(like, source=source, schema=schema, query=EVERYTHING)
+            return _InMemory(self.table, _build_partitions(packs or [[]], title), schema, made_by, inputs)
+        self._files = [replace(file, path=self._spool.keep(Path(file.path))) for file in self._files]
+        partitions = _build_partitions(_pack_groups(self._files, partition_rows), title)
+        return SpillSource(dict(enumerate(self._files)), partitions, schema, made_by, inputs, self._spool)
 
     def _add(self, batch: pa.Table) -> None:
         self.num_rows += batch.num_rows
@@ -195,8 +185,8 @@ class _InMemory(DerivedSource):
 
     partitions: Sequence[Partition] = ()
 
-    def __init__(self, table: pa.Table, partitions: Sequence[Partition], schema: Schema, origin: Origin) -> None:
-        super().__init__(schema, *origin)
+    def __init__(self, table: pa.Table, partitions: Sequence[Partition], *origin: Any) -> None:
+        super().__init__(*origin)
         self.partitions, self._table, self._first_row = partitions, table, 0
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
@@ -265,15 +255,10 @@ class PreparedPlan(ABC):
 
 
 def plan_rows(
-    table: AnyTable,
-    schema: Schema,
-    origin: Origin,
-    title: str,
-    prepare: Callable[[], PreparedPlan],
-    *others: Table,
+    table: AnyTable, schema: Schema, verb: str, options: object, prepare: Callable[[], PreparedPlan], *others: Table
 ) -> AnyTable:
     """Build a dataset of the rows of a plan that has not run yet, like this table; row ids are row numbers."""
-    source = PlanSource([table, *others], schema, origin, title, prepare)
+    source = PlanSource([table, *others], schema, verb, options, prepare)
     return replace(table, source=source, schema=schema, query=EVERYTHING)
 
 
@@ -289,11 +274,13 @@ class PlanSource(DerivedSource):
     _made: tuple[Gathered, Source] | None
 
     def __init__(
-        self, tables: Sequence[Table], schema: Schema, origin: Origin, title: str, prepare: Callable[[], PreparedPlan]
+        self, tables: Sequence[Table], schema: Schema, verb: str, options: object, prepare: Callable[[], PreparedPlan]
     ) -> None:
-        super().__init__(schema, origin.made_by, origin.inputs)
+        found = [table.source.inputs() for table in tables]
+        inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
+        super().__init__(schema, identify_plan(verb, tables, options), inputs)
         self.notes = tables[0].source.notes
-        self._tables, self._origin, self._title, self._prepare = tables, origin, title, prepare
+        self._tables, self._verb, self._prepare = tables, verb, prepare
         self._lock, self._made, self._rows = RLock(), None, 0
 
     @property
@@ -333,11 +320,10 @@ class PlanSource(DerivedSource):
         """Return the rows and their source; runs the plan at the first call."""
         with self._lock:
             if self._made is None:
-                found = self._prepare().gather()
-                made = found.dataset(self._tables[0], self.schema, self._origin, self.partition_rows, self._title)
-                made.source.reads = self.reads
-                self._rows = self.partition_rows
-                self._made = found, made.source
+                found, self._rows = self._prepare().gather(), self.partition_rows
+                source = found.source(self._rows, self._verb, self.made_by, self._inputs)
+                source.notes, source.reads = self.notes, self.reads
+                self._made = found, source
                 del self._tables, self._prepare  # what the rows are made of may go
             return self._made
 

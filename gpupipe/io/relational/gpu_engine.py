@@ -6,8 +6,7 @@ user's own resource is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,40 +72,27 @@ def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> No
 
 def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
     """Run a plan that uses about this many bytes; a sink returns an empty frame."""
+    executor = get_executor()
     try:
-        return _collect_plan(plan, num_bytes)
+        if isinstance(executor, Cluster):
+            return executor.call_all(partial(_collect_on_workers, plan))
+        limit = _free_memory()
+        if num_bytes <= limit:
+            resource = rmm.mr.get_current_device_resource()
+            return plan.collect(engine=pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True))
+        with SPMDEngine.from_options(_build_options(limit)) as engine:
+            return plan.collect(engine=engine)
     except GpupipeError:
         raise
     except (MemoryError, RuntimeError) as cause:  # of RMM and cuDF, which Polars passes on
         raise pl.exceptions.ComputeError(f"{type(cause).__name__}: {cause}") from cause
 
 
-def _collect_plan(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
-    executor = get_executor()
-    if isinstance(executor, Cluster):
-        return executor.call_all(partial(_collect_on_workers, plan))
-    limit = _free_memory()
-    if num_bytes <= limit:
-        resource = rmm.mr.get_current_device_resource()
-        return plan.collect(engine=pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True))
-    with SPMDEngine.from_options(_build_options(limit)) as engine:
-        return plan.collect(engine=engine)
-
-
 def _collect_on_workers(plan: pl.LazyFrame, client: Client) -> pl.DataFrame:
-    with (
-        _borrow_resources(client) as limit,
-        DaskEngine.from_options(_build_options(limit), dask_client=client) as engine,
-    ):
-        return plan.collect(engine=engine)
-
-
-@contextmanager
-def _borrow_resources(client: Client) -> Iterator[int]:
-    """Save each worker's memory resource while the engine replaces it; yield the smallest free memory."""
-    free = client.run(_lend)
+    free = client.run(_lend)  # each worker's memory resource, which the engine replaces
     try:
-        yield min(free.values())
+        with DaskEngine.from_options(_build_options(min(free.values())), dask_client=client) as engine:
+            return plan.collect(engine=engine)
     finally:
         client.run(_take_back)
 

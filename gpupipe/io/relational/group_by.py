@@ -12,7 +12,7 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has_many_groups
-from gpupipe.io.relational.gathering import build_origin, plan_rows
+from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive
@@ -183,7 +183,13 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
 
     def check(groups: pl.LazyFrame) -> None:
         for one in sums:
-            _check_sums(groups, keys, one, schema[one.name].dtype)
+            lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
+            if len(lost):
+                dtype, got = schema[one.name].dtype, lost.row(0, named=True)
+                problem = f"the sum of column {one.column!r} does not fit {dtype} in a group"
+                expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
+                remedy = f"T.{derive(one.column, 'float({})')} before it, which returns float64"
+                raise BadData(f"agg({one.name}=)", problem, got=got, expected=expected, remedy=remedy)
 
     def groups() -> PlannedRun:
         rows = scan(table, columns, "group")
@@ -196,7 +202,7 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
 
     of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
     schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
-    return plan_rows(table, schema, build_origin("group", [table], keys, dropna, wanted), "group", groups)
+    return plan_rows(table, schema, "group", (keys, dropna, wanted), groups)
 
 
 def _mask_wrapped_sum(name: str) -> pl.Expr:
@@ -208,12 +214,3 @@ def _mask_wrapped_sum(name: str) -> pl.Expr:
     total, high = pl.col(name), pl.col(name + _HIGH)
     off = total.cast(pl.Float64) - high.cast(pl.Float64) * float(_HALF)
     return pl.when(off.abs() < 2.0**63).then(total).alias(name)
-
-
-def _check_sums(groups: pl.LazyFrame, keys: Sequence[str], one: _Aggregate, dtype: str) -> None:
-    lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
-    if len(lost):
-        problem = f"the sum of column {one.column!r} does not fit {dtype} in a group"
-        expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
-        remedy = f"T.{derive(one.column, 'float({})')} before it, which returns float64"
-        raise BadData(f"agg({one.name}=)", problem, got=lost.row(0, named=True), expected=expected, remedy=remedy)

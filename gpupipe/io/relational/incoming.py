@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -61,14 +60,7 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
         kept.append(batch)
         num_bytes += batch.nbytes
         if num_bytes > get_table_limit():
-            schema = batch.schema
-            return from_frame(
-                pa.RecordBatchReader.from_batches(schema, _iter_batches(chain(kept, batches))), backend=backend
-            )
+            parts = (part for table in chain(kept, batches) for part in table.to_batches())
+            return from_frame(pa.RecordBatchReader.from_batches(batch.schema, parts), backend=backend)
     whole = pa.concat_tables(kept) if kept else pl.DataFrame(schema=given.collect_schema()).to_arrow()
     return from_frame(whole, backend=backend)
-
-
-def _iter_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        yield from table.to_batches()

@@ -5,7 +5,6 @@ Keys are compared as the `Join` step does: by value whatever the types of number
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +18,9 @@ from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.io.planning.table import AnyTable, Table, identify_job, map_frames
+from gpupipe.io.planning.table import AnyTable, Table, map_frames
 from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, assign_hashes, collect, count_buckets, hash_keys, run
-from gpupipe.io.relational.gathering import build_origin, count_batch_rows, get_arrow_types, plan_rows
+from gpupipe.io.relational.gathering import count_batch_rows, get_arrow_types, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
@@ -180,7 +179,7 @@ def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
         found = run(plan, [ours, theirs], [*schema, ID], backend, "join", joining.cut)
         return sort_by_row(found, schema, backend, "join")
 
-    return plan_rows(left, schema, build_origin("join", [left, right], joining), "join", rows, right)
+    return plan_rows(left, schema, "join", joining, rows, right)
 
 
 def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | ZippedRuns:
@@ -329,7 +328,8 @@ class AsOfSpec(_Sides):
         directions = ["backward", "forward"] if self.direction == "nearest" else [self.direction]
         for direction in directions:
             left = self._add_nearest(left, right, direction, backend)
-        distances = [self._distance(direction) for direction in directions]
+        times = {direction: pl.col(f"{direction} {_THEIRS}") for direction in directions}
+        distances = [pl.col(_ON) - time if name == "backward" else time - pl.col(_ON) for name, time in times.items()]
         limit = pl.lit(self.tolerance, pl.Float64 if self.dtype == "float64" else pl.UInt64)
         made = {}
         for _, out in self.right_columns:
@@ -342,10 +342,6 @@ class AsOfSpec(_Sides):
                 values = [pl.when(is_earlier).then(values[0]).otherwise(values[1])]
             made[out] = values[0]
         return pl.concat([left.select(ROW, **made), lacking], how="diagonal").sort(ROW)
-
-    def _distance(self, direction: str) -> pl.Expr:
-        ours, theirs = pl.col(_ON), pl.col(f"{direction} {_THEIRS}")
-        return ours - theirs if direction == "backward" else theirs - ours
 
     def _add_nearest(self, left: pl.LazyFrame, right: pl.LazyFrame, direction: Any, backend: str) -> pl.LazyFrame:
         """Add the columns of the nearest right row in a direction: of equal times the last row, or the first."""
@@ -394,10 +390,8 @@ def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
     attach = Attach(((side, added),), (*left.columns, *added))
 
     def identity() -> str | None:
-        job, inputs = identify_job(right), right.source.inputs()
-        if job is None or inputs is None:  # rows in memory have no stamp
-            return None
-        return f"join_asof {hashlib.sha256(repr((job, sorted(inputs.items()), asof)).encode()).hexdigest()}"
+        inputs = right.source.inputs()  # rows in memory have no stamp
+        return None if inputs is None else identify_plan("join_asof", [right], (sorted(inputs.items()), asof))
 
     schema = Schema([*left.schema, *asof.made])
     return map_frames(left, attach, schema, left.columns, keeps_rows=True, identity=identity, draws_rows=True)

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type, dtype_from_arrow, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
+from gpupipe.io.relational.scan import POLARS_TYPES
 from gpupipe.io.relational.text_file import (
     BLOCK_BYTES,
-    INTEGERS,
     MOST_FLOAT32,
     NAIVE,
     Column,
@@ -52,24 +52,13 @@ Objects: TypeAlias = Callable[[], Iterator[dict[str, Any]]]
 
 
 class JsonFile(TextFile):
-    """JSON Lines file: an object per line.
-
-    Args:
-        path: what the caller named.
-        text: its text.
-        backend: whose engine parses it.
-        is_whole: whether all columns are wanted, so that a new one is an error.
-
-    Attributes:
-        new: columns that the first lines of the first file do not have, and where they begin.
-        left_out: columns that are known, and not wanted.
-    """
+    """JSON Lines file: an object per line; if `is_whole`, all columns are wanted, so that a new one is an error."""
 
     def __init__(self, path: str, text: Path, backend: str, *, is_whole: bool) -> None:
         super().__init__(path, text, backend, "a JSON object per line")
         self._is_whole = is_whole
-        self.new: dict[str, int] = {}
-        self.left_out: AbstractSet[str] = set()
+        self.new: dict[str, int] = {}  # columns that the first lines of the first file do not have, and their rows
+        self.left_out: AbstractSet[str] = set()  # columns that are known, and not wanted
 
     def infer(self, asked: Mapping[str, str]) -> dict[str, Column]:
         """Infer the columns and their types from the first `BLOCK_BYTES`; requested types take precedence."""
@@ -82,8 +71,11 @@ class JsonFile(TextFile):
             raise
 
     def _infer_columns(self, block: bytes, asked: Mapping[str, str]) -> dict[str, Column]:
-        frame = pl.read_ndjson(io.BytesIO(block), infer_schema_length=None)
-        rows, found = partial(self._rows, block), {}
+        frame, found = pl.read_ndjson(io.BytesIO(block), infer_schema_length=None), {}
+
+        def rows() -> Iterator[dict[str, Any]]:
+            return (self._object(line, row) for row, line in enumerate(block.splitlines(), 1) if line.strip())
+
         for name in dict.fromkeys([*_order_keys(frame.columns, rows()), *asked]):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
@@ -194,13 +186,17 @@ class JsonFile(TextFile):
                 raise self._unfit(row, name, texts[name][row], f"timestamp; types are {_SOURCE}")
             texts[name].clear()
 
-    def _rows(self, head: bytes) -> Iterator[dict[str, Any]]:
-        return (self._object(line, row) for row, line in enumerate(head.splitlines(), 1) if line.strip())
-
     def _object(self, line: bytes, row: int) -> dict[str, Any]:
         text = line.strip()
         try:
-            return _parse_object(text)
+            if not text.startswith(b"{"):
+                raise ValueError("does not begin with {")
+            found: dict[str, Any] = json.loads(
+                text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
+            )
+            if _LONE_SURROGATE.search(text):
+                json.dumps(found, ensure_ascii=False).encode()
+            return found
         except (ValueError, RecursionError) as cause:
             refuse_packed(self._path, text)
             problem, expected = f"row {row} is no JSON object ({one_line(cause)})", "an object in braces per line"
@@ -208,18 +204,13 @@ class JsonFile(TextFile):
             raise BadFile(self._path, problem, got=text[:80], expected=expected, remedy=remedy) from cause
 
     def _unfit(self, row: int, name: str, value: object, expected: str) -> SchemaMismatch:
-        remedy = f"columns=[...] without {name!r}"
+        problem, remedy = f"row {row}, column {name!r} does not fit", f"columns=[...] without {name!r}"
         if isinstance(value, str):
             remedy = f"T.Cast({{{name!r}: ...}}) of text, where all values are in quotes"
         elif type(value) is int and expected.startswith(("int", "uint", "number")):
             remedy = f"dtypes={{{name!r}: 'float64'}}, which rounds"
-        return SchemaMismatch(
-            self._path,
-            f"row {row}, column {name!r} does not fit",
-            got=value,
-            expected=expected,
-            remedy=f"{remedy}; or the file written again with values of one type",
-        )
+        remedy += "; or the file written again with values of one type"
+        return SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
 
 
 def _build_value(source: pl.Expr, column: Column, *, careful: bool, on_gpu: bool) -> pl.Expr:
@@ -232,7 +223,7 @@ def _build_value(source: pl.Expr, column: Column, *, careful: bool, on_gpu: bool
         refused = pl.when(beyond).then(pl.lit("beyond float32")).cast(pl.Float32)
         return pl.when(beyond).then(refused).otherwise(source.cast(pl.Float32))
     if pa.types.is_integer(kind):
-        return source.cast(INTEGERS[str(kind)])
+        return source.cast(POLARS_TYPES[str(kind)])
     if is_list(kind) and column.is_asked:
         element = replace(column, kind=kind.value_type, formats=NAIVE)
         return source.list.eval(_build_value(pl.element(), element, careful=True, on_gpu=False))
@@ -309,17 +300,6 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind)) and (not pa.types.is_float32(kind) or abs(value) < MOST_FLOAT32)
 
 
-def _parse_object(text: bytes) -> dict[str, Any]:
-    if not text.startswith(b"{"):
-        raise ValueError("does not begin with {")
-    found: dict[str, Any] = json.loads(
-        text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
-    )
-    if _LONE_SURROGATE.search(text):
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
-
-
 def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found, names = dict(pairs), [name for name, _ in pairs]
     if len(found) < len(pairs):
@@ -348,7 +328,9 @@ def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | N
                 if b"\\u" in some and _LONE_SURROGATE.search(some):
                     return None
                 some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
-            found += [_count_all_keys(some)] if names is None else [_count_key(name, some) for name in names]
+            found += (
+                [_count_all_keys(some)] if names is None else [_count_key(f"{name}:".encode(), some) for name in names]
+            )
     return [(int(keys), int(strings)) for keys, strings in found]
 
 
@@ -363,8 +345,7 @@ def _count_all_keys(some: bytes) -> tuple[int, int]:
     return keys - int(np.count_nonzero(missing)), int(np.count_nonzero(quotes)) // 2 - keys
 
 
-def _count_key(name: str, some: bytes) -> tuple[int, int]:
-    key = f"{name}:".encode()
+def _count_key(key: bytes, some: bytes) -> tuple[int, int]:
     missing, strings = (some.count(key + text) + some.count(key + b" " + text) for text in (b"null", b'"'))
     return some.count(key) - missing, strings
 

@@ -26,8 +26,7 @@ from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
 from gpupipe.io.planning.table import EVERYTHING, Table, row_bytes, run_partitions
-from gpupipe.io.relational.gathering import Gathered, get_memory_limit
-from gpupipe.io.relational.planned import PlanSource
+from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
@@ -50,10 +49,9 @@ def number(value: int) -> pl.Expr:
     return pl.lit(value, pl.UInt64)
 
 
-_Pair: TypeAlias = tuple[Node, Node]
 _NOWHERE = Span(0, 0)
 _MOST_CONSTANTS = 100
-_TYPES: dict[str, Any] = {
+POLARS_TYPES: dict[str, Any] = {
     **{name: getattr(pl, name.capitalize().replace("Uint", "UInt")) for name in (*INTEGERS, *FLOATS)},
     "bool": pl.Boolean,
     "string": pl.String,
@@ -84,8 +82,8 @@ def _translate_choice(one: object, schema: Schema) -> pl.Expr:
         return _translate_condition(parse(one.text, "filter").tree, schema)
     if isinstance(one, Between):
         name = Name(one.column, _NOWHERE)
-        ends = ((sign, (name, Constant(bound, "", _NOWHERE))) for _, sign, bound in one.conditions)
-        return reduce(and_, (_translate_comparison(sign, pair, schema) for sign, pair in ends))
+        ends = ((sign, Constant(end, "", _NOWHERE)) for _, sign, end in one.conditions)
+        return reduce(and_, (_translate_comparison(sign, name, end, schema) for sign, end in ends))
     if isinstance(one, RandomSplit) and not isinstance(one, StratifiedSplit) and one.by is None:
         bits, low = random_bits(one.seed, pl.col(ROW)), number(one.low)
         inside = bits >= low if one.high is None else (bits >= low) & (bits < number(one.high))
@@ -100,43 +98,34 @@ def _translate_condition(node: Node, schema: Schema) -> pl.Expr:
         case Operation("not", (operand,)):
             return ~_translate_condition(operand, schema)
         case Operation("and" | "or" as name, operands):
-            return reduce(
-                and_ if name == "and" else or_, (_translate_condition(operand, schema) for operand in operands)
-            )
-        case Operation("isnull", (Name(name),)) if _is_plain(schema[name]):
+            parts = (_translate_condition(operand, schema) for operand in operands)
+            return reduce(and_ if name == "and" else or_, parts)
+        case Operation("isnull", (Name(name),)) if schema[name].dtype in POLARS_TYPES:
             return pl.col(name).is_null()
-        case Operation("notnull", (Name(name),)) if _is_plain(schema[name]):
+        case Operation("notnull", (Name(name),)) if schema[name].dtype in POLARS_TYPES:
             return pl.col(name).is_not_null()
         case Operation("in", (Name(name), *constants)) if len(constants) <= _MOST_CONSTANTS:
-            return reduce(or_, (_translate_comparison("==", (Name(name, node.span), one), schema) for one in constants))
+            return reduce(or_, (_translate_comparison("==", Name(name, node.span), one, schema) for one in constants))
         case Comparison(operators, operands):
             pairs = zip(operators, pairwise(operands), strict=True)
-            return reduce(and_, (_translate_comparison(operator, pair, schema) for operator, pair in pairs))
+            return reduce(and_, (_translate_comparison(operator, *pair, schema) for operator, pair in pairs))
     raise _NotTranslated
 
 
-def _translate_comparison(operator: str, pair: _Pair, schema: Schema) -> pl.Expr:
-    left, right = pair
-    if not (isinstance(left, Name) or isinstance(right, Name)):
-        raise _NotTranslated
-    a, b = _translate_operand(left, right, schema), _translate_operand(right, left, schema)
-    found: pl.Expr = _COMPARE[operator](a, b)
+def _translate_comparison(sign: str, left: Node, right: Node, schema: Schema) -> pl.Expr:
+    sides = []
+    for node, other in ((left, right), (right, left)):
+        match node, other:
+            case Constant(), Name(name):
+                sides.append(_translate_constant(node, schema[name]))
+            case Name(name), Name(another) if schema[name].dtype != schema[another].dtype:
+                raise _NotTranslated
+            case Name(name), Name() | Constant() if schema[name].dtype in POLARS_TYPES:
+                sides.append(pl.col(name))
+            case _:
+                raise _NotTranslated
+    found: pl.Expr = _COMPARE[sign](*sides)
     return found
-
-
-def _translate_operand(node: Node, other: Node, schema: Schema) -> pl.Expr:
-    """Translate one side of a comparison."""
-    if isinstance(node, Name) and _is_plain(schema[node.name]):
-        if isinstance(other, Name) and schema[other.name].dtype != schema[node.name].dtype:
-            raise _NotTranslated
-        return pl.col(node.name)
-    if isinstance(node, Constant) and isinstance(other, Name):
-        return _translate_constant(node, schema[other.name])
-    raise _NotTranslated
-
-
-def _is_plain(item: Field) -> bool:
-    return item.dtype in _TYPES
 
 
 def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
@@ -157,7 +146,7 @@ def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
         value = own
     elif (item.dtype, type(value)) not in (("string", str), ("bool", bool)):
         raise _NotTranslated
-    return pl.lit(value, _TYPES[item.dtype])
+    return pl.lit(value, POLARS_TYPES[item.dtype])
 
 
 LazyFrame: TypeAlias = pl.LazyFrame
@@ -356,7 +345,11 @@ def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     num_rows = sum(partition.num_rows for partition in source.partitions)
     own = [table.schema[name] for name in wanted]
     found = Scan(pl.concat(map(rows, files)), own, num_rows, check, look, source, pieces)
-    return _count_rows(found) if chosen and found.num_bytes > get_memory_limit() // _COUNTED_SHARE else found
+    if chosen and found.num_bytes > get_memory_limit() // _COUNTED_SHARE:
+        with explain_failure([found], "filter"):  # the rows that filters leave decide whether they fit in memory
+            left = found.frame.select(pl.len()).collect(engine="streaming").item()
+        return replace(found, num_rows=left)
+    return found
 
 
 def _select_files(source: FileSource, fields: Sequence[Field]) -> dict[int, ParquetFile] | None:
@@ -381,12 +374,6 @@ def _iter_pieces(file: ParquetFile) -> Iterator[tuple[int, int]]:
             first = last
     if last > first:
         yield first, last - first
-
-
-def _count_rows(found: Scan) -> Scan:
-    """Count the rows that filters leave, which decides whether they fit in memory."""
-    with explain_failure([found], "filter"):
-        return replace(found, num_rows=found.frame.select(pl.len()).collect(engine="streaming").item())
 
 
 def _replace_nan(fields: Sequence[Field]) -> pl.Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster.executor import get_executor
-from gpupipe.io.planning.table import Partition, Table
+from gpupipe.io.planning.table import EVERYTHING, Partition, Table
 from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run
-from gpupipe.io.relational.gathering import Origin, count_largest_partition
+from gpupipe.io.relational.gathering import count_largest_partition
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_computed
 from gpupipe.io.relational.sort import sort_by_row
-from gpupipe.schema import ID, ROW, Field, Schema
+from gpupipe.schema import ID, ROW, Field
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def collect_columns(
     found = run(plan, scans, fields, backend, title, cut)
     if cut is not None and count_buckets(scans, backend) > 1:
         found = sort_by_row(found, fields, backend, title).gather()
-    side = found.dataset(like, Schema(fields), Origin(None, None), count_largest_partition(like), title)
+    source = found.source(count_largest_partition(like), title)
+    side = replace(like, source=source, schema=source.schema, query=EVERYTHING)
     cpu = select("cpu")
     firsts = [side.read(part.split_at(1)[0], [ROW], cpu)[ROW] for part in side.partitions[1:]]
     return SideColumns(side, [int(first.iloc[0]) for first in firsts])

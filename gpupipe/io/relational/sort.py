@@ -19,7 +19,7 @@ from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
 from gpupipe.io.planning.table import AnyTable, Table, run_partitions
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
-from gpupipe.io.relational.gathering import Gathered, Origin, build_origin, plan_rows
+from gpupipe.io.relational.gathering import Gathered, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
 from gpupipe.schema import ID, ROW, Field
 
@@ -38,7 +38,7 @@ def sort(table: AnyTable, by: Sequence[str], ascending: Sequence[bool]) -> AnyTa
     def cut(rows: Scan, num_buckets: int) -> list[pl.Expr]:
         return [assign_ranges(rows, [*by, ROW], [*ascending, True], num_buckets)]
 
-    return _reorder(table, plan, cut, build_origin("sort", [table], by, ascending), backend, "sort")
+    return _reorder(table, plan, cut, backend, "sort", (by, ascending))
 
 
 def shuffle(table: AnyTable, seed: int) -> AnyTable:
@@ -51,24 +51,23 @@ def shuffle(table: AnyTable, seed: int) -> AnyTable:
     def cut(_: Scan, num_buckets: int) -> list[pl.Expr]:
         return [((bits // pl.lit(1 << 32, pl.UInt64)) * num_buckets // pl.lit(1 << 32, pl.UInt64)).cast(pl.Int64)]
 
-    origin = build_origin("shuffle", [table], seed)
-    return _reorder(table, plan, cut, origin, get_executor().resolve(table.backend), "shuffle")
+    return _reorder(table, plan, cut, get_executor().resolve(table.backend), "shuffle", seed)
 
 
 def ensure_unique_row_ids(table: AnyTable) -> AnyTable:
     """Return the table, or a copy with new row ids if rows may share one."""
     if not table.query.repeats_rows:
         return table
-    return _reorder(table, lambda frame: frame, None, build_origin("rows", [table]), "cpu", "number")
+    return _reorder(table, lambda frame: frame, None, "cpu", "number")
 
 
 def _reorder(
     table: AnyTable,
     plan: Plan,
     cut: Callable[[Scan, int], Sequence[pl.Expr]] | None,
-    origin: Origin,
     backend: str,
     title: str,
+    options: object = None,
 ) -> AnyTable:
     """Build a table with the same columns, whose rows a plan reorders."""
 
@@ -76,7 +75,7 @@ def _reorder(
         found = scan(table, table.columns, title)
         return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
 
-    return plan_rows(table, table.schema, origin, title, rows)
+    return plan_rows(table, table.schema, title, options, rows)
 
 
 def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> PlannedRun:
@@ -148,6 +147,6 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
         kept = sort_by_row(found, [ID], backend, "deduplicate").gather()
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
-    made_by = build_origin("deduplicate", [table], on, keep, inputs).made_by
+    made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
     chosen = RowIdFilter.of(TempParquet(GROUP_BYTES), kept.column(ROW), kept.num_rows, made_by)
     return replace(table, query=table.query.then(chosen))

@@ -23,6 +23,7 @@ from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.files import writing_scratch
 from gpupipe.io.relational.engine import sink
+from gpupipe.io.relational.scan import POLARS_TYPES
 from gpupipe.io.stores import Input, is_packed, is_remote, one_line, open_decompressed, peek, refuse_packed
 
 BLOCK_BYTES = 8 << 20
@@ -60,27 +61,14 @@ LEAP = "times with a leap second, 23:59:60, which no type here holds, read as te
 
 @dataclass(frozen=True)
 class Column:
-    """Type and time formats that a text column is parsed with.
+    """Type and time formats that a text column is parsed with."""
 
-    Args:
-        kind: the type; null where no value has shown it.
-        format: of times, the one that all of the first rows have, if there is one.
-        formats: of times, all that are tried in turn.
-        is_asked: whether the caller named the type.
-        change: what becomes of the values, for a note.
-        adapted: why numbers are text, for the log.
-    """
-
-    kind: pa.DataType
-    format: str | None = None
-    formats: tuple[str, ...] = ()
-    is_asked: bool = False
-    change: str = ""
-    adapted: str = ""
-
-    def may_change(self, *, careful: bool) -> bool:
-        """Return whether its times may have offsets that no note tells of: not where each was parsed with a Z."""
-        return self.kind == _UTC and not self.change and (careful or not (self.format or "").endswith("Z"))
+    kind: pa.DataType  # null where no value has shown it
+    format: str | None = None  # of times, the one that all of the first rows have, if there is one
+    formats: tuple[str, ...] = ()  # of times, all that are tried in turn
+    is_asked: bool = False  # the caller named the type
+    change: str = ""  # what becomes of the values, for a note
+    adapted: str = ""  # why numbers are text, for the log
 
 
 def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequence[str]) -> Column:
@@ -170,12 +158,6 @@ def _is_missing(frame: pl.DataFrame, formats: Sequence[str], kind: pa.DataType) 
     return frame.select(_parse_times(pl.col(""), formats, kind, strict=False).is_null()).to_series()
 
 
-def find_offset_changes(texts: pl.LazyFrame) -> dict[str, str]:
-    """Find the columns of times in which some offsets are not those of UTC."""
-    found = texts.select((~pl.all().str.contains(_OFFSET_OF_UTC)).any()).collect(engine="streaming")
-    return {name: OFFSETS for name in found.columns if found[name].item()}
-
-
 def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool = True, on_gpu: bool = False) -> pl.Expr:
     """Build the expression that parses a column of text as `column` says.
 
@@ -210,14 +192,8 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
     if pa.types.is_integer(kind):
         if not column.is_asked:
             text = invalidate(text, text.str.contains("^([+]|-?0[0-9])"))
-        return text.cast(INTEGERS[str(kind)], strict=strict)
+        return text.cast(POLARS_TYPES[str(kind)], strict=strict)
     return text.cast(pl.Float64, strict=strict)
-
-
-INTEGERS = {
-    **{f"int{bits}": getattr(pl, f"Int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": getattr(pl, f"UInt{bits}") for bits in (8, 16, 32, 64)},
-}
 
 
 def _parse_times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, strict: bool) -> pl.Expr:
@@ -358,13 +334,9 @@ def _unreadable(one: Input, kind: str, encoding: str, cause: Exception) -> BadFi
 
 
 class TextFile(ABC):
-    """Base class of text files whose rows a plan writes to Parquet.
+    """Base class of text files, `path` to the caller, whose rows a plan writes to Parquet.
 
-    Args:
-        path: what the caller named.
-        text: its text.
-        backend: whose engine parses it.
-        expected: what an empty file lacks.
+    `backend` says whose engine parses `text`, and `expected` what an empty file lacks.
     """
 
     def __init__(self, path: str, text: Path, backend: str, expected: str) -> None:
@@ -393,9 +365,14 @@ class TextFile(ABC):
                     careful = True
                 elif not self._repair(columns):
                     raise
-        zoned = [name for name, one in columns.items() if one.may_change(careful=careful)]
-        changes = find_offset_changes(self._texts(zoned)) if zoned else {}
-        return columns | {name: replace(columns[name], change=change) for name, change in changes.items()}
+        times = {name: column for name, column in columns.items() if column.kind == _UTC and not column.change}
+        # Offsets were seen where each time was parsed with a Z.
+        zoned = [name for name, column in times.items() if careful or not (column.format or "").endswith("Z")]
+        if zoned:
+            others = (~pl.all().str.contains(_OFFSET_OF_UTC)).any()
+            found = self._texts(zoned).select(others).collect(engine="streaming")
+            columns |= {name: replace(columns[name], change=OFFSETS) for name in zoned if found[name].item()}
+        return columns
 
     def _infer_late_columns(self, names: Sequence[str]) -> dict[str, Column]:
         """Infer the types of columns without a value in the first rows, from the rows in which their values begin."""
