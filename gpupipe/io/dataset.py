@@ -58,9 +58,9 @@ class Dataset(Table):
     or backend.
 
     Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for; the rows stay as long
-    as the new dataset is there, a small result in memory, another one in temporary files. On the CPU rows that are only
-    written are not kept. `deduplicate` and `sample(n=)` choose rows, and `join_asof` finds what it adds, when they are
-    called. Every method raises BadFile where a file cannot be read, and PlanFailed where memory or disk do not suffice.
+    as the new dataset is there, in memory or in temporary files. On the CPU rows that are only written are not kept.
+    `deduplicate` and `sample(n=)` choose rows, and `join_asof` finds what it adds, when they are called. Every method
+    raises BadFile where a file cannot be read, and PlanFailed where memory or disk do not suffice.
 
     Memory: one partition at a time, except for `compute`, `to_pandas` and what looks at more than a partition.
 
@@ -230,8 +230,8 @@ class Dataset(Table):
     ) -> Manifest:
         """Write all rows, a partition at a time; what is at `path` is whole at any moment.
 
-        A folder gets a part per partition, and a manifest. Called again after a crash, it goes on with the parts that
-        are missing; called again on a folder it has finished, it writes what comes from new input files.
+        A folder gets a part per partition, and a manifest. Called again after a crash, it writes the parts that are
+        missing; called again on a folder it has finished, what comes from new input files.
 
         Args:
             path: a file where it ends in `.parquet`; else a folder. A URL that fsspec knows is one in a store.
@@ -290,17 +290,15 @@ class Dataset(Table):
         """Split into parts that together have every row once: cut at values of a column, or drawn at random.
 
         Args:
-            fraction: the share of the first of two parts, or the share of each part. Every row is drawn by `seed` and
-                its identity alone (or by the value of `by`), so the parts do not depend on partitioning or backend.
+            fraction: the share of the first of two parts, or of each part. A row is drawn by `seed` and its identity
+                alone (or by the value of `by`), whatever the partitioning and backend.
             by: the column that is cut; with `fraction`, the column whose equal values stay together (missing ones too).
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
-                Times are text in ISO format, dates or datetimes; those without an offset are in UTC, also where the
-                column has a time zone.
+                Times are ISO text, dates or datetimes, in UTC without an offset, also where the column has a zone.
             seed: an integer of at most 64 bits; only for `fraction`.
-            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
-                row.
-            gap: with `at`, how wide a stretch before each cut belongs to no part, such as what a feature looks ahead: a
-                number, or for times a timedelta or text such as `"7 days"`.
+            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share.
+            gap: with `at`, how wide a stretch before each cut belongs to no part: a number, or for times a timedelta or
+                text such as `"7 days"`.
 
         Raises:
             BadData: `by` is missing in some rows; says in how many.
@@ -332,7 +330,7 @@ class Dataset(Table):
     ) -> list[tuple[Dataset, Dataset]]:
         """Return `n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
 
-        Rows are drawn as by `split`, so that sizes are nearly equal; see there for the arguments.
+        Rows are drawn as by `split`; see there for the arguments.
 
         Raises:
             BadConfig: fewer than two folds, or both `by` and `stratify`.
@@ -360,11 +358,7 @@ class Dataset(Table):
 
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
-        """Sort all rows by these columns; ties keep their order, missing values come last.
-
-        Args:
-            by: the columns, the one that matters most first.
-            ascending: for all, or for each.
+        """Sort all rows by these columns, first by the first; ties keep their order, missing values come last.
 
         Raises:
             ColumnNotFound: no such column.
@@ -392,13 +386,7 @@ class Dataset(Table):
         return sort(self, names, upward)
 
     def shuffle(self, seed: int = 0) -> Dataset:
-        """Shuffle all rows into a random order, across partitions, by the seed and the rows' identities alone.
-
-        Args:
-            seed: an integer of at most 64 bits: the same one, the same order.
-
-        Raises:
-            BadConfig: no seed.
+        """Shuffle all rows into a random order by the seed, of at most 64 bits, and the rows' identities alone.
 
         Memory: as `sort`.
 
@@ -413,13 +401,9 @@ class Dataset(Table):
     def deduplicate(
         self, on: str | Sequence[str] | None = None, *, keep: Literal["first", "last"] = "first"
     ) -> Dataset:
-        """Return one row of each set of duplicates, at its position; two missing values are equal.
+        """Return the first or last row of each set of rows alike in the columns `on` (all by default), in their order.
 
-        Only the compared columns are read; the rows keep their order.
-
-        Args:
-            on: the columns in which rows are alike; all by default.
-            keep: `"first"` or `"last"`.
+        Two missing values are equal. Only the compared columns are read.
 
         Raises:
             ColumnNotFound: no such column.
@@ -438,11 +422,7 @@ class Dataset(Table):
         return deduplicate(self, _columns(self, self.columns if on is None else on, "deduplicate"), keep)
 
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy[Dataset]:
-        """Group rows with equal keys, for aggregation by `agg`.
-
-        Args:
-            keys: the key columns.
-            dropna: whether rows with a missing key are left out; else a missing key is one like any other.
+        """Group rows with equal keys, for aggregation by `agg`; without `dropna` a missing key is one like any other.
 
         Raises:
             ColumnNotFound: no such column.
@@ -473,8 +453,8 @@ class Dataset(Table):
     ) -> Dataset:
         """Join the columns of another table to these rows, where keys are equal; either may exceed memory.
 
-        For a right table that fits in memory, the step `Join` does it in the same pass as everything else. Rows come in
-        the order of the left, those of one left row in the order of the right; then right rows that match nothing.
+        Rows come in the order of the left, those of one left row in the order of the right; then right rows that match
+        nothing. For a right table that fits in memory, the step `Join` does it in the same pass as everything else.
 
         Args:
             right: the other table.
@@ -598,10 +578,8 @@ class Dataset(Table):
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
         """Return rows drawn at random without replacement, in their original order.
 
-        Args:
-            fraction: the share of rows: each is drawn by the seed and its identity alone, and nothing is read for that.
-            n: exactly so many rows; takes a pass over what tells the rows apart.
-            seed: an integer of at most 64 bits: the same one, the same rows.
+        Of a `fraction` each row is drawn by the seed, of at most 64 bits, and its identity alone; nothing is read for
+        that. Exactly `n` rows take a pass over what tells the rows apart.
 
         Raises:
             BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.

@@ -57,12 +57,10 @@ class FrameSource(Source):
         return part if backend.name == owner.name else backend.from_arrow(owner.to_arrow(part), fields)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """See `Source.table`."""
         owner = infer_backend(self._frame)
         return owner.to_arrow(self.read(partition, fields, owner))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """Return a slice of the frame; see `Source.only`."""
         rows = [span for partition in partitions for span in partition.spans]
         first = min((span.first_row for span in rows), default=self._first_row)
         last = max((span.first_row + span.num_rows for span in rows), default=first)

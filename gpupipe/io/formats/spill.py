@@ -13,8 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, groupby
-from operator import attrgetter
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +24,7 @@ from gpupipe.backend import Backend, Frame, arrow, select
 from gpupipe.backend.arrow_types import arrow_type, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
-from gpupipe.io.formats.file_source import host_table
+from gpupipe.io.formats.file_source import group_by_file, host_table, take_spans
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
@@ -109,7 +108,7 @@ class TempParquet:
                         gathered.append(batch)
                         rows += batch.num_rows
                     if rows >= group_rows or (batch is None and rows):
-                        table = _cast_rows(gathered, fields, origin, first_row, schema)
+                        table = _cast_rows(gathered, fields, origin, first_row).cast(schema)
                         writer.write_table(table, row_group_size=group_rows)
                         gathered, rows, first_row = [], 0, first_row + rows
         except BaseException:
@@ -133,39 +132,22 @@ def _get_stored_type(item: Field) -> pa.DataType:
     return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else get_file_type(item)
 
 
-def _cast_rows(
-    batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int, schema: pa.Schema
-) -> pa.Table:
+def _cast_rows(batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int) -> pa.Table:
     try:
-        return host_table(pa.Table.from_batches(batches), fields, exact=False).cast(schema)
+        return host_table(pa.Table.from_batches(batches), fields, exact=False)
     except BadData as cause:
-        raise SchemaMismatch(
-            origin.path,
-            f"row {first_row + (cause.row or 0)}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
-            got=cause.got,
-            expected=cause.expected,
-            remedy="dtypes={...: 'float64'} for this column",
-        ) from cause
+        problem = f"row {first_row + (cause.row or 0)}, {cause.where.removeprefix('Cast of ')}: a value does not fit"
+        remedy = "dtypes={...: 'float64'} for this column"
+        raise SchemaMismatch(origin.path, problem, got=cause.got, expected=cause.expected, remedy=remedy) from cause
 
 
 @dataclass(frozen=True)
 class SpillFile:
-    """Temporary Parquet file. Its footer is not cached: with a row group for each bucket it may be large.
-
-    Args:
-        path: a path, or a URL.
-        num_bytes: the file's size.
-        groups: of each row group its bucket and its rows.
-    """
+    """Temporary Parquet file at a path or URL. Its footer is not cached, as it may be large."""
 
     path: str
     num_bytes: int
-    groups: tuple[tuple[int, int], ...]
-
-    @property
-    def group_rows(self) -> list[int]:
-        """The number of rows of each row group."""
-        return [num_rows for _, num_rows in self.groups]
+    group_rows: tuple[int, ...]
 
     @cached_property
     def num_rows(self) -> int:
@@ -177,15 +159,25 @@ class SpillFile:
         """The number of each row group's first row in the file."""
         return list(accumulate(self.group_rows, initial=0))[:-1]
 
+    def read(self, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
+        """Read these columns of the spans' rows."""
+        groups = [span.group for span in spans]
+        try:
+            if is_remote(self.path):
+                frame = open_footer(Input(self.path)).read(groups, fields, backend)
+            else:
+                frame = backend.read_parquet([self.path], [groups], fields)
+        except (OSError, pa.ArrowException) as cause:
+            raise make_lost_file_error(self.path, cause) from cause
+        return take_spans(frame, self.group_rows, spans, backend)
+
 
 def make_subset_error() -> BadConfig:
     """Return the error for a request for rows of some input files only."""
-    return BadConfig(
-        "write_parquet",
-        "rows that were sorted, shuffled, joined or grouped come from all input files together",
-        expected="the input files of the earlier job, and no new ones",
-        remedy="overwrite=True, which writes everything again",
-    )
+    problem = "rows that were sorted, shuffled, joined or grouped come from all input files together"
+    expected = "the input files of the earlier job, and no new ones"
+    remedy = "overwrite=True, which writes everything again"
+    return BadConfig("write_parquet", problem, expected=expected, remedy=remedy)
 
 
 class DerivedSource(Source):
@@ -198,11 +190,9 @@ class DerivedSource(Source):
         self.reads = ReadCounter()
 
     def inputs(self) -> dict[str, str] | None:
-        """Return the input files of the rows."""
         return self._inputs
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """Raise: the rows are computed from all input files together."""
         raise make_subset_error()
 
 
@@ -224,54 +214,27 @@ class SpillSource(DerivedSource):
         self.partitions, self._files, self._spool = partitions, files, spool
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read columns of a partition; see `Source.read`."""
         self._spool.check()
         names = [item.name for item in fields]
-        by_file = [(self._files[number], list(own)) for number, own in groupby(partition.spans, attrgetter("file"))]
-        self.reads.add(partition.spans, names, self._stored_bytes(partition, len(names)))
+        # Of each file a share of its size, by the rows and the columns that are read.
+        files = [(self._files[span.file], span.num_rows) for span in partition.spans]
+        num_bytes = int(sum(file.num_bytes * num_rows / file.num_rows for file, num_rows in files))
+        self.reads.add(partition.spans, names, num_bytes * len(names) // max(1, len(self.schema)))
         if not names:
             return backend.frame({}, partition.num_rows)
-        if not by_file:
+        if not partition.spans:
             empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
             return backend.from_arrow(empty, fields)
-        frames = [_rows(file, spans, fields, backend) for file, spans in by_file]
+        by_file = group_by_file(partition.spans)
+        frames = [self._files[number].read(spans, fields, backend) for number, spans in by_file]
         return frames[0] if len(frames) == 1 else backend.concat(frames)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Read columns of a partition on the host; see `Source.table`."""
         cpu = select("cpu")
         return cpu.to_arrow(self.read(partition, fields, cpu))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """Return a source of these partitions and their files; see `Source.only`."""
         part = copy(self)
         numbers = {span.file for partition in partitions for span in partition.spans}
         vars(part).update(_files={number: self._files[number] for number in numbers}, partitions=list(partitions))
         return part
-
-    def _stored_bytes(self, partition: Partition, num_columns: int) -> int:
-        """Estimate the bytes read: each file's size in proportion to the rows and columns."""
-        files = [(self._files[span.file], span.num_rows) for span in partition.spans]
-        total = sum(file.num_bytes * num_rows / file.num_rows for file, num_rows in files)
-        return int(total) * num_columns // max(1, len(self.schema))
-
-
-def _rows(file: SpillFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
-    groups = [span.group for span in spans]
-    try:
-        if is_remote(file.path):
-            frame = open_footer(Input(file.path)).read(groups, fields, backend)
-        else:
-            frame = backend.read_parquet([file.path], [groups], fields)
-    except (OSError, pa.ArrowException) as cause:
-        raise make_lost_file_error(file.path, cause) from cause
-    group_rows, first_rows, xp = file.group_rows, file.first_rows, backend.xp
-    sizes = [group_rows[group] for group in groups]
-    if sizes == [span.num_rows for span in spans]:
-        return frame
-    starts = [
-        before + span.first_row - first_rows[span.group]
-        for before, span in zip(accumulate(sizes, initial=0), spans, strict=False)
-    ]
-    rows = [xp.arange(start, start + span.num_rows) for start, span in zip(starts, spans, strict=True)]
-    return backend.concat([backend.take(frame, xp.concatenate(rows))])

@@ -232,7 +232,7 @@ class _InMemory(FrameSource):
 def _describe_file(path: Path) -> SpillFile:
     footer = pq.read_metadata(path)
     rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return SpillFile(str(path), path.stat().st_size, tuple((0, num_rows) for num_rows in rows))
+    return SpillFile(str(path), path.stat().st_size, tuple(rows))
 
 
 def _cut_partitions(files: Sequence[SpillFile], limit: int, title: str) -> list[Partition]:
