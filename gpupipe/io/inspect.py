@@ -31,13 +31,8 @@ _DATA_PAGES = {0, 3}
 class ColumnReport:
     """Report of one column's content; of lists that of their elements.
 
-    Args:
-        field: its name and type.
-        num_missing: rows without a value.
-        low, high: the least and the greatest present value; None when there is none.
-        is_capped: whether there are more different values than are counted.
-        lengths: the least and the greatest number of elements of lists; None of other columns, and without any list.
-        num_missing_elements: elements of lists without a value.
+    `low` and `high` are the least and the greatest present value, None when there is none; `is_capped` is whether there
+    are more different values than are counted; `lengths` are the least and the greatest number of elements of lists.
     """
 
     field: Field

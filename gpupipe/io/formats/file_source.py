@@ -91,7 +91,6 @@ class TableFile:
         return backend.from_arrow(host_table(table, fields), fields)
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """See `Source.bounds`."""
         return None
 
     def null_count(self, name: str) -> int | None:

@@ -20,8 +20,7 @@ from gpupipe.backend.arrow import parquet_path, polars_from_arrow
 from gpupipe.backend.arrow_types import arrow_type
 from gpupipe.backend.device.host_memory import free_host_memory
 from gpupipe.config import settings
-from gpupipe.io.formats.memory import FrameSource
-from gpupipe.io.formats.spill import GROUP_BYTES, SpillFile, SpillSource, TempParquet, make_subset_error
+from gpupipe.io.formats.spill import GROUP_BYTES, FrameSource, SpillFile, SpillSource, TempParquet, make_subset_error
 from gpupipe.io.planning.table import EVERYTHING, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
