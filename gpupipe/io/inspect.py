@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, BinaryIO
 
@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend import Backend, Column, select
+from gpupipe.backend import Array, Backend, Column, select
 from gpupipe.backend.dictionaries import unite_dictionaries
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.table import Partition
 from gpupipe.io.readers import as_dataset
 from gpupipe.io.stores import FileNote, is_remote, open_stored
-from gpupipe.schema import FLOATS, Field, Kind, get_element_dtype
+from gpupipe.schema import FLOATS, Field, Kind
 from gpupipe.support.text import format_count, html_table, text_table
 
 MAX_DISTINCT = 1_000_000
@@ -27,27 +27,64 @@ _SLOW = {"GZIP", "BROTLI"}
 _DATA_PAGES = {0, 3}
 
 
-@dataclass(frozen=True)
+@dataclass
 class ColumnReport:
     """Report of one column's content; of lists that of their elements.
 
-    Args:
-        field: its name and type.
-        num_missing: rows without a value.
-        num_distinct: different present values, at least so many where `is_capped`; None of a column only carried.
-        low, high: the least and the greatest present value; None when there is none.
-        lengths: the least and the greatest number of elements of lists; None of other columns, and without any list.
-        num_missing_elements: elements of lists without a value.
+    `low` and `high` are the least and the greatest present value, None when there is none; `is_capped` is whether there
+    are more different values than are counted; `lengths` are the least and the greatest number of elements of lists.
     """
 
     field: Field
-    num_missing: int
-    num_distinct: int | None
-    is_capped: bool
-    low: Any
-    high: Any
+    num_missing: int = 0
+    low: Any = None
+    high: Any = None
+    is_capped: bool = False
     lengths: tuple[int, int] | None = None
     num_missing_elements: int = 0
+    _distinct: pa.Array | None = None
+
+    @property
+    def num_distinct(self) -> int | None:
+        """Different present values, at least so many where `is_capped`; None of a column only carried."""
+        if self.field.kind == Kind.PASSENGER:
+            return None
+        return 0 if self._distinct is None else min(len(self._distinct), MAX_DISTINCT)
+
+    def add(self, column: Column, backend: Backend) -> None:
+        """Count a partition's values too."""
+        missing, num_missing = _find_missing(column, backend)
+        self.num_missing += num_missing
+        if self.field.kind == Kind.PASSENGER:
+            return
+        if column.elements is not None:
+            lengths = column.data[1:] - column.data[:-1]
+            lengths = lengths if missing is None else lengths[~missing]
+            if len(lengths):
+                low, high = self.lengths or (lengths[0], lengths[0])
+                self.lengths = int(min(low, lengths.min())), int(max(high, lengths.max()))
+            column = column.elements
+            missing, num_missing = _find_missing(column, backend)
+            self.num_missing_elements += num_missing
+        present = column.data if missing is None else column.data[~missing]
+        if not len(present):
+            return
+        if column.dtype in FLOATS:
+            present = present + 0.0  # -0.0 is no other value than 0.0
+        values = backend.to_host(backend.xp.unique(present))
+        found = pa.array(values) if column.dictionary is None else column.dictionary.take(pa.array(values))
+        ends = pc.min_max(found).as_py().values()
+        low, high = (np.datetime64(end, "us") for end in ends) if column.dtype == "timestamp" else ends
+        self.low, self.high = (low, high) if self.low is None else (min(self.low, low), max(self.high, high))
+        if not self.is_capped:
+            known = self._distinct
+            self._distinct = pc.unique(found) if known is None else unite_dictionaries([known, found])
+            self.is_capped = len(self._distinct) > MAX_DISTINCT
+
+
+def _find_missing(column: Column, backend: Backend) -> tuple[Array | None, int]:
+    missing = column.missing(backend.xp)
+    return missing, 0 if missing is None else int(missing.sum())
 
 
 @dataclass(frozen=True)
@@ -160,68 +197,14 @@ def inspect(data: Any) -> Report:
     """
     dataset = as_dataset(data)
     backend = select(dataset.backend)
-    tallies = [_Tally(item) for item in dataset.schema]
-    num_rows = 0
+    columns, num_rows = tuple(map(ColumnReport, dataset.schema)), 0
     for partition in dataset.partitions:
         frame = dataset.read(partition, None, backend)
         num_rows += len(frame)
-        for tally in tallies:
-            tally.add(backend.column(frame, tally.field.name), backend)
-    columns = tuple(tally.report() for tally in tallies)
+        for column in columns:
+            column.add(backend.column(frame, column.field.name), backend)
     layout = _describe_layout(dataset.source)
     return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes), layout)
-
-
-class _Tally:
-    """Counts of one column so far."""
-
-    def __init__(self, item: Field) -> None:
-        self.field = item
-        element = get_element_dtype(item.dtype)
-        self._elements = None if element is None else _Tally(Field(item.name, element))
-        self._lengths: list[int] = []
-        self._missing = 0
-        self._is_capped = False
-        self._distinct = pa.array([], pa.large_string() if item.dtype == "string" else None)
-        self._extremes: list[Any] = []
-
-    def add(self, column: Column, backend: Backend) -> None:
-        missing = column.missing(backend.xp)
-        if self.field.kind == Kind.PASSENGER:
-            self._missing += 0 if missing is None else int(missing.sum())
-            return
-        if self._elements is not None and column.elements is not None:
-            lengths = column.data[1:] - column.data[:-1]
-            lengths = lengths if missing is None else lengths[~missing]
-            self._missing += len(column) - len(lengths)
-            self._lengths += [int(lengths.min()), int(lengths.max())] if len(lengths) else []
-            self._elements.add(column.elements, backend)
-            return
-        present = column.data if missing is None else column.data[~missing]
-        self._missing += len(column) - len(present)
-        if not len(present):
-            return
-        if column.dtype in FLOATS:
-            present = present + 0.0  # -0.0 is no other value than 0.0
-        values = backend.to_host(backend.xp.unique(present))
-        found = pa.array(values) if column.dictionary is None else column.dictionary.take(pa.array(values))
-        extremes = pc.min_max(found).as_py()
-        self._extremes += [extremes["min"], extremes["max"]]
-        if not self._is_capped:
-            self._distinct = unite_dictionaries([self._distinct, found]) if len(self._distinct) else pc.unique(found)
-            self._is_capped = len(self._distinct) > MAX_DISTINCT
-
-    def report(self) -> ColumnReport:
-        if self._elements is not None:
-            lengths = (min(self._lengths), max(self._lengths)) if self._lengths else None
-            found = self._elements.report()
-            found = replace(found, field=self.field, lengths=lengths, num_missing_elements=found.num_missing)
-            return replace(found, num_missing=self._missing)
-        low, high = (min(self._extremes), max(self._extremes)) if self._extremes else (None, None)
-        if self.field.dtype == "timestamp" and low is not None:
-            low, high = np.datetime64(low, "us"), np.datetime64(high, "us")
-        distinct = None if self.field.kind == Kind.PASSENGER else min(len(self._distinct), MAX_DISTINCT)
-        return ColumnReport(self.field, self._missing, distinct, self._is_capped, low, high)
 
 
 def _format_value(value: Any) -> str:

@@ -20,9 +20,8 @@ from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_dataset import list_fragments
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
-from gpupipe.io.formats.memory import FrameSource
 from gpupipe.io.formats.parquet import fetch_end, parse_end
-from gpupipe.io.formats.spill import TempParquet
+from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.planning.table import partition_limit, row_bytes
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
@@ -57,25 +56,25 @@ def read_parquet(
     description says so; where it does not fit into memory, it is worked on in halves. docs/guide-files.md has all.
 
     Args:
-        path: a file, a list of files, a pattern, a folder (all `*.parquet` below it), or a URL that fsspec knows. A
-            folder that `Dataset.write_parquet` wrote stands for exactly the files its manifest lists. Folders named
-            `key=value` give columns, integers where all values are whole numbers and else strings; a filter on them
-            leaves out whole files. Rows are in the order of the sorted names, so `month=10` comes before `month=2`.
+        path: a file, a list of files, a pattern, a folder (all `*.parquet` below it, or those that the manifest of
+            `Dataset.write_parquet` lists), or a URL that fsspec knows. Folders named `key=value` give columns, integers
+            where all values are whole numbers and else strings; a filter on them leaves out whole files. Rows are in
+            the order of the sorted names, so `month=10` comes before `month=2`.
         columns: the columns to have; all by default but those left out. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
-        on_mismatch: what is done about a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"`
-            or `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
-            any file; each value has to fit the new type exactly, or it is an error when it is read; a column that is
-            not there is missing throughout, and one that is new is left out. The order of the columns does not matter.
-        on_bad: what is done about a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it
-            too, and `write_parquet` writes a JSON line about it next to its output. What is skipped is listed in
-            `Dataset.rejected` and counted in `Pipeline.fit_report`; what is skipped or cast is logged, shown by
-            `gpupipe.io.inspect` and told by the manifest of what is written. A file that turns out damaged later, when
-            its rows are read, is always an error.
+        on_mismatch: for a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"` or
+            `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
+            any file, and each value has to fit the new type exactly, or it is an error when it is read; a column that
+            is not there is missing throughout, and one that is new is left out. The order of the columns does not
+            matter.
+        on_bad: for a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it too, and
+            `write_parquet` writes a JSON line about it next to its output. What is skipped or cast is logged, listed in
+            `Dataset.rejected`, counted in `Pipeline.fit_report`, shown by `gpupipe.io.inspect` and told by the manifest
+            of what is written. A file that turns out damaged later is always an error.
         storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
             docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
-        partition_bytes: decoded bytes of a partition, which is one row group at least; 64 MiB on the CPU and 1 GiB
-            on the GPU by default.
+        partition_bytes: decoded bytes of a partition, which is one row group at least; 64 MiB on the CPU and 1 GiB on
+            the GPU by default.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
     Raises:
@@ -108,10 +107,10 @@ def from_frame(
 ) -> Dataset:
     """Make a lazy table of what is in memory: a pandas or cuDF frame, or anything with the Arrow C stream protocol.
 
-    The files of a `pyarrow.dataset.Dataset` are read lazily instead, by pyarrow on the host and by row group where they
-    are Parquet; only the columns that are asked for, and no files and row groups whose partition or statistics show
-    that a filter keeps nothing of them. So a Delta table is read:
-    `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. A dataset that is filtered is a stream.
+    The files of a `pyarrow.dataset.Dataset` are read lazily instead, by pyarrow on the host: only the columns that are
+    asked for, and no files and (of Parquet) row groups whose partition or statistics show that a filter keeps nothing
+    of them. So a Delta table is read: `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. A dataset that is
+    filtered is a stream.
 
     A stream that can be read only once (anything without a length, such as a RecordBatchReader) is written to a
     temporary Parquet file now, a part at a time; the file is removed with the dataset. So an Iceberg table is read:
@@ -124,8 +123,7 @@ def from_frame(
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
     Raises:
-        SchemaMismatch: no table, or columns share a name.
-        BadConfig: `num_partitions` makes no sense.
+        SchemaMismatch, BadConfig: no table, columns share a name, or `num_partitions` makes no sense.
         BadFile: a file of a pyarrow dataset cannot be opened, or a stream breaks off.
 
     Memory: shares numbers and times of a pandas or cuDF frame, and Arrow numbers in one chunk without missing values;
@@ -139,20 +137,14 @@ def from_frame(
         2
     """
     if isinstance(obj, Dataset):
-        raise SchemaMismatch(
-            "from_frame", "a Dataset already", got=Dataset, expected="a table in memory", remedy="the dataset itself"
-        )
+        expected, remedy = "a table in memory", "the dataset itself"
+        raise SchemaMismatch("from_frame", "a Dataset already", got=Dataset, expected=expected, remedy=remedy)
     limit = partition_limit(partition_bytes, backend)
     check_integer(from_frame, "[1, inf)", None, num_partitions=num_partitions)
     files = list_fragments(obj) if isinstance(obj, pads.Dataset) else None
     if num_partitions is not None and (files or not hasattr(obj, "__len__")):
-        raise BadConfig(
-            "from_frame",
-            "a stream has no length to divide",
-            got=num_partitions,
-            expected="partition_bytes=",
-            remedy="partition_bytes=32 << 20",
-        )
+        problem, remedy = "a stream has no length to divide", "partition_bytes=32 << 20"
+        raise BadConfig("from_frame", problem, got=num_partitions, expected="partition_bytes=", remedy=remedy)
     if files:
         found = FileSource(files, limit=limit)
         return Dataset(found, found.schema, backend)
@@ -236,13 +228,9 @@ def _no_table(obj: Any) -> SchemaMismatch:
         remedy = f"gp.{_READERS.get(kind, 'read_parquet')}({str(obj)!r})"
     else:
         remedy = frame_remedy(obj) or "gp.read_parquet(path), or a frame"
-    return SchemaMismatch(
-        "data",
-        "not a table",
-        got=obj if obj is None or isinstance(obj, str | os.PathLike) else type(obj),
-        expected="a Dataset, a pandas, cuDF or Polars DataFrame, or what has the Arrow C stream protocol",
-        remedy=remedy,
-    )
+    got = obj if obj is None or isinstance(obj, str | os.PathLike) else type(obj)
+    expected = "a Dataset, a pandas, cuDF or Polars DataFrame, or what has the Arrow C stream protocol"
+    return SchemaMismatch("data", "not a table", got=got, expected=expected, remedy=remedy)
 
 
 def _read_index(index: Any) -> dict[str, tuple[object, Reading]]:
@@ -277,12 +265,9 @@ def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         except StopIteration:
             return
         except (OSError, pa.ArrowException) as cause:
-            raise BadFile(
-                "from_frame",
-                f"the stream broke off after {format_count(rows, 'row')} ({one_line(cause)})",
-                expected="a stream with its end",
-                remedy="what feeds it; and a new stream, as this one cannot be read again",
-            ) from cause
+            problem = f"the stream broke off after {format_count(rows, 'row')} ({one_line(cause)})"
+            remedy = "what feeds it; and a new stream, as this one cannot be read again"
+            raise BadFile("from_frame", problem, expected="a stream with its end", remedy=remedy) from cause
         rows += batch.num_rows
         yield batch
 
@@ -290,9 +275,8 @@ def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 def _check_names(names: Sequence[str]) -> None:
     twice = sorted(name for name, times in Counter(names).items() if times > 1)
     if twice:
-        raise SchemaMismatch(
-            "from_frame", "columns share a name", got=twice, expected="unique names", remedy="rename one"
-        )
+        expected, remedy = "unique names", "rename one"
+        raise SchemaMismatch("from_frame", "columns share a name", got=twice, expected=expected, remedy=remedy)
 
 
 def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:

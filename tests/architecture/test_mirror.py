@@ -18,7 +18,6 @@ ELSEWHERE = {
     "expressions": "expressions/test_expression",
     "io/formats/file_source": "io/formats/test_bad_files",
     "io/formats/ipc": "io/formats/test_orc_ipc",
-    "io/formats/memory": "io/test_dataset",
     "io/formats/orc": "io/formats/test_orc_ipc",
     "io/formats/spill": "io/relational/test_scratch",
     "io/formats/text": "io/relational/test_csv",

@@ -93,12 +93,11 @@ def list_fragments(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
                 rows = (fragment.count_rows(),)
                 num_bytes = fragment.filesystem.get_file_info(fragment.path).size
         except (OSError, pa.ArrowException) as cause:
-            raise BadFile(
-                fragment.path,
+            problem, remedy = (
                 f"cannot be opened ({one_line(cause)})",
-                expected="a file of the dataset",
-                remedy="the dataset made anew; or the file written again",
-            ) from cause
+                "the dataset made anew; or the file written again",
+            )
+            raise BadFile(fragment.path, problem, expected="a file of the dataset", remedy=remedy) from cause
         return _Fragment(place, dataset.schema, rows, num_bytes, fragment=fragment)
 
     return open_all([_Place(fragment.path, fragment=fragment) for fragment in fragments], opener, BadFilePolicy())

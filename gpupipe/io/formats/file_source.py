@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -36,6 +36,13 @@ from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_choice
+
+Files = TypeVar("Files", bound="TableFile")
+_CHECKED_AT_ONCE = 16
+_FRAMES = 64  # that are put together at a time
+_UTC = "timestamp[us, tz=UTC]"
+_PADDED = Reading("int64", change="leading zeros in the folder's name are no part of the number")
+_log = logging.getLogger("gpupipe")
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,6 @@ class TableFile:
         return backend.from_arrow(host_table(table, fields), fields)
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """See `Source.bounds`."""
         return None
 
     def null_count(self, name: str) -> int | None:
@@ -102,6 +108,29 @@ class TableFile:
     def change(self) -> str | None:
         """Describe how the file has changed since it was opened; None where it has not, or cannot."""
         return self.origin.change()
+
+    def types(self) -> dict[str, pa.DataType]:
+        """Return the types of the columns by name, those of its folders' keys too; raise for a name that repeats."""
+        names = self.schema.names
+        if twice := sorted({name for name in names if names.count(name) > 1} if len({*names}) < len(names) else ()):
+            problem, remedy = "columns share a name", "write the file again"
+            raise SchemaMismatch(self.origin.path, problem, got=twice, expected="unique names", remedy=remedy)
+        held = dict(zip(names, self.schema.types, strict=True))
+        return held | {name: value.type for name, value in self.origin.keys.items() if name not in held}
+
+    def describe(self, groups: Sequence[int]) -> str:
+        """Describe groups in words.
+
+        Example:
+            >>> file = TableFile(Input("a"), pa.schema([]), (1, 1, 1))
+            >>> file.describe([2]), file.describe([0, 1, 2]), file.describe([0, 2])
+            ('group 2', 'groups 0-2', 'groups 0, 2')
+        """
+        if len(groups) == 1:
+            return f"{self.unit} {groups[0]}"
+        if list(groups) == list(range(groups[0], groups[-1] + 1)):
+            return f"{self.unit}s {groups[0]}-{groups[-1]}"
+        return f"{self.unit}s {', '.join(map(str, groups))}"
 
 
 def narrowest(schema: pa.Schema) -> str:
@@ -142,14 +171,6 @@ def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
     return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)
 
 
-_CHECKED_AT_ONCE = 16
-_FRAMES = 64  # that are put together at a time
-_UTC = "timestamp[us, tz=UTC]"
-_PADDED = Reading("int64", change="leading zeros in the folder's name are no part of the number")
-_log = logging.getLogger("gpupipe")
-Files = TypeVar("Files", bound=TableFile)
-
-
 class BadFilePolicy:
     """Bad file policy: the caller's choice for files that differ (`on_mismatch`) or cannot be read, and its outcome."""
 
@@ -187,12 +208,10 @@ class BadFilePolicy:
     def close(self, num_files: int) -> tuple[FileNote, ...]:
         """Return the notes, logged; no more may follow. Raise BadFile where no file is left."""
         if self.notes and not num_files:
-            raise BadFile(
-                self.notes[0].file,
-                f"none of {len(self.notes)} files can be used; this one: {self.notes[0].reason}",
-                expected="one at least",
-                remedy="on_bad='raise' and on_mismatch='raise', which show what is wrong",
-            )
+            first = self.notes[0]
+            problem = f"none of {len(self.notes)} files can be used; this one: {first.reason}"
+            remedy = "on_bad='raise' and on_mismatch='raise', which show what is wrong"
+            raise BadFile(first.file, problem, expected="one at least", remedy=remedy)
         if self.notes:
             shown = "; ".join(map(str, self.notes[:3])) + ("; ..." if len(self.notes) > 3 else "")
             many = len({note.file for note in self.notes})
@@ -246,117 +265,120 @@ def agree_on_schema(
     """
     kept: dict[int, Files] = {}
     agreement = None
-    widest = _widest(files.values()) if policy.casts else {}
     twice: set[str] = set()
-    same: set[tuple[int, tuple[str, ...]]] = set()  # most files share one schema object with the first
+    same: set[object] = set()
     for number, file in files.items():
         try:
-            if agreement is None:
-                agreement = _Agreement(file, columns, widest)
-            if (id(file.schema), tuple(file.origin.keys)) not in same:
-                agreement.check(file, policy)
-                if not policy.casts:
-                    same.add((id(file.schema), tuple(file.origin.keys)))
+            agreement = agreement or _Agreement(file, columns, policy, files.values())
+            if _identify_schema(file) not in same:
+                agreement.check(file)
         except SchemaMismatch as error:
             policy.refuse(file.origin.path, error)
-        else:
-            kept[number] = file
-            for name in map(unquote, re.findall(r"/([^/=]+)=-?0[0-9]", file.origin.path)):
-                key = None if name in file.schema.names else file.origin.keys.get(name)
-                if key is not None and pa.types.is_integer(key.type):
-                    policy.convert(file.origin.path, {name: (key.type, _PADDED)})
-            for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
-                twice.add(name)
-                told = f"column {name!r} is in the file and in its folder's name; the files' own is read"
-                policy.adapt(file.origin.path, told)
-    return _readings(agreement.dtypes, columns, kept, policy) if agreement else {}, kept
+            continue
+        kept[number] = file
+        if not policy.casts:
+            same.add(_identify_schema(file))
+        for name in map(unquote, re.findall(r"/([^/=]+)=-?0[0-9]", file.origin.path)):
+            key = None if name in file.schema.names else file.origin.keys.get(name)
+            if key is not None and pa.types.is_integer(key.type):
+                policy.convert(file.origin.path, {name: (key.type, _PADDED)})
+        for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
+            twice.add(name)
+            told = f"column {name!r} is in the file and in its folder's name; the files' own is read"
+            policy.adapt(file.origin.path, told)
+    return agreement.list_readings(kept.values()) if agreement else {}, kept
 
 
-def _readings(
-    dtypes: Mapping[str, str], columns: Sequence[str] | None, files: Mapping[int, TableFile], policy: BadFilePolicy
-) -> dict[str, Reading]:
-    """Return the dtypes of the columns if all files have the given ones; add a note on each converted column."""
-    written: dict[str, set[str]] = {name: set() for name in dtypes}
-    unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
-    for file in {(id(file.schema), tuple(file.origin.keys)): file for file in files.values()}.values():
-        read = {name: (kind, read_as(kind)) for name, kind in _types(file).items()}
-        read = {name: pair for name, pair in read.items() if columns is None or name in columns}
-        changed = {name: (kind, found) for name, (kind, found) in read.items() if not pa.types.is_null(kind)}
-        policy.convert(file.origin.path, changed)
-        for name in changed.keys() & written.keys():
-            written[name].add(changed[name][1].written_as)
-        unknown |= {name: (file.origin.path, pair) for name, pair in read.items() if pa.types.is_null(pair[0])}
-    for name, (path, pair) in unknown.items():
-        if name in written and not written[name]:
-            policy.convert(path, {name: pair})
-    found = {}
-    for name, dtype in dtypes.items():
-        ways = written[name] or {""}
-        one = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
-        found[name] = Reading(dtype, one)
-        if len(ways) > 1:
-            kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))
-            change = f"as the files differ, read as {one or 'timestamp[us]'}, the same times in UTC"
-            policy.convert(next(iter(files.values())).origin.path, {name: (kinds, Reading(dtype, one, change))})
-    return found
+def _identify_schema(file: TableFile) -> object:
+    """Return what most files have in common with the first: one schema object, and folders of the same keys."""
+    return id(file.schema), tuple(file.origin.keys)
 
 
 class _Agreement:
     """Columns' types by name, and the file each was first found in."""
 
-    def __init__(self, first: TableFile, columns: Sequence[str] | None, widest: Mapping[str, str]) -> None:
-        types = _types(first)
+    def __init__(
+        self, first: TableFile, columns: Sequence[str] | None, policy: BadFilePolicy, files: Iterable[TableFile]
+    ) -> None:
+        types = first.types()
         for name in columns or ():
             if name not in types:
                 raise ColumnNotFound.among(first.origin.path, name, types)
-        self._widest = widest
-        dtypes = {name: widest.get(name) or dtype_from_arrow(kind) for name, kind in types.items()}
-        self.dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
-        self._first, self._takes_all = first.origin.path, columns is None
-        self._known_from = {name: self._first for name in self.dtypes if not pa.types.is_null(types[name])}
+        self._policy, self._columns, self._first = policy, columns, first.origin.path
+        self._widest = _find_widest(files) if policy.casts else {}
+        dtypes = {name: self._widest.get(name) or dtype_from_arrow(kind) for name, kind in types.items()}
+        self._dtypes = {name: dtype for name, dtype in dtypes.items() if dtype and (columns is None or name in columns)}
+        self._known_from = {name: self._first for name in self._dtypes if not pa.types.is_null(types[name])}
 
-    def check(self, file: TableFile, policy: BadFilePolicy) -> None:
+    def check(self, file: TableFile) -> None:
         """Raise unless a file has these columns, or is cast; learn the types of those that had no value before."""
-        types = _types(file)
-        named = {name: dtype_from_arrow(kind) for name, kind in types.items() if not pa.types.is_null(kind)}
-        new = {name: dtype for name, dtype in named.items() if dtype and name not in self._known_from}
-        new = {name: self._widest.get(name, dtype) for name, dtype in new.items() if name in self.dtypes}
-        wanted = self.dtypes | new
-        differing = [name for name in wanted if name not in types or (name in named and named[name] != wanted[name])]
-        if self._takes_all:
-            differing += [
-                name for name, kind in types.items() if name not in wanted and dtype_from_arrow(kind) is not None
-            ]
-        unworkable = []
-        for name in (name for name in differing if name in types):
-            dtype, other = dtype_from_arrow(types[name]), wanted.get(name)
-            if dtype is None or other is None:
-                can_be = other is None
-            else:  # lists can only be lists
-                can_be = (dtype in LISTS) == (other in LISTS) and is_passenger(dtype) == is_passenger(other)
-            unworkable += [] if can_be else [name]
-        shown = {name: dtype_from_arrow(kind) or str(kind) for name, kind in types.items()}
-        if differing and (unworkable or not policy.casts):
-            name = (unworkable or differing)[0]
-            known_from = self._known_from.get(name, self._first)
+        types = file.types()
+        dtypes = {name: dtype_from_arrow(kind) for name, kind in types.items()}
+        valued = {name for name, kind in types.items() if not pa.types.is_null(kind)}
+        learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
+        wanted = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
+        differing = [name for name in wanted if name not in types or (name in valued and dtypes[name] != wanted[name])]
+        if self._columns is None:
+            differing += [name for name, dtype in dtypes.items() if name not in wanted and dtype is not None]
+        lost = [name for name in differing if name in types and not _is_castable(dtypes[name], wanted.get(name))]
+        shown = {name: dtypes[name] or str(kind) for name, kind in types.items()}
+        if differing and (lost or not self._policy.casts):
+            name = (lost or differing)[0]
+            expected = f"{wanted.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
+            remedy = "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
             raise SchemaMismatch(
                 file.origin.path,
                 f"column {name!r} is {shown.get(name, 'not there')}",
-                expected=f"{wanted.get(name, 'no such column')}, as in {known_from}",
-                remedy="columns=[...] with what all files share, on_mismatch="
-                + ("'skip', or it written anew" if policy.casts else "'cast' or 'skip', or it written anew"),
+                expected=expected,
+                remedy=f"columns=[...] with what all files share, on_mismatch={remedy}",
             )
         if differing:
             told = []
             for name in differing:
                 what = f"{shown.get(name)}, read as {wanted[name]}" if name in wanted else "new and left out"
                 told.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
-            policy.adapt(file.origin.path, "; ".join(told))
-        self.dtypes |= new
-        self._known_from |= dict.fromkeys(new, file.origin.path)
+            self._policy.adapt(file.origin.path, "; ".join(told))
+        self._dtypes = wanted
+        self._known_from |= dict.fromkeys(learned, file.origin.path)
+
+    def list_readings(self, files: Iterable[TableFile]) -> dict[str, Reading]:
+        """Return what the columns of the usable files are read as; add a note on each converted column."""
+        written: dict[str, set[str]] = {name: set() for name in self._dtypes}
+        unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
+        for file in {_identify_schema(file): file for file in files}.values():
+            path = file.origin.path
+            types = {
+                name: kind for name, kind in file.types().items() if self._columns is None or name in self._columns
+            }
+            read = {name: (kind, read_as(kind)) for name, kind in types.items()}
+            valued = {name: pair for name, pair in read.items() if not pa.types.is_null(types[name])}
+            self._policy.convert(path, valued)
+            for name in valued.keys() & written.keys():
+                written[name].add(valued[name][1].written_as)
+            unknown |= {name: (path, pair) for name, pair in read.items() if name not in valued}
+        for name, (path, pair) in unknown.items():
+            if name in written and not written[name]:
+                self._policy.convert(path, {name: pair})
+        found = {}
+        for name, dtype in self._dtypes.items():
+            ways = written[name] or {""}
+            one = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
+            found[name] = Reading(dtype, one)
+            if len(ways) > 1:
+                kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))
+                change = f"as the files differ, read as {one or 'timestamp[us]'}, the same times in UTC"
+                self._policy.convert(next(iter(files)).origin.path, {name: (kinds, Reading(dtype, one, change))})
+        return found
 
 
-def _widest(files: Iterable[TableFile]) -> dict[str, str]:
+def _is_castable(dtype: str | None, other: str | None) -> bool:
+    """Return whether a column of this dtype may be cast to another, or left out; lists can only be lists."""
+    if dtype is None or other is None:
+        return other is None
+    return (dtype in LISTS) == (other in LISTS) and is_passenger(dtype) == is_passenger(other)
+
+
+def _find_widest(files: Iterable[TableFile]) -> dict[str, str]:
     """Return, by column, the type that holds all values of its files' types of the first one's kind."""
     widest: dict[str, str] = {}
     for file in {id(file.schema): file for file in files}.values():
@@ -376,30 +398,21 @@ def _wider(dtype: str, other: str) -> str:
     return wider if wider in (kind or ()) else dtype
 
 
-def _types(file: TableFile) -> dict[str, pa.DataType]:
-    names = file.schema.names
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise SchemaMismatch(
-            file.origin.path, "columns share a name", got=twice, expected="unique names", remedy="write the file again"
-        )
-    held = {item.name: item.type for item in file.schema}
-    return held | {name: value.type for name, value in file.origin.keys.items() if name not in held}
+Pieces: TypeAlias = Sequence[tuple[TableFile, Sequence[RowRange]]]
+"""Spans of rows by the file they are in."""
 
 
-def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
+def _read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
     """Read the spans' rows with these columns as a frame, decoded as the file and the backend do best."""
-    held, groups, num_rows = _select_fields(file, spans, fields)
+    groups, held = [span.group for span in spans], [item for item in fields if file.holds(item.name)]
+    num_rows = sum(file.group_rows[group] for group in groups)
     if held:
         with _name_file_in_errors(file, groups):
             frame = file.read(groups, held, backend)
-        _check_rows(file, groups, len(frame), num_rows)
+        _check_rows(file, groups, len(frame))
     else:
         frame = backend.frame({}, num_rows)
-    pieces = _pieces(file, spans)
-    if pieces != [(0, num_rows)]:
-        rows = backend.xp.concatenate([backend.xp.arange(start, start + length) for start, length in pieces])
-        frame = backend.concat([backend.take(frame, rows)])
+    frame = take_spans(frame, file.group_rows, spans, backend)
     if len(held) == len(fields):
         return frame
     added = [item for item in fields if item not in held]
@@ -408,37 +421,41 @@ def read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fiel
     return backend.select(frame, [item.name for item in fields])
 
 
-def read_frame_from_files(
-    files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields: Sequence[Field], backend: Backend
-) -> Frame | None:
+def _read_frame_of_files(files: Pieces, fields: Sequence[Field], backend: Backend) -> Frame | None:
     """Read whole row groups of Parquet files of one schema in one call; None where there are others, or damage."""
-    (first, _), paths, row_groups = files[0], list[str](), list[list[int]]()
+    paths, row_groups = list[str](), list[list[int]]()
     for file, spans in files:
-        held, groups, num_rows = _select_fields(file, spans, fields)
-        is_whole = len(held) == len(fields) and _pieces(file, spans) == [(0, num_rows)]
-        if not (is_whole and file.is_read_with(first, fields)):
+        holds_all = all(file.holds(item.name) for item in fields)
+        is_whole = all(span.num_rows == file.group_rows[span.group] for span in spans)
+        if not (holds_all and is_whole and file.is_read_with(files[0][0], fields)):
             return None
         paths.append(file.stored.path)
-        row_groups.append(groups)
+        row_groups.append([span.group for span in spans])
     try:
         frame = backend.read_parquet(paths, row_groups, fields)
     except OSError:  # one by one they tell which of them it is
         return None
-    for file, spans in files:
-        _check_unchanged(file, [span.group for span in spans])
-    wanted = sum(span.num_rows for _, spans in files for span in spans)
-    return frame if len(frame) == wanted else None
+    for (file, _), groups in zip(files, row_groups, strict=True):
+        _check_unchanged(file, groups)
+    return frame if len(frame) == sum(span.num_rows for _, spans in files for span in spans) else None
 
 
-def read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]) -> pa.Table:
-    """Read the same to the host, as Arrow columns in the types that `backend.arrow.conform` gives."""
-    held, groups, num_rows = _select_fields(file, spans, fields)
+def _read_tables(files: Pieces, fields: Sequence[Field]) -> pa.Table:
+    """Read the spans' rows to the host, as Arrow columns in the types that `backend.arrow.conform` gives."""
+    if not files:
+        return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
+    return pa.concat_tables(_read_table(*file, fields) for file in files)
+
+
+def _read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]) -> pa.Table:
+    groups, held = [span.group for span in spans], [item for item in fields if file.holds(item.name)]
     columns: dict[str, pa.ChunkedArray] = {}
     if held:
         with _name_file_in_errors(file, groups):
             table = host_table(file.table(groups, [item.name for item in held]), held)
-        _check_rows(file, groups, table.num_rows, num_rows)
-        table = pa.concat_tables(table.slice(start, length) for start, length in _pieces(file, spans))
+        _check_rows(file, groups, table.num_rows)
+        pieces = locate_spans(file.group_rows, spans)
+        table = pa.concat_tables(table.slice(start, length) for start, length in pieces)
         columns = dict(zip(table.column_names, table.columns, strict=True))
     added = [item for item in fields if item not in held]
     constants = _repeat_keys(file, groups, added, sum(span.num_rows for span in spans))
@@ -446,42 +463,27 @@ def read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fiel
     return pa.table({item.name: columns[item.name] for item in fields})
 
 
-def describe_groups(unit: str, groups: Sequence[int]) -> str:
-    """Describe groups in words.
-
-    Example:
-        >>> describe_groups("row group", [4]), describe_groups("stripe", [0, 1, 2])
-        ('row group 4', 'stripes 0-2')
-        >>> describe_groups("row group", [0, 2])
-        'row groups 0, 2'
-    """
-    if len(groups) == 1:
-        return f"{unit} {groups[0]}"
-    if list(groups) == list(range(groups[0], groups[-1] + 1)):
-        return f"{unit}s {groups[0]}-{groups[-1]}"
-    return f"{unit}s {', '.join(map(str, groups))}"
-
-
-def _select_fields(
-    file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]
-) -> tuple[list[Field], list[int], int]:
-    """Return the columns the file holds, the groups, and the rows these have."""
-    groups = [span.group for span in spans]
-    return [item for item in fields if file.holds(item.name)], groups, sum(file.group_rows[group] for group in groups)
-
-
-def _pieces(file: TableFile, spans: Sequence[RowRange]) -> list[tuple[int, int]]:
+def locate_spans(group_rows: Sequence[int], spans: Sequence[RowRange]) -> list[tuple[int, int]]:
     """List the first row and number of rows of each span within the whole groups; merge spans that touch."""
     pieces: list[tuple[int, int]] = []
-    before = 0
+    first_rows, before = [0, *accumulate(group_rows)], 0
     for span in spans:
-        start = before + span.first_row - sum(file.group_rows[: span.group])
+        start = before + span.first_row - first_rows[span.group]
         if pieces and sum(pieces[-1]) == start:
             pieces[-1] = pieces[-1][0], pieces[-1][1] + span.num_rows
         else:
             pieces.append((start, span.num_rows))
-        before += file.group_rows[span.group]
+        before += group_rows[span.group]
     return pieces
+
+
+def take_spans(frame: Frame, group_rows: Sequence[int], spans: Sequence[RowRange], backend: Backend) -> Frame:
+    """Take the spans' rows of a frame that holds all rows of their groups."""
+    pieces = locate_spans(group_rows, spans)
+    if pieces == [(0, len(frame))]:
+        return frame
+    rows = backend.xp.concatenate([backend.xp.arange(start, start + length) for start, length in pieces])
+    return backend.concat([backend.take(frame, rows)])
 
 
 def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field], num_rows: int) -> pa.Table:
@@ -499,57 +501,44 @@ def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field]
         return host_table(pa.table(columns), fields)
 
 
-def _check_rows(file: TableFile, groups: Sequence[int], found: int, expected: int) -> None:
+def _check_rows(file: TableFile, groups: Sequence[int], found: int) -> None:
+    expected = sum(file.group_rows[group] for group in groups)
     if found != expected:
-        raise BadFile(
-            file.origin.path,
-            f"{describe_groups(file.unit, groups)} hold other rows than before",
-            got=found,
-            expected=format_count(expected, "row"),
-            remedy="make the dataset again; the file was replaced",
-        )
+        problem, remedy = "hold other rows than before", "make the dataset again; the file was replaced"
+        problem = f"{file.describe(groups)} {problem}"
+        raise BadFile(file.origin.path, problem, got=found, expected=format_count(expected, "row"), remedy=remedy)
     _check_unchanged(file, groups)
 
 
 def _check_unchanged(file: TableFile, groups: Sequence[int]) -> None:
     if change := file.change():
-        raise BadFile(
-            file.origin.path,
-            f"{describe_groups(file.unit, groups)} may be of two versions of the file: {change}",
-            expected="files that stay as they are",
-            remedy="make the dataset again",
-        )
+        problem = f"{file.describe(groups)} may be of two versions of the file: {change}"
+        remedy = "make the dataset again"
+        raise BadFile(file.origin.path, problem, expected="files that stay as they are", remedy=remedy)
 
 
 @contextmanager
 def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[None]:
     """Name the file in whatever fails inside."""
+    path = file.origin.path
     try:
         yield
     except (OSError, pa.ArrowException) as cause:
-        if isinstance(cause, BadFile) and not is_remote(file.origin.path):  # a reader's own words
+        if isinstance(cause, BadFile) and not is_remote(path):  # a reader's own words
             raise
-        raise BadFile(
-            file.origin.path,
-            f"{describe_groups(file.unit, groups)} cannot be read ({file.change() or one_line(cause)})",
-            expected="the rows its footer tells of",
-            remedy="write the file again; it is damaged, or was replaced after the dataset was made",
-        ) from cause
+        problem = f"{file.describe(groups)} cannot be read ({file.change() or one_line(cause)})"
+        remedy = "write the file again; it is damaged, or was replaced after the dataset was made"
+        raise BadFile(path, problem, expected="the rows its footer tells of", remedy=remedy) from cause
     except BadData as cause:
         ends = [0, *accumulate(file.group_rows)]
         rows = chain.from_iterable(range(ends[group], ends[group + 1]) for group in groups)
         row = next(islice(rows, cause.row or 0, None))
-        raise SchemaMismatch(
-            file.origin.path,
-            f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
-            got=cause.got,
-            expected=cause.expected,
-            remedy="on_mismatch='skip'; a file of the other type named first, if that holds all; or it written anew",
-        ) from cause
+        problem = f"row {row + 1}, {cause.where.removeprefix('Cast of ')}: a value does not fit"
+        remedy = "on_mismatch='skip'; a file of the other type named first, if that holds all; or it written anew"
+        raise SchemaMismatch(path, problem, got=cause.got, expected=cause.expected, remedy=remedy) from cause
     except SchemaMismatch as cause:
-        raise SchemaMismatch(
-            file.origin.path, f"{cause.where}: {cause.problem}", expected=cause.expected, remedy="on_mismatch='skip'"
-        ) from cause
+        problem = f"{cause.where}: {cause.problem}"
+        raise SchemaMismatch(path, problem, expected=cause.expected, remedy="on_mismatch='skip'") from cause
 
 
 class FileSource(Source):
@@ -577,23 +566,21 @@ class FileSource(Source):
     ) -> None:
         policy = policy or BadFilePolicy()
         readings, self.files = agree_on_schema(files, columns, policy)
-        dtypes = {name: str(reading.dtype) for name, reading in readings.items()}
         self.left_out: Mapping[str, str] = policy.left_out
         self.notes: Sequence[FileNote] = policy.close(len(self.files))
         self.reads = ReadCounter()
-        self._spool = spool
-        units = _units(self.files.values())
+        self._spool, self._limit = spool, limit
+        units = _find_units(self.files.values())
         self.schema = Schema(
             Field(
                 name,
-                dtype,
-                nullable=dtype in FLOATS or any(_null_count(file, name) != 0 for file in self.files.values()),
+                str(reading.dtype),
+                nullable=reading.dtype in FLOATS or any(_count_nulls(file, name) != 0 for file in self.files.values()),
                 units=units.get(name, ""),
-                written_as=readings[name].written_as,
+                written_as=reading.written_as,
             ).as_source()
-            for name, dtype in dtypes.items()
+            for name, reading in readings.items()
         )
-        self._limit = limit
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
@@ -602,41 +589,36 @@ class FileSource(Source):
         if not fields:
             return backend.frame({}, partition.num_rows)
         if len(files) == 1:
-            return read_frame(*files[0], fields, backend)
+            return _read_frame(*files[0], fields, backend)
         if not files or backend.name == "cpu":  # a frame for each of thousands of small files would take far more room
-            return backend.from_arrow(_concat_tables(files, fields), fields)
-        whole = read_frame_from_files(files, fields, backend)
+            return backend.from_arrow(_read_tables(files, fields), fields)
+        whole = _read_frame_of_files(files, fields, backend)
         if whole is not None:
             return whole
-        frames = (read_frame(*file, fields, backend) for file in files)
+        frames = (_read_frame(*file, fields, backend) for file in files)
         return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _FRAMES)), [])])
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Read exactly these columns; see `Source.table`."""
         files = self._count(partition, fields)
         # Row groups have dictionaries of their own, which nobody needs as one here.
-        return plain_table(_concat_tables([(file, [span]) for file, spans in files for span in spans], fields))
+        return plain_table(_read_tables([(file, [span]) for file, spans in files for span in spans], fields))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """Return the partitions' own files; see `Source.only`."""
         part = self._with({span.file for partition in partitions for span in partition.spans})
         part.partitions = list(partitions)
         return part
 
     def inputs(self) -> dict[str, str] | None:
-        """Return the stamps by the files' names; see `Source.inputs`."""
         stamps = {file.origin.path: file.origin.stamp for file in self.files.values()}
         known = {name: stamp for name, stamp in stamps.items() if stamp is not None}
         return known if len(known) == len(stamps) else None
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """See `Source.of_files`."""
         part = self._with({number for number, file in self.files.items() if file.origin.path in names})
         part.cut()
         return part
 
     def files_of(self, partition: Partition) -> list[str]:
-        """List the files in the partition's order."""
         return list(dict.fromkeys(self.files[span.file].origin.path for span in partition.spans))
 
     def _count(self, partition: Partition, fields: Sequence[Field]) -> list[tuple[TableFile, list[RowRange]]]:
@@ -645,7 +627,7 @@ class FileSource(Source):
             self._spool.check()
         names = [item.name for item in fields]
         self.reads.add(partition.spans, names, self.stored_bytes(partition, names))
-        return [(self.files[number], spans) for number, spans in _by_file(partition.spans)]
+        return [(self.files[number], spans) for number, spans in group_by_file(partition.spans)]
 
     def _with(self, numbers: AbstractSet[int]) -> Self:
         part = copy(self)
@@ -663,7 +645,7 @@ class FileSource(Source):
         """Sum the files' null counts; None for floats, whose NaN counts as missing too."""
         if self.schema[name].dtype in FLOATS:
             return None
-        counts = [_null_count(file, name) for file in self.files.values()]
+        counts = [_count_nulls(file, name) for file in self.files.values()]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def cut(self) -> None:
@@ -689,34 +671,25 @@ class FileSource(Source):
         ]
 
     def _describe(self, spans: Sequence[RowRange], num_bytes: int) -> str:
-        files = _by_file(spans)
+        files = [(self.files[number], own) for number, own in group_by_file(spans)]
         shown = files if len(files) < 4 else [files[0], files[-1]]
-        parts = []
-        for number, own in shown:
-            file = self.files[number]
-            parts.append(f"{file.origin.path} {describe_groups(file.unit, [span.group for span in own])}")
+        parts = [f"{file.origin.path} {file.describe([span.group for span in own])}" for file, own in shown]
         text = ", ".join(parts) if len(files) < 4 else f"{parts[0]} ... {parts[1]} ({len(files)} files)"
         if num_bytes <= self._limit:
             return text
-        unit = self.files[spans[0].file].unit
-        return f"{text} ({num_bytes:,} bytes, over the limit of {self._limit:,}: one {unit} is the least)"
+        over = f"{num_bytes:,} bytes, over the limit of {self._limit:,}: one {files[0][0].unit} is the least"
+        return f"{text} ({over})"
 
     def stored_bytes(self, partition: Partition, names: Sequence[str]) -> int:
         """Sum the bytes of these columns of a partition in the files."""
         total = 0
-        for number, spans in _by_file(partition.spans):
+        for number, spans in group_by_file(partition.spans):
             held = [name for name in names if self.files[number].holds(name)]
             total += sum(self.files[number].stored_bytes(span.group, held) for span in spans)
         return total
 
 
-def _concat_tables(files: Sequence[tuple[TableFile, Sequence[RowRange]]], fields: Sequence[Field]) -> pa.Table:
-    if not files:
-        return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
-    return pa.concat_tables(read_table(*file, fields) for file in files)
-
-
-def _null_count(file: TableFile, name: str) -> int | None:
+def _count_nulls(file: TableFile, name: str) -> int | None:
     if not any(file.group_rows):
         return 0
     if file.holds(name):
@@ -724,7 +697,7 @@ def _null_count(file: TableFile, name: str) -> int | None:
     return 0 if name in file.origin.keys and file.origin.keys[name].is_valid else sum(file.group_rows)
 
 
-def _units(files: Iterable[TableFile]) -> dict[str, str]:
+def _find_units(files: Iterable[TableFile]) -> dict[str, str]:
     """Return the units in the files' metadata, of columns for which all files that state any agree."""
     stated: dict[str, set[str]] = {}
     for schema in {id(file.schema): file.schema for file in files}.values():
@@ -734,5 +707,6 @@ def _units(files: Iterable[TableFile]) -> dict[str, str]:
     return {name: next(iter(found)) for name, found in stated.items() if len(found) == 1}
 
 
-def _by_file(spans: Iterable[RowRange]) -> list[tuple[int, list[RowRange]]]:
+def group_by_file(spans: Iterable[RowRange]) -> list[tuple[int, list[RowRange]]]:
+    """List the spans of each file, by its number."""
     return [(number, list(own)) for number, own in groupby(spans, attrgetter("file"))]

@@ -32,21 +32,12 @@ def read_ipc(
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
-    """Open Arrow IPC files, also known as Feather, as one lazy table; for what is not said here see `read_parquet`.
+    """Open Arrow IPC files, also known as Feather, as one lazy table; for the arguments see `read_parquet`.
 
-    Record batches are decoded by pyarrow on the host, for both backends, and only the columns that are asked for. A
-    file in the streaming form can be read from its beginning only: it is written to a temporary Parquet file now,
-    which is removed with the dataset.
-
-    Args:
-        path: a file, a list of files, a pattern, a folder (all `*.arrow`, `*.arrows`, `*.feather` and `*.ipc` below
-            it), or a URL that fsspec knows.
-        columns: the columns to have; all by default but those left out. The files need to share no others.
-        on_mismatch: what is done about a file with other columns or types than the first.
-        on_bad: what is done about a file that cannot be opened.
-        storage_options: for the file system of a URL.
-        partition_bytes: decoded bytes of a partition, which is one record batch at least.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+    A folder stands for all `*.arrow`, `*.arrows`, `*.feather` and `*.ipc` below it. Record batches are decoded by
+    pyarrow on the host, for both backends, and only the columns that are asked for; a partition is one at least. A file
+    in the streaming form can be read from its beginning only: it is written to a temporary Parquet file now, which is
+    removed with the dataset.
 
     Raises:
         BadFile: a file is missing, empty, cut off or no Arrow file.
@@ -123,12 +114,8 @@ def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> Table
     except BadFile:
         raise
     except (OSError, pa.ArrowException) as cause:
-        raise BadFile(
-            one.path,
-            f"damaged or cut off: {one_line(cause)}",
-            expected="an Arrow stream with its end",
-            remedy="copy or write the file again",
-        ) from cause
+        problem, expected = f"damaged or cut off: {one_line(cause)}", "an Arrow stream with its end"
+        raise BadFile(one.path, problem, expected=expected, remedy="copy or write the file again") from cause
 
 
 def _to_native(source: Any) -> Any:

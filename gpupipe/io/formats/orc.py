@@ -29,21 +29,12 @@ def read_orc(
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
-    """Open ORC files as one lazy table; for what is not said here see `read_parquet`.
+    """Open ORC files as one lazy table; for the arguments see `read_parquet`.
 
-    Only the stripes and columns that are asked for are decoded: on a CPU by pyarrow, on a GPU by cuDF (not yet run on a
-    GPU). There pyarrow decodes, on the host, times with a zone, columns that are only carried (decimals, structs, maps,
-    binary), columns that are cast, and files in a store. Statistics are not used: a filter reads its column of every
-    stripe.
-
-    Args:
-        path: a file, a list of files, a pattern, a folder (all `*.orc` below it), or a URL that fsspec knows.
-        columns: the columns to have; all by default but those left out. The files need to share no others.
-        on_mismatch: what is done about a file with other columns or types than the first.
-        on_bad: what is done about a file that cannot be opened.
-        storage_options: for the file system of a URL.
-        partition_bytes: decoded bytes of a partition, which is one stripe at least.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: who decodes, and whose frames the dataset gives.
+    A folder stands for all `*.orc` below it. Only the stripes and columns that are asked for are decoded: on a CPU by
+    pyarrow, on a GPU by cuDF (not yet run on a GPU). There pyarrow decodes, on the host, times with a zone, columns
+    that are only carried (decimals, structs, maps, binary), columns that are cast, and files in a store. Statistics are
+    not used: a filter reads its column of every stripe. A partition is one stripe at least.
 
     Raises:
         BadFile: a file is missing, empty, cut off or no ORC file.
@@ -101,13 +92,10 @@ class _OrcFile(TableFile):
 
 
 def _beyond_nanoseconds(one: Input, times: Sequence[str], cause: Exception) -> BadFile:
-    return BadFile(
-        one.path,
-        f"a time is outside the years 1677 to 2262, which the reader's nanoseconds hold ({one_line(cause)})",
-        got=times,
-        expected="times of those years",
-        remedy=f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet",
-    )
+    problem = "a time is outside the years 1677 to 2262, which the reader's nanoseconds hold"
+    remedy = f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet"
+    problem = f"{problem} ({one_line(cause)})"
+    return BadFile(one.path, problem, got=times, expected="times of those years", remedy=remedy)
 
 
 def _open_orc(one: Input) -> _OrcFile:

@@ -1,4 +1,4 @@
-"""Temporary Parquet files: tables that can be read only once or only slowly, and the source of their partitions."""
+"""Sources of rows in memory and in temporary Parquet files: tables that can be read only once or only slowly."""
 
 from __future__ import annotations
 
@@ -13,24 +13,95 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain, groupby
-from operator import attrgetter
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend import Backend, Frame, arrow, select
-from gpupipe.backend.arrow import arrow_type, get_file_type
+from gpupipe.backend import Backend
+from gpupipe.backend import Frame
+from gpupipe.backend import arrow
+from gpupipe.backend import select
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow import get_file_type
 from gpupipe.config import settings
-from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
-from gpupipe.files import ScratchFolder, writing_scratch
+from gpupipe.errors import BadConfig
+from gpupipe.errors import BadData
+from gpupipe.errors import BadFile
+from gpupipe.errors import SchemaMismatch
+from gpupipe.files import ScratchFolder
+from gpupipe.files import writing_scratch
 from gpupipe.io.formats.file_source import host_table
+from gpupipe.backend import infer_backend
+from gpupipe.backend.arrow_types import Reading
+from gpupipe.io.formats.file_source import group_by_file
+from gpupipe.io.formats.file_source import take_spans
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
+from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes, write_conversion_notes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
 from gpupipe.schema import Field, Schema, get_element_dtype
+
+
+class FrameSource(Source):
+    """The rows of one coded frame, shared, not copied.
+
+    Args:
+        frame: coded.
+        schema: of the frame.
+        cuts: first row and number of rows of each partition.
+        readings: of each column of the table its type and what it is read as.
+    """
+
+    made_by: str | None = ""
+    partitions: Sequence[Partition] = ()
+
+    def __init__(
+        self,
+        frame: Frame,
+        schema: Schema,
+        cuts: Sequence[tuple[int, int]],
+        readings: Mapping[str, tuple[object, Reading]],
+    ) -> None:
+        self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
+        self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
+        self.notes = write_conversion_notes("frame", readings)
+        self.partitions = [
+            Partition(
+                index,
+                (RowRange(0, index, first, num_rows),) if num_rows else (),
+                f"rows {first:,} to {first + num_rows:,} of a frame",
+            )
+            for index, (first, num_rows) in enumerate(cuts)
+        ]
+
+    def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
+        """Slice these columns: shared on the backend that owns the frame, else copied from one to the other."""
+        names, num_rows = [item.name for item in fields], partition.num_rows
+        self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
+        if not names:
+            return backend.frame({}, num_rows)
+        owner = infer_backend(self._frame)
+        part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
+        return part if backend.name == owner.name else backend.from_arrow(owner.to_arrow(part), fields)
+
+    def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
+        owner = infer_backend(self._frame)
+        return owner.to_arrow(self.read(partition, fields, owner))
+
+    def only(self, partitions: Sequence[Partition]) -> Self:
+        rows = [span for partition in partitions for span in partition.spans]
+        first = min((span.first_row for span in rows), default=self._first_row)
+        last = max((span.first_row + span.num_rows for span in rows), default=first)
+        part = copy(self)
+        vars(part).update(_frame=self._rows(first, last - first), _first_row=first, partitions=list(partitions))
+        return part
+
+    def _rows(self, first: int, num_rows: int) -> Frame:
+        first -= self._first_row
+        return self._frame.iloc[first : first + num_rows]
+
 
 GROUP_BYTES = 32 << 20
 """Decoded bytes that are gathered before a row group is written."""
@@ -109,7 +180,7 @@ class TempParquet:
                         gathered.append(batch)
                         rows += batch.num_rows
                     if rows >= group_rows or (batch is None and rows):
-                        table = _cast_rows(gathered, fields, origin, first_row, schema)
+                        table = _cast_rows(gathered, fields, origin, first_row).cast(schema)
                         writer.write_table(table, row_group_size=group_rows)
                         gathered, rows, first_row = [], 0, first_row + rows
         except BaseException:
@@ -133,39 +204,22 @@ def _get_stored_type(item: Field) -> pa.DataType:
     return pa.dictionary(pa.int32(), pa.large_string()) if item.dtype == "string" else get_file_type(item)
 
 
-def _cast_rows(
-    batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int, schema: pa.Schema
-) -> pa.Table:
+def _cast_rows(batches: Sequence[pa.RecordBatch], fields: Sequence[Field], origin: Input, first_row: int) -> pa.Table:
     try:
-        return host_table(pa.Table.from_batches(batches), fields, exact=False).cast(schema)
+        return host_table(pa.Table.from_batches(batches), fields, exact=False)
     except BadData as cause:
-        raise SchemaMismatch(
-            origin.path,
-            f"row {first_row + (cause.row or 0)}, {cause.where.removeprefix('Cast of ')}: a value does not fit",
-            got=cause.got,
-            expected=cause.expected,
-            remedy="dtypes={...: 'float64'} for this column",
-        ) from cause
+        problem = f"row {first_row + (cause.row or 0)}, {cause.where.removeprefix('Cast of ')}: a value does not fit"
+        remedy = "dtypes={...: 'float64'} for this column"
+        raise SchemaMismatch(origin.path, problem, got=cause.got, expected=cause.expected, remedy=remedy) from cause
 
 
 @dataclass(frozen=True)
 class SpillFile:
-    """Temporary Parquet file. Its footer is not cached: with a row group for each bucket it may be large.
-
-    Args:
-        path: a path, or a URL.
-        num_bytes: the file's size.
-        groups: of each row group its bucket and its rows.
-    """
+    """Temporary Parquet file at a path or URL. Its footer is not cached, as it may be large."""
 
     path: str
     num_bytes: int
-    groups: tuple[tuple[int, int], ...]
-
-    @property
-    def group_rows(self) -> list[int]:
-        """The number of rows of each row group."""
-        return [num_rows for _, num_rows in self.groups]
+    group_rows: tuple[int, ...]
 
     @cached_property
     def num_rows(self) -> int:
@@ -177,15 +231,25 @@ class SpillFile:
         """The number of each row group's first row in the file."""
         return list(accumulate(self.group_rows, initial=0))[:-1]
 
+    def read(self, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
+        """Read these columns of the spans' rows."""
+        groups = [span.group for span in spans]
+        try:
+            if is_remote(self.path):
+                frame = open_footer(Input(self.path)).read(groups, fields, backend)
+            else:
+                frame = backend.read_parquet([self.path], [groups], fields)
+        except (OSError, pa.ArrowException) as cause:
+            raise make_lost_file_error(self.path, cause) from cause
+        return take_spans(frame, self.group_rows, spans, backend)
+
 
 def make_subset_error() -> BadConfig:
     """Return the error for a request for rows of some input files only."""
-    return BadConfig(
-        "write_parquet",
-        "rows that were sorted, shuffled, joined or grouped come from all input files together",
-        expected="the input files of the earlier job, and no new ones",
-        remedy="overwrite=True, which writes everything again",
-    )
+    problem = "rows that were sorted, shuffled, joined or grouped come from all input files together"
+    expected = "the input files of the earlier job, and no new ones"
+    remedy = "overwrite=True, which writes everything again"
+    return BadConfig("write_parquet", problem, expected=expected, remedy=remedy)
 
 
 class DerivedSource(Source):
@@ -198,11 +262,9 @@ class DerivedSource(Source):
         self.reads = ReadCounter()
 
     def inputs(self) -> dict[str, str] | None:
-        """Return the input files of the rows."""
         return self._inputs
 
     def of_files(self, names: AbstractSet[str]) -> Self:
-        """Raise: the rows are computed from all input files together."""
         raise make_subset_error()
 
 
@@ -224,54 +286,27 @@ class SpillSource(DerivedSource):
         self.partitions, self._files, self._spool = partitions, files, spool
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read columns of a partition; see `Source.read`."""
         self._spool.check()
         names = [item.name for item in fields]
-        by_file = [(self._files[number], list(own)) for number, own in groupby(partition.spans, attrgetter("file"))]
-        self.reads.add(partition.spans, names, self._stored_bytes(partition, len(names)))
+        # Of each file a share of its size, by the rows and the columns that are read.
+        files = [(self._files[span.file], span.num_rows) for span in partition.spans]
+        num_bytes = int(sum(file.num_bytes * num_rows / file.num_rows for file, num_rows in files))
+        self.reads.add(partition.spans, names, num_bytes * len(names) // max(1, len(self.schema)))
         if not names:
             return backend.frame({}, partition.num_rows)
-        if not by_file:
+        if not partition.spans:
             empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
             return backend.from_arrow(empty, fields)
-        frames = [_rows(file, spans, fields, backend) for file, spans in by_file]
+        by_file = group_by_file(partition.spans)
+        frames = [self._files[number].read(spans, fields, backend) for number, spans in by_file]
         return frames[0] if len(frames) == 1 else backend.concat(frames)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Read columns of a partition on the host; see `Source.table`."""
         cpu = select("cpu")
         return cpu.to_arrow(self.read(partition, fields, cpu))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """Return a source of these partitions and their files; see `Source.only`."""
         part = copy(self)
         numbers = {span.file for partition in partitions for span in partition.spans}
         vars(part).update(_files={number: self._files[number] for number in numbers}, partitions=list(partitions))
         return part
-
-    def _stored_bytes(self, partition: Partition, num_columns: int) -> int:
-        """Estimate the bytes read: each file's size in proportion to the rows and columns."""
-        files = [(self._files[span.file], span.num_rows) for span in partition.spans]
-        total = sum(file.num_bytes * num_rows / file.num_rows for file, num_rows in files)
-        return int(total) * num_columns // max(1, len(self.schema))
-
-
-def _rows(file: SpillFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
-    groups = [span.group for span in spans]
-    try:
-        if is_remote(file.path):
-            frame = open_footer(Input(file.path)).read(groups, fields, backend)
-        else:
-            frame = backend.read_parquet([file.path], [groups], fields)
-    except (OSError, pa.ArrowException) as cause:
-        raise make_lost_file_error(file.path, cause) from cause
-    group_rows, first_rows, xp = file.group_rows, file.first_rows, backend.xp
-    sizes = [group_rows[group] for group in groups]
-    if sizes == [span.num_rows for span in spans]:
-        return frame
-    starts = [
-        before + span.first_row - first_rows[span.group]
-        for before, span in zip(accumulate(sizes, initial=0), spans, strict=False)
-    ]
-    rows = [xp.arange(start, start + span.num_rows) for start, span in zip(starts, spans, strict=True)]
-    return backend.concat([backend.take(frame, xp.concatenate(rows))])

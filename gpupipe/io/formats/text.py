@@ -9,7 +9,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -30,6 +30,7 @@ from gpupipe.schema import DTYPES, LISTS
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
+Columns: TypeAlias = str | Sequence[str] | None
 _log = logging.getLogger("gpupipe")
 _EMPTY = Reading(None, change="objects without keys, whose type the first rows do not settle")
 _NO_VALUE = "without any value, read as another file shows, else as float64"
@@ -63,11 +64,10 @@ def read_csv(
     are inferred on the host, from the first 8 MiB of the first file, of a column that is empty there from where its
     values begin, and hold for all: a later value that does not fit is an error, never a changed type. Rows and quotes
     are as pandas reads them: blank lines are no rows, and quotes protect delimiters, line breaks and, doubled, quotes.
-    For what is not said here see `read_parquet`.
+    For arguments that are not explained here see `read_parquet`.
 
     Args:
-        path: a file, a list of files, a pattern, a folder (all `*.csv` below it), or a URL that fsspec knows; packed
-            ones too (`.gz`, `.zst`).
+        path: a folder stands for all `*.csv` below it; compressed files too (`.gz`, `.zst`).
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
@@ -80,12 +80,12 @@ def read_csv(
         null_values: texts that mean a missing value, in columns of any type, quoted or not.
         timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC,
             which `Dataset.conversions` notes.
-        on_mismatch: what is done about a file with other columns than the first, or with a value that does not fit its
-            column; with `"cast"` values still have to fit.
-        on_bad: what is done about a file that cannot be read, in any row.
+        on_mismatch: for a file with other columns than the first, or with a value that does not fit its column; with
+            `"cast"` values still have to fit.
+        on_bad: for a file that cannot be read, in any row.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset returns.
+        backend: whose frames the dataset returns.
 
     Raises:
         BadFile: a file is missing, empty or in another encoding, or a row has too few or too many values; names file
@@ -111,9 +111,7 @@ def read_csv(
     check_name("read_csv", delimiter=delimiter, encoding=encoding, decimal=decimal)
     check_name("read_csv", None, comment=comment, thousands=thousands)
     check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
-    check_instance("read_csv", Mapping, "types by the names of columns", None, dtypes=dtypes)
-    asked = dict(dtypes or {})
-    check_dtypes("read_csv", DTYPES, asked)
+    asked = _check_dtypes("read_csv", dtypes, DTYPES)
     try:
         codec = codecs.lookup(encoding).name
     except LookupError as cause:
@@ -130,8 +128,9 @@ def read_csv(
         decimal=decimal,
         thousands=thousands,
     )
-    parser = _CsvParser(form, asked, columns, on_mismatch, on_bad, partition_bytes, backend)
+    policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     _check_form(form, get_executor().resolve(backend))
+    parser = _CsvParser(form, asked, columns, policy, limit, backend)
     return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
 
@@ -151,21 +150,19 @@ def read_json(
     Files are parsed as by `read_csv`. Columns and types that are not given are those of the first 8 MiB of the first
     file, and of a key that is null there those of its first values: a key that is not there in some line is a missing
     value, a later value that does not fit or a later key that is new is an error. Objects in objects, and lists of any
-    kind, are columns that are carried. For what is not said here see `read_parquet`.
+    kind, are columns that are carried. For arguments that are not explained here see `read_parquet`.
 
     Args:
-        path: a file, a list of files, a pattern, a folder (all `*.jsonl`, `*.ndjson` and `*.json` below it), or a URL
-            that fsspec knows; compressed ones too (`.gz`, `.zst`).
-        columns: the columns to have; all by default. With them, other keys may be new.
+        path: a folder stands for all `*.jsonl`, `*.ndjson` and `*.json` below it; compressed files too (`.gz`, `.zst`).
+        columns: with them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in
             the first lines.
-        on_mismatch: what is done about a file with other columns or types than the first; with `"cast"` new keys are
-            left out, and values still have to fit.
-        on_bad: what is done about a file that cannot be read, in any line.
+        on_mismatch: with `"cast"` new keys are left out, and values still have to fit.
+        on_bad: for a file that cannot be read, in any line.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset returns.
+        backend: whose frames the dataset returns.
 
     Raises:
         BadFile: a file is missing, empty or not UTF-8, or a line is no JSON object; names file and row.
@@ -185,11 +182,16 @@ def read_json(
         1    LGA    NaN
     """
     check_names("read_json", None, columns=columns)
-    check_instance("read_json", Mapping, "types by the names of columns", None, dtypes=dtypes)
+    asked = _check_dtypes("read_json", dtypes, (*DTYPES, *LISTS))
+    policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
+    return _JsonParser(asked, columns, policy, limit, backend).read(path, _JSON_SUFFIXES, storage_options)
+
+
+def _check_dtypes(owner: str, dtypes: Mapping[str, str] | None, allowed: Sequence[str]) -> dict[str, str]:
+    check_instance(owner, Mapping, "types by the names of columns", None, dtypes=dtypes)
     asked = dict(dtypes or {})
-    check_dtypes("read_json", (*DTYPES, *LISTS), asked)
-    parser = _JsonParser(asked, columns, on_mismatch, on_bad, partition_bytes, backend)
-    return parser.read(path, _JSON_SUFFIXES, storage_options)
+    check_dtypes(owner, allowed, asked)
+    return asked
 
 
 def _check_form(form: CsvForm, backend: str) -> None:
@@ -226,16 +228,14 @@ class _Parser(ABC):
         self,
         asked: Mapping[str, str],
         columns: str | Sequence[str] | None,
-        on_mismatch: str,
-        on_bad: str,
-        partition_bytes: int | None,
+        policy: BadFilePolicy,
+        limit: int,
         backend: str,
     ) -> None:
         self._asked, self._chosen = asked, None if columns is None else as_list(columns)
-        self._admission = BadFilePolicy(on_mismatch, on_bad)
-        self._limit, self._backend = partition_limit(partition_bytes, backend), backend
+        self._policy, self._limit, self._backend = policy, limit, backend
         self._engine = get_executor().resolve(backend)
-        self._spool = TempParquet(self._limit)
+        self._spool = TempParquet(limit)
         self._columns: dict[str, Column] = {}
 
     def read(
@@ -249,22 +249,20 @@ class _Parser(ABC):
                 def parse(one: Input) -> ParquetFile:
                     bar.set_postfix_str(one.path.rpartition("/")[2])
                     try:
-                        written, self._columns = self._parse(one, self._columns)
+                        return self._parse(one)
                     finally:
                         bar.update()
-                    return written
 
-                files = open_all(inputs, parse, self._admission, at_once=1)
-            limit, policy, spool = self._limit, self._admission, self._spool
-            source = FileSource(files, columns=self._chosen, limit=limit, policy=policy, spool=spool)
+                files = open_all(inputs, parse, self._policy, at_once=1)
+            source = FileSource(files, columns=self._chosen, limit=self._limit, policy=self._policy, spool=self._spool)
         except BaseException:
             self._spool.remove()
             raise
         return Dataset(source, source.schema, self._backend)
 
     @abstractmethod
-    def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
-        """Write a file's rows to a temporary file with the known columns; return it and the columns known now."""
+    def _parse(self, one: Input) -> ParquetFile:
+        """Write a file's rows to a temporary file with the known columns, and keep what is known of them now."""
 
     def _write(
         self, file: TextFile, columns: Mapping[str, Column], one: Input
@@ -284,8 +282,8 @@ class _Parser(ABC):
             changes = filter(None, [change, column.change, _NO_NAME if name == "" else ""])
             read[name] = kind, replace(reading, change=", ".join(changes))
             if column.adapted:
-                self._admission.adapt(one.path, f"column {name!r} {column.adapted}")
-        self._admission.convert(one.path, read)
+                self._policy.adapt(one.path, f"column {name!r} {column.adapted}")
+        self._policy.convert(one.path, read)
         written = open_footer(one, self._spool.keep(target))
         # Columns without a value fit what another file shows of their type.
         untold = {name for name, column in found.items() if pa.types.is_null(column.kind)}
@@ -302,25 +300,25 @@ class _CsvParser(_Parser):
         super().__init__(*options)
         self._form = form
 
-    def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
+    def _parse(self, one: Input) -> ParquetFile:
         form, folder = self._form, self._spool.folder
         with open_text(one, folder, "CSV", form.encoding, form.skip_rows) as text:
             file = CsvFile(one.path, text, form, folder, self._engine)
             first = self._first or (one.path, file.names)
-            columns = columns or self._infer(file, one)
+            columns = self._columns or self._infer(file, one)
             missing = [name for name in columns if name not in file.names]
             added = [name for name in file.names if name not in first[1]] if self._chosen is None else []
             for name in (*missing, *added):
                 problem = f"column {name!r} is {'not there' if name in missing else 'not in ' + first[0]}"
-                if not self._admission.casts or not set(columns) & set(file.names):
+                if not self._policy.casts or not set(columns) & set(file.names):
                     expected = f"the columns of {first[0]}"
                     remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
                     raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
                 if name not in missing:  # what is not there shows in the file that is written
-                    self._admission.adapt(one.path, f"{problem} and left out")
+                    self._policy.adapt(one.path, f"{problem} and left out")
             written, found = self._write(file, {name: columns[name] for name in columns if name in file.names}, one)
-        self._first = first
-        return written, columns | found
+        self._first, self._columns = first, columns | found
+        return written
 
     def _infer(self, file: CsvFile, one: Input) -> dict[str, Column]:
         known = [*file.names, *one.keys]
@@ -341,28 +339,26 @@ class _JsonParser(_Parser):
 
     _left_out: Mapping[str, pa.DataType] = {}
 
-    def _parse(self, one: Input, columns: dict[str, Column]) -> tuple[ParquetFile, dict[str, Column]]:
+    def _parse(self, one: Input) -> ParquetFile:
         with open_text(one, self._spool.folder, "JSON") as text:
             file = JsonFile(one.path, text, self._engine, is_whole=self._chosen is None)
-            columns = columns or self._infer(file, one)
+            columns = self._columns or self._infer(file, one)
             file.left_out = set(self._left_out)
             written, columns = self._write(file, columns, one)
             for name, row in file.new.items():
-                if not self._admission.casts:
-                    raise SchemaMismatch(
-                        one.path,
-                        f"column {name!r} is new in row {row}",
-                        got=name,
-                        expected=f"the columns of the first {BLOCK_BYTES >> 20} MiB",
-                        remedy=f"dtypes={{{name!r}: ...}}, columns=[...], or on_mismatch='cast', which leaves it out",
-                    )
-                self._admission.adapt(one.path, f"column {name!r} is new and left out")
-        return written, columns
+                if not self._policy.casts:
+                    problem, expected = f"column {name!r} is new in row {row}", "the columns of the first"
+                    remedy = f"dtypes={{{name!r}: ...}}, columns=[...], or on_mismatch='cast', which leaves it out"
+                    expected = f"{expected} {BLOCK_BYTES >> 20} MiB"
+                    raise SchemaMismatch(one.path, problem, got=name, expected=expected, remedy=remedy)
+                self._policy.adapt(one.path, f"column {name!r} is new and left out")
+        self._columns = columns
+        return written
 
     def _infer(self, file: JsonFile, one: Input) -> dict[str, Column]:
         found = file.infer(self._asked)
         self._left_out = {name: column.kind for name, column in found.items() if dtype_from_arrow(column.kind) is None}
-        self._admission.convert(one.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
+        self._policy.convert(one.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
         found = {name: column for name, column in found.items() if name not in self._left_out}
         for name in self._chosen or ():
             if name in self._left_out:

@@ -60,19 +60,14 @@ _log = logging.getLogger("gpupipe")
 class RowRange:
     """Row range: rows of one file that are read together, of a row group, a stripe or a record batch, or a part of it.
 
-    Args:
-        file: the file's position among those that were found, the ones that are skipped too.
-        group: the row group in that file.
-        first_row: the first row's number in the file.
-        num_rows: how many.
-        first_id: the first row's identity; by default it follows from `file` and `first_row`.
+    `file` is its position among those that were found, the skipped ones too; `first_row` the number in the file.
     """
 
     file: int
     group: int
     first_row: int
     num_rows: int
-    first_id: int | None = None
+    first_id: int | None = None  # the first row's identity; by default it follows from `file` and `first_row`
 
     @property
     def identity(self) -> int:
@@ -159,8 +154,7 @@ class ReadCounter:
     Attributes:
         row_groups: how often each (file, row group) was read.
         columns: row groups read, by column.
-        num_bytes: compressed bytes of the column chunks read; of frames in memory their own bytes; of formats that
-            do not tell the size of a chunk, an even share of the file.
+        num_bytes: compressed bytes of the column chunks read, or an even share of the file; of frames their own bytes.
     """
 
     def __init__(self) -> None:
@@ -329,11 +323,9 @@ def exactly(value: Any) -> Bounds | None:
 # queries --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Mapped:
-    """Function whose result replaces the frame.
+    """Function of a coded frame with the columns `reads`, and its backend, whose result replaces the frame.
 
     Args:
-        function: of a coded frame with the columns `reads`, and its backend.
-        reads: the columns it is given.
         keeps_rows: whether as many rows come out as go in.
         identity: gives a text that tells the function apart from any other, in any process; None where nothing does.
         draws_rows: whether it is given, as third argument, the identities of the rows that the frame's index counts.
@@ -450,11 +442,7 @@ AnyTable = TypeVar("AnyTable", bound="Table")
 class Table:
     """Lazy, immutable table in partitions: what modules below `Dataset` need of one.
 
-    Args:
-        source: gives the rows of each partition.
-        schema: the columns that come out.
-        backend: computes them.
-        query: what is done to the rows of the source.
+    Its `schema` has the columns that come out when `query` is done to the rows of `source` by `backend`.
     """
 
     source: Source
@@ -491,8 +479,7 @@ class Table:
         predicates look at are read.
 
         Raises:
-            ColumnNotFound: one of `columns` is not there.
-            BadFile: the partition cannot be read.
+            ColumnNotFound, BadFile: one of `columns` is not there, or the partition cannot be read.
         """
         names = self.columns if columns is None else as_list(columns)
         self.require(names, "read")
@@ -517,13 +504,10 @@ class Table:
         for name in sorted(unknown, key=lambda name: isinstance(name, str)):
             is_own = not any(isinstance(stage, Mapped) for stage in self.query.stages)
             if is_own and isinstance(name, str) and name in self.source.left_out:
-                raise SchemaMismatch(
-                    f"column {name!r}",
-                    "it was left out, as no column here can hold such values",
-                    got=self.source.left_out[name],
-                    expected="a type of the table in docs/guide-files.md",
-                    remedy="a column of another type made from it before",
-                )
+                problem, got = "it was left out, as no column here can hold such values", self.source.left_out[name]
+                expected = "a type of the table in docs/guide-files.md"
+                remedy = "a column of another type made from it before"
+                raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
             raise ColumnNotFound.among(where, name, self.columns)
 
     def _may_hold(self, span: RowRange, conditions: Sequence[Condition]) -> bool:
@@ -555,10 +539,9 @@ def map_frames(
     identity: Callable[[], str | None] = lambda: None,
     draws_rows: bool = False,
 ) -> AnyTable:
-    """Return a table whose partitions are `function(frame, backend)` of this one's.
+    """Return a table whose partitions are `function(frame, backend)` of this one's, with the columns of `schema`.
 
-    `schema` has the columns that come out; `backend` is the new table's own, this one's by default. For the other
-    arguments see `Mapped`.
+    `backend` is the new table's own, this one's by default. For the other arguments see `Mapped`.
     """
     table.require(reads, "map_frames")
     query = table.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(own)))
@@ -571,9 +554,9 @@ def run_partitions(
 ) -> Generator[Result]:
     """Yield `work` of a dataset of one partition, for each, in order, by the executor in force.
 
-    A partition that does not fit in memory is worked on in halves, which give a result each. On one GPU partitions
-    come one after the other: its kernels already use the whole device. Whoever may stop before the end closes it
-    (`contextlib.closing`), which ends what is under way.
+    A partition that does not fit in memory is worked on in halves, which give a result each; one that is needed `whole`
+    is an error then. On one GPU partitions come one after the other: its kernels already use the whole device. Whoever
+    may stop before the end closes it (`contextlib.closing`), which ends what is under way.
 
     Args:
         work: sent to the workers of a cluster, with what it holds.
@@ -596,7 +579,7 @@ def run_partitions(
     executor, parts = get_executor(), dataset.partitions
     at_once = 1 if backend == "gpu" and executor.in_process else None
     # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
-    function = partial(_on_source, _as_one if whole else in_halves, work, dataset.of_partitions([]))
+    function = partial(_on_source, work, dataset.of_partitions([]), whole)
     results = executor.map(function, (dataset.source.only([part]) for part in parts), at_once=at_once)
     for partition in show_progress(parts, title, leave=False):
         with _in_partition(partition):  # whatever becomes of its worker
@@ -607,36 +590,19 @@ def run_partitions(
 
 
 def _on_source(
-    how: Callable[[Callable[[AnyTable], Result], AnyTable, Tell], Iterator[Result]],
-    work: Callable[[AnyTable], Result],
-    dataset: AnyTable,
-    source: Source,
+    work: Callable[[AnyTable], Result], dataset: AnyTable, whole: bool, source: Source
 ) -> tuple[list[Result], list[str]]:
     """Return the results, and messages for the program to report, as a worker's log may be anywhere."""
     halved: list[str] = []
-    return list(how(work, replace(dataset, source=source), halved.append)), halved
+    return list(in_halves(work, replace(dataset, source=source), halved.append, whole=whole)), halved
 
 
-def _as_one(work: Callable[[AnyTable], Result], part: AnyTable, _: Tell) -> Iterator[Result]:
-    (partition,) = part.partitions
-    with _in_partition(partition):
-        try:
-            found = work(part)
-        except Exception as cause:
-            if not is_out_of_memory(cause):
-                raise
-            rows = format_count(partition.num_rows, "row")
-            raise PartitionFailed(
-                str(partition.description),
-                f"its {rows} are needed together, and memory does not suffice ({cause})",
-                expected="partitions that fit in memory three times per worker",
-                remedy="a smaller partition_bytes where the files are read, or fewer workers",
-            ) from cause
-    yield found
-
-
-def in_halves(work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _log.warning) -> Iterator[Result]:
+def in_halves(
+    work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _log.warning, *, whole: bool = False
+) -> Iterator[Result]:
     """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
+
+    A partition that is needed `whole` is an error then.
 
     Example:
         >>> import pandas as pd, gpupipe as gp
@@ -648,17 +614,22 @@ def in_halves(work: Callable[[AnyTable], Result], part: AnyTable, tell: Tell = _
         [2, 3, 2, 3]
     """
     (partition,) = part.partitions
+    rows = format_count(partition.num_rows, "row")
     with _in_partition(partition):
         try:
             found = [work(part)]
         except Exception as cause:
-            if partition.num_rows < 2 or not is_out_of_memory(cause):
+            if not is_out_of_memory(cause) or (partition.num_rows < 2 and not whole):
                 raise
+            if whole:
+                problem = f"its {rows} are needed together, and memory does not suffice ({cause})"
+                expected = "partitions that fit in memory three times per worker"
+                remedy = "a smaller partition_bytes where the files are read, or fewer workers"
+                raise PartitionFailed(partition.description, problem, expected=expected, remedy=remedy) from cause
             found, reason = [], str(cause).partition("\n")[0] or type(cause).__name__
     if found:
         yield from found
         return
-    rows = format_count(partition.num_rows, "row")
     tell(f"{partition.description}: {rows} are too large for memory ({reason}), worked on in halves")
     for half in partition.split_at(partition.num_rows // 2):
         yield from in_halves(work, part.of_partitions([half]), tell)
@@ -676,9 +647,6 @@ def _in_partition(partition: Partition) -> Iterator[None]:
         raise
     except Exception as error:
         step = "".join(f" {note}" for note in getattr(error, "__notes__", ()) if note.startswith(IN_STEP))
-        raise PartitionFailed(
-            str(partition.description),
-            f"partition {partition.index} failed{step} ({type(error).__name__}: {error})",
-            expected="a partition every step can work on",
-            remedy="the cause above, on this partition alone",
-        ) from error
+        problem = f"partition {partition.index} failed{step} ({type(error).__name__}: {error})"
+        expected, remedy = "a partition every step can work on", "the cause above, on this partition alone"
+        raise PartitionFailed(partition.description, problem, expected=expected, remedy=remedy) from error

@@ -21,8 +21,21 @@ from gpupipe.backend import Backend, Frame, free_host_memory
 from gpupipe.backend.arrow import arrow_type, parquet_path, polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.files import writing_scratch
-from gpupipe.io.formats.spill import GROUP_BYTES, DerivedSource, SpillFile, SpillSource, TempParquet
-from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
+from gpupipe.io.formats.spill import GROUP_BYTES
+from gpupipe.io.formats.spill import DerivedSource
+from gpupipe.io.formats.spill import SpillFile
+from gpupipe.io.formats.spill import SpillSource
+from gpupipe.io.formats.spill import TempParquet
+from gpupipe.io.planning.table import EVERYTHING
+from gpupipe.io.planning.table import AnyTable
+from gpupipe.io.planning.table import Partition
+from gpupipe.io.planning.table import RowRange
+from gpupipe.io.planning.table import Source
+from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import identify_job
+from gpupipe.io.planning.table import row_bytes
+from gpupipe.io.formats.spill import FrameSource
+from gpupipe.io.formats.spill import make_subset_error
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 
 _KEPT_SHARE = 16
@@ -214,7 +227,7 @@ class _InMemory(DerivedSource):
 def _describe_file(path: Path) -> SpillFile:
     footer = pq.read_metadata(path)
     rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return SpillFile(str(path), path.stat().st_size, tuple((0, num_rows) for num_rows in rows))
+    return SpillFile(str(path), path.stat().st_size, tuple(rows))
 
 
 def _pack_groups(files: Sequence[SpillFile], limit: int) -> list[list[RowRange]]:
