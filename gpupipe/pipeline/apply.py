@@ -251,9 +251,8 @@ def _list_state(steps: Sequence[Transform], features: Features | None, source: S
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
     if features is not None:
-        holders += features._steps
-        holders += [] if features.target is None else features.target.each
-        found += [*features.groups, features.target, features.weight, features.keep, features.allow_leak]
+        holders += [*features._steps, *features._labels]
+        found += [*features.groups, features.keep, features.allow_leak]
     for holder in holders:
         found.append(holder)
         found += [value for name, value in vars(holder).items() if name not in _COUNTERS]
@@ -519,7 +518,7 @@ class TargetInverse:
             SchemaMismatch: not one value per target.
         """
         backend = select("gpu" if values.is_cuda else "cpu")
-        wide, names = values if values.ndim == 2 else values[:, None], [item.text for item in self._targets.each]
+        wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
         if wide.ndim != 2 or wide.shape[1] != len(names):
             raise SchemaMismatch(
                 "target_transform",

@@ -203,65 +203,110 @@ def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
     return f"{spacing:g} in a range of {high - low:g} ({name})" if spacing > (high - low) / 1000 else ""
 
 
-class _Label:
-    """Base class of labels: a column, or an expression over columns."""
+class Labels:
+    """Base class of target and weight: columns, or expressions over columns, by their text."""
 
     role: Role
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.reset()
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = list(texts)
+        self._columns: AbstractSet[str] | None = None
 
     def reset(self) -> None:
         """Clear what an earlier `fit` learned."""
-        self.is_column: bool | None = None
+        self._columns = None
 
     def bind(self, schema: Schema) -> None:
-        """Remember whether `text` names a column of the fit's schema: `1960` is a number where no column is there."""
-        self.is_column = self.text in schema
+        """Remember which texts name columns of the fit's schema: `1960` is a number where no column is there."""
+        self._columns = {text for text in self.texts if text in schema}
 
-    def expression(self, schema: Schema) -> Expression | None:
-        """Parse the expression; None where `text` is the name of a column."""
-        is_column = self.text in schema if self.is_column is None else self.is_column
-        return None if is_column else parse(self.text, f"{self.role}={self.text!r}")
+    @property
+    def text(self) -> str:
+        return ", ".join(self.texts)
 
-    def reads(self, schema: Schema) -> list[str]:
-        """List the columns it is computed from."""
-        expression = self.expression(schema)
-        return [self.text] if expression is None else list(expression.reads)
+    def _parse(self, text: str, schema: Schema) -> Expression | None:
+        """Parse the expression; None for the name of a column."""
+        is_column = text in (schema if self._columns is None else self._columns)
+        return None if is_column else parse(text, f"{self.role}={text!r}")
+
+    def reads(self, schema: Schema, texts: Sequence[str] | None = None) -> list[str]:
+        """List the columns that these labels (by default all) are computed from."""
+        parsed = ((text, self._parse(text, schema)) for text in (self.texts if texts is None else texts))
+        found = ([text] if expression is None else expression.reads for text, expression in parsed)
+        return list(dict.fromkeys(name for names in found for name in names))
 
     def is_in(self, schema: Schema) -> bool:
-        """Return whether all columns it reads are present."""
+        """Return whether all columns they read are present."""
         try:
             return all(name in schema for name in self.reads(schema))
         except ExpressionError:  # the name of a column, and no expression, where that column is not there
             return False
 
     def lineage(self, schema: Schema) -> frozenset[str]:
-        """Return the source columns it is computed from."""
+        """Return the source columns they are computed from."""
         return frozenset().union(*(schema[name].lineage for name in self.reads(schema)))
 
-    def raw_field(self, schema: Schema) -> Field:
-        """Return the field of the values before they are stored as a target or a weight."""
-        expression = self.expression(schema)
-        if expression is None:
-            refuse_passengers([schema[self.text]], self.role.value)
-            return replace(schema[self.text], role=self.role, written_as="")
-        read = map(schema.__getitem__, expression.reads)
-        return replace(Field.derived(self.role.value, expression.check(schema), read, "Features"), role=self.role)
+    def raw_fields(self, schema: Schema) -> dict[str, Field]:
+        """Return by text the fields of the values before they are stored."""
+        found: dict[str, Field] = {}
+        for text in self.texts:
+            expression = self._parse(text, schema)
+            if expression is None:
+                refuse_passengers([schema[text]], self.role.value)
+                made = replace(schema[text], written_as="")
+            else:
+                read = map(schema.__getitem__, expression.reads)
+                made = Field.derived(self.role.value, expression.check(schema), read, "Features")
+            found[text] = replace(made, role=self.role)
+        return found
 
-    def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """Compute the values of one frame."""
-        expression = self.expression(schema)
-        if expression is None:
-            return backend.column(frame, self.text)
-        columns = {name: backend.column(frame, name) for name in expression.reads}
-        return evaluate(expression, columns, backend, len(frame))
+    def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
+        """Compute by text the values of one frame."""
+        found: dict[str, Column] = {}
+        for text in self.texts:
+            expression = self._parse(text, schema)
+            if expression is None:
+                found[text] = backend.column(frame, text)
+            else:
+                columns = {name: backend.column(frame, name) for name in expression.reads}
+                found[text] = evaluate(expression, columns, backend, len(frame))
+        return found
+
+
+class Weight(Labels):
+    """Weight: how much each row counts; a number that is never negative, never missing."""
+
+    role = Role.WEIGHT
+
+    def fields(self, schema: Schema) -> list[Field]:
+        """Return the stored weight's field, float32; `BadConfig` where it is no number."""
+        (raw,) = self.raw_fields(schema).values()
+        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
+            where, problem = f"weight {self.text!r}", "a weight has to be a number"
+            raise BadConfig(where, problem, got=raw.dtype, expected="numbers", remedy="a numeric column")
+        return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
+
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """Compute the weights of one frame; `BadData` where one is negative, infinite or missing."""
+        xp = backend.xp
+        (column,) = self.raw_columns(frame, schema, backend).values()
+        missing = column.missing(xp)
+        data = as_floats(column.data, "float32")
+        bad = (data < 0) | ~xp.isfinite(data)
+        bad = bad if missing is None else bad | missing
+        if bool(bad.any()):
+            there = data if missing is None else data[~missing]
+            text = f"fillna({self.text}, 1.0)"
+            if len(there) == len(data):
+                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
+            where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
+            raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
+        return {self.fields(schema)[0].name: Column("float32", data)}
 
 
 @dataclass(frozen=True)
-class TargetSummary:
-    """Target values of some partitions: a mergeable summary."""
+class TargetValues:
+    """Values of one target in some partitions: a mergeable summary."""
 
     num_rows: int
     num_missing: int
@@ -272,7 +317,29 @@ class TargetSummary:
     low: float = math.inf
     high: float = -math.inf
 
-    def __add__(self, other: TargetSummary) -> TargetSummary:
+    @classmethod
+    def of(cls, column: Column, backend: Backend, limit: int) -> TargetValues:
+        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
+        xp, missing = backend.xp, column.missing(backend.xp)
+        present = column.data if missing is None else column.data[~missing]
+        made = cls(len(column), len(column) - len(present), limit)
+        if column.dictionary is not None:
+            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        if len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
+        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
+            return replace(made, numbers=None, fractions=True)
+        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+            if len(distinct) > limit:
+                return replace(made, numbers=None)
+        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
+
+    def __add__(self, other: TargetValues) -> TargetValues:
         found = [part for part in (self.strings, other.strings) if part is not None]
         numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
         return replace(
@@ -295,148 +362,41 @@ class TargetSummary:
         """Return whether each of these values is in two rows or more on average."""
         return 2 * len(values) <= self.num_rows - self.num_missing
 
-
-class Target(_Label):
-    """Target: the values a model learns to predict, classes or a regression's numbers."""
-
-    role = Role.TARGET
-
-    def reset(self) -> None:
-        super().reset()
-        self.classes_: tuple[Any, ...] | None = None
-
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int) -> TargetSummary:
-        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
-        xp = backend.xp
-        column = self.raw_column(frame, schema, backend)
-        missing = column.missing(xp)
-        present = column.data if missing is None else column.data[~missing]
-        made = TargetSummary(len(column), len(column) - len(present), limit)
-        if column.dictionary is not None:
-            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
-        if column.dtype == "bool":
-            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
-        if len(present):
-            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
-            made = replace(made, low=float(low), high=float(high))
-        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
-            return replace(made, numbers=None, fractions=True)
-        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
-            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
-            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
-            if len(distinct) > limit:
-                return replace(made, numbers=None)
-        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
-
-    def check_values(self, summary: TargetSummary, schema: Schema) -> None:
+    def check(self, text: str, dtype: str) -> None:
         """Raise where nothing can be learned."""
-        where = f"target {self.text!r}"
-        if summary.num_rows == summary.num_missing:
-            problem = f"none of {summary.num_rows} rows has a value"
-            remedy = "another split, or a look at the steps before"
-            raise BadData(where, problem, expected="rows with a target", remedy=remedy)
-        if self.raw_field(schema).dtype == "timestamp":
+        where = f"target {text!r}"
+        if self.num_rows == self.num_missing:
+            problem, expected = f"none of {self.num_rows} rows has a value", "rows with a target"
+            raise BadData(where, problem, expected=expected, remedy="another split, or a look at the steps before")
+        if dtype == "timestamp":
             expected, remedy = "a number, a condition or strings", "the difference of two times"
             raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
 
-    def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
-        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes."""
-        where = f"target {self.text!r}"
-        if summary.strings is not None:
-            classes: tuple[Any, ...] = tuple(sorted(summary.strings.to_pylist()))
-        elif summary.numbers is None or summary.fractions:
-            raise BadData(
-                where,
-                "numbers with fractions are no classes" if summary.fractions else "too many distinct numbers",
-                expected=f"at most {summary.limit:,} distinct whole numbers, strings or a condition",
-                remedy="task='regression', or a condition such as target='price > 100'",
-            )
+    def list_classes(self, text: str, dtype: str) -> tuple[Any, ...]:
+        """List the classes: the distinct values in ascending order."""
+        where = f"target {text!r}"
+        if self.strings is not None:
+            classes: tuple[Any, ...] = tuple(sorted(self.strings.to_pylist()))
+        elif self.numbers is None or self.fractions:
+            problem = "numbers with fractions are no classes" if self.fractions else "too many distinct numbers"
+            expected = f"at most {self.limit:,} distinct whole numbers, strings or a condition"
+            remedy = "task='regression', or a condition such as target='price > 100'"
+            raise BadData(where, problem, expected=expected, remedy=remedy)
         else:
-            kind = bool if self.raw_field(schema).dtype == "bool" else int
-            classes = tuple(kind(value) for value in sorted(summary.numbers))
+            kind = bool if dtype == "bool" else int
+            classes = tuple(kind(value) for value in sorted(self.numbers))
         if len(classes) < 2:
             problem, remedy = "all rows have the same value", "another split or target"
             raise BadData(where, problem, got=classes[0], expected="at least two classes", remedy=remedy)
-        self.classes_ = classes
-
-    def field(self, schema: Schema) -> Field:
-        """Return the stored target's field: float32 0/1 or number, or int32 class index."""
-        number = len(self.classes_ or ())
-        made = replace(self.raw_field(schema), classes=self.classes_, cardinality=number if number > 2 else None)
-        if number > 2:
-            return replace(made, dtype="int32", kind=Kind.CATEGORICAL)
-        return replace(made, dtype="float32", kind=Kind.CONTINUOUS)
-
-    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str) -> Column:
-        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing."""
-        xp = backend.xp
-        column = self.raw_column(frame, schema, backend)
-        missing = column.missing(xp)
-        if self.classes_ is None:
-            data = as_floats(column.data, number)
-            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
-        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
-        if column.dictionary is not None:
-            table = backend.to_device(find_positions(column.dictionary, strings(self.classes_)))
-            index = xp.append(table, -1)[column.data]
-            unknown = (index < 0) & there
-        elif column.dtype == "bool":
-            index, unknown = column.data, xp.zeros_like(there)
-        else:
-            known = xp.asarray(self.classes_, dtype=column.data.dtype)
-            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
-            unknown = (known[index] != column.data) & there
-        if bool(unknown.any()):
-            first = backend.to_host(column.data[unknown][:1])[0].item()
-            raise BadData(
-                f"target {self.text!r}",
-                "a class that was not there in fit",
-                got=first if column.dictionary is None else column.dictionary[first].as_py(),
-                expected=f"one of {self.classes_}",
-                remedy="fit on data that holds every class",
-            )
-        if len(self.classes_) == 2:
-            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
-        index = xp.where(there, index, -1).astype("int32")
-        return Column("int32", index, None if bool(there.all()) else there)
+        return classes
 
 
-class Weight(_Label):
-    """Weight: how much each row counts; a number that is never negative, never missing."""
+class TargetSet(Labels):
+    """Targets of a pipeline: what a model learns to predict, the steps of a regression's values, and the task.
 
-    role = Role.WEIGHT
-
-    def fields(self, schema: Schema) -> list[Field]:
-        """Return the stored weight's field, float32; `BadConfig` where it is no number."""
-        raw = self.raw_field(schema)
-        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
-            where, problem = f"weight {self.text!r}", "a weight has to be a number"
-            raise BadConfig(where, problem, got=raw.dtype, expected="numbers", remedy="a numeric column")
-        return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
-
-    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
-        """Compute the weights of one frame; `BadData` where one is negative, infinite or missing."""
-        xp = backend.xp
-        column = self.raw_column(frame, schema, backend)
-        missing = column.missing(xp)
-        data = as_floats(column.data, "float32")
-        bad = (data < 0) | ~xp.isfinite(data)
-        bad = bad if missing is None else bad | missing
-        if bool(bad.any()):
-            there = data if missing is None else data[~missing]
-            text = f"fillna({self.text}, 1.0)"
-            if len(there) == len(data):
-                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
-            where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
-            raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
-        return {self.fields(schema)[0].name: Column("float32", data)}
-
-
-class TargetSet:
-    """Targets of a pipeline: label columns or expressions, the steps of a regression's values, and the task.
-
-    A fit leaves in `task_` what it has decided and why, in `doubt` what to say where the values could be meant
-    otherwise, and in `coarse` the targets without steps that lose digits in a batch's float32.
+    A fit leaves in `classes_` the classes by text, in `task_` what it has decided and why, in `doubt` what to say where
+    the values could be meant otherwise, and in `coarse` the targets without steps that lose digits in a batch's
+    float32.
     """
 
     role = Role.TARGET
@@ -444,72 +404,38 @@ class TargetSet:
     def __init__(
         self, texts: Sequence[str], steps: Sequence[LearnedStep] | Literal["auto"] = (), task: str = "auto"
     ) -> None:
+        super().__init__(texts)
         if not texts or len(set(texts)) < len(texts):
-            raise BadConfig(
-                "Features(target=)",
-                "a target stands there twice" if texts else "it is empty",
-                got=list(texts),
-                expected="a column, an expression, or a list of different ones",
-                remedy="target='arr_delay', or target=None",
-            )
+            problem = "a target stands there twice" if texts else "it is empty"
+            expected = "a column, an expression, or a list of different ones"
+            remedy = "target='arr_delay', or target=None"
+            raise BadConfig("Features(target=)", problem, got=list(texts), expected=expected, remedy=remedy)
         self.auto = steps == "auto"
-        given = [] if isinstance(steps, str) else list(steps)
+        given, where = [] if isinstance(steps, str) else list(steps), "Features(target_transform=)"
         for step in given:
             if not isinstance(step, Invertible):
-                raise BadConfig(
-                    "Features(target_transform=)",
-                    "a step that cannot be undone",
-                    got=step,
-                    expected="steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ...",
-                    remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
-                )
+                expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
+                remedy = "target_transform=[pre.Log1p(), pre.StandardScaler()]"
+                raise BadConfig(where, "a step that cannot be undone", got=step, expected=expected, remedy=remedy)
         if given and task == "classification":
-            raise BadConfig(
-                "Features(target_transform=)",
-                "classes go through no steps",
-                got=given,
-                expected="a regression's target, or no steps",
-                remedy="task='regression', or no target_transform",
-            )
+            expected, remedy = "a regression's target, or no steps", "task='regression', or no target_transform"
+            raise BadConfig(where, "classes go through no steps", got=given, expected=expected, remedy=remedy)
         self.task = "regression" if given else task
-        self.each = [Target(text) for text in texts]
         self.group = FeatureGroup(list(texts), given, of_target=True)
+        self.classes_: dict[str, tuple[Any, ...]] = {}
         self.task_, self.doubt = "", ""
         self.coarse: list[str] = []
 
     def __copy__(self) -> TargetSet:
         made = object.__new__(TargetSet)
-        each, group = [copy(item) for item in self.each], copy(self.group)
-        vars(made).update(vars(self) | {"each": each, "group": group})
+        vars(made).update(vars(self) | {"group": copy(self.group)})
         return made
-
-    @property
-    def text(self) -> str:
-        return ", ".join(item.text for item in self.each)
-
-    def reads(self, schema: Schema) -> list[str]:
-        return list(dict.fromkeys(name for item in self.each for name in item.reads(schema)))
-
-    def is_in(self, schema: Schema) -> bool:
-        return all(item.is_in(schema) for item in self.each)
-
-    def lineage(self, schema: Schema) -> frozenset[str]:
-        return frozenset().union(*(item.lineage(schema) for item in self.each))
-
-    def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
-        """Compute the values of one frame, by the targets' text."""
-        return {item.text: item.raw_column(frame, schema, backend) for item in self.each}
-
-    def bind(self, schema: Schema) -> None:
-        for item in self.each:
-            item.bind(schema)
 
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
         """Clear what an earlier `fit` learned; a possible regression is standardised until its values decide."""
-        for item in self.each:
-            item.reset()
-        self.task_, self.doubt, self.coarse = "", "", []
+        super().reset()
+        self.classes_, self.task_, self.doubt, self.coarse = {}, "", "", []
         if self.auto:
             self._standardise(self.task != "classification")
 
@@ -519,10 +445,10 @@ class TargetSet:
         masks = [~missing for missing in found if missing is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetSummary]:
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
         """Summarize one partition for `finalize`, each target under ("target", its text)."""
-        limit = MAX_CLASSES if self.task == "classification" else FEW
-        return {("target", item.text): item.summarize(frame, schema, backend, limit) for item in self.each}
+        limit, columns = MAX_CLASSES if self.task == "classification" else FEW, self.raw_columns(frame, schema, backend)
+        return {("target", text): TargetValues.of(column, backend, limit) for text, column in columns.items()}
 
     def check(self, schema: Schema) -> None:
         """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
@@ -531,31 +457,29 @@ class TargetSet:
         for item in raw:
             several = len(raw) > 1 and item.dtype in ("string", "timestamp")
             if several or (self.task == "regression" and item.dtype in _NO_NUMBERS):
-                raise _no_number(item)
+                raise _refuse_number(item)
         if self.auto and any(item.dtype in _NO_NUMBERS for item in raw):
             self._standardise(False)
         self.group.fields(raw)
 
-    def finalize(self, summaries: Mapping[str, TargetSummary], schema: Schema) -> None:
+    def finalize(self, values: Mapping[str, TargetValues], schema: Schema) -> None:
         """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes."""
-        every, raw = [summaries[item.text] for item in self.each], self._raw_schema(schema)
-        for item, found in zip(self.each, every, strict=True):
-            item.check_values(found, schema)
-        classes, reason = self._decide(every, raw)
-        if classes:
-            for item, found in zip(self.each, every, strict=True):
-                item.fix_classes(found, schema)
-        if self.auto and (classes or any(found.is_binary for found in every)):
+        raw = self._raw_schema(schema)
+        found = [(values[item.name], item) for item in raw]
+        for each, item in found:
+            each.check(item.name, item.dtype)
+        has_classes, reason = self._decide([each for each, _ in found], raw)
+        if has_classes:
+            self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
+        if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
             self._standardise(False)
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
         self.task_ = f"{Schema(self.fields(schema)).task} ({reason}){inside}"
-        if classes or self.group.steps:
-            return
-        for plain, found in zip(raw, every, strict=True):
-            told = describe_coarse(plain.name, plain.dtype, found.low, found.high)
-            self.coarse += [told] if told else []
+        if not has_classes and not self.group.steps:
+            told = (describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in found)
+            self.coarse = [*filter(None, told)]
 
-    def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
+    def _decide(self, found: Sequence[TargetValues], raw: Schema) -> tuple[bool, str]:
         """Return whether the targets are classes, and why."""
         given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
@@ -582,33 +506,40 @@ class TargetSet:
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}"
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
 
-    def _decide_several(self, labels: bool, raw: Schema, given: str) -> tuple[bool, str]:
+    def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
         for item in raw:
-            if item.dtype == "bool" and not labels:
-                raise _no_number(item)
-        if self.task == "classification" and not labels:
-            raise BadConfig(
-                "Features(task='classification')",
-                "several targets that are not all conditions",
-                got=raw.names,
-                expected="one target, or several of 0 and 1 only",
-                remedy="a condition of each, such as 'stars > 3', or task='regression'",
-            )
+            if item.dtype == "bool" and not are_binary:
+                raise _refuse_number(item)
+        if self.task == "classification" and not are_binary:
+            where, problem = "Features(task='classification')", "several targets that are not all conditions"
+            expected = "one target, or several of 0 and 1 only"
+            remedy = "a condition of each, such as 'stars > 3', or task='regression'"
+            raise BadConfig(where, problem, got=raw.names, expected=expected, remedy=remedy)
         if self.task == "regression":
             return False, given
-        return labels, "0 and 1 only, each" if labels else "several numbers"
+        return are_binary, "0 and 1 only, each" if are_binary else "several numbers"
 
     def _standardise(self, wanted: bool) -> None:
         self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
 
+    def _raw_schema(self, schema: Schema) -> Schema:
+        return Schema(replace(item, name=text) for text, item in self.raw_fields(schema).items())
+
     # applying ---------------------------------------------------------------------------------------------------------
     def fields(self, schema: Schema) -> list[Field]:
-        """List the stored targets' fields: float32 0/1 or number, or int32 class index."""
-        if len(self.each) == 1:
-            stored = self.each[0].field(schema)
-            return [replace(stored, step=self.group.steps[-1].class_name) if self.group.steps else stored]
-        plain = [replace(item.field(schema), name=item.text, dtype="float32") for item in self.each]
-        return [replace(item, kind=Kind.CONTINUOUS) for item in plain]
+        """List the stored targets' fields: float32 0/1 or number, or int32 class index; several go by their texts."""
+        found = []
+        for text, raw in self.raw_fields(schema).items():
+            classes = self.classes_.get(text)
+            made = replace(raw, classes=classes, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None)
+            if classes is not None and len(classes) > 2:
+                made = replace(made, dtype="int32", kind=Kind.CATEGORICAL, cardinality=len(classes))
+            if len(self.texts) > 1:
+                made = replace(made, name=text)
+            elif self.group.steps:
+                made = replace(made, step=self.group.steps[-1].class_name)
+            found.append(made)
+        return found
 
     def in_own_units(self, schema: Schema) -> Schema:
         """Return the output schema, with the targets in their own units, as `columns` computes them."""
@@ -621,43 +552,65 @@ class TargetSet:
 
         With `stored` they went through the steps; else they are in their own units, float64 where there are steps.
         """
+        made: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
         if stored and self.group.steps:
-            made: Mapping[str, Column] = self.group.apply_steps(self.raw_columns(frame, schema, backend), backend)
+            made = self.group.apply_steps(made, backend)
         else:
-            number = "float64" if self.group.steps else "float32"
-            made = {item.text: item.column(frame, schema, backend, number) for item in self.each}
+            made = {text: self._column(text, column, backend) for text, column in made.items()}
         return dict(zip((item.name for item in self.fields(schema)), made.values(), strict=True))
+
+    def _column(self, text: str, column: Column, backend: Backend) -> Column:
+        """Convert values to numbers, or to the indices of their classes; missing stays missing."""
+        xp, missing, classes = backend.xp, column.missing(backend.xp), self.classes_.get(text)
+        if classes is None:
+            number = "float64" if self.group.steps else "float32"
+            data = as_floats(column.data, number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
+        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+        if column.dictionary is not None:
+            table = backend.to_device(find_positions(column.dictionary, strings(classes)))
+            index = xp.append(table, -1)[column.data]
+            unknown = (index < 0) & there
+        elif column.dtype == "bool":
+            index, unknown = column.data, xp.zeros_like(there)
+        else:
+            known = xp.asarray(classes, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
+            unknown = (known[index] != column.data) & there
+        if bool(unknown.any()):
+            first = backend.to_host(column.data[unknown][:1])[0].item()
+            got = first if column.dictionary is None else column.dictionary[first].as_py()
+            problem, remedy = "a class that was not there in fit", "fit on data that holds every class"
+            raise BadData(f"target {text!r}", problem, got=got, expected=f"one of {classes}", remedy=remedy)
+        if len(classes) == 2:
+            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(there, index, -1).astype("int32")
+        return Column("int32", index, None if bool(there.all()) else there)
 
     def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
         """Convert stored values or predictions, one column per target, to the targets' own units."""
-        found = dict(zip(self.group.columns, columns, strict=True))
+        found = dict(zip(self.texts, columns, strict=True))
         for step in reversed(self.group.steps):
-            assert isinstance(step, Invertible), "the constructor looks at that"
+            assert isinstance(step, Invertible), "the constructor checks that"
             found = step.inverse_columns(found, backend)
         return list(found.values())
 
-    def _raw_schema(self, schema: Schema) -> Schema:
-        return Schema(replace(item.raw_field(schema), name=item.text) for item in self.each)
-
     def get_state(self) -> list[dict[str, Any]]:
         """Return the classes of each."""
-        return [{"classes_": None if item.classes_ is None else list(item.classes_)} for item in self.each]
+        return [{"classes_": list(self.classes_[text]) if text in self.classes_ else None} for text in self.texts]
 
     def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> None:
         """Restore what `get_state` returned, and the fitted steps."""
         self.group = replace(self.group, steps=list(steps))
-        for item, known in zip(self.each, state, strict=True):
-            item.classes_ = None if known["classes_"] is None else tuple(known["classes_"])
+        known = zip(self.texts, (item["classes_"] for item in state), strict=True)
+        self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
 
 
-def _no_number(item: Field) -> BadConfig:
-    return BadConfig(
-        f"target {item.name!r}",
-        "it is no number, as a regression's target and each of several have to be",
-        got=item.dtype,
-        expected="a regression's target, or conditions alone",
-        remedy="one target without target_transform and task, or a Cast of this one before",
-    )
+def _refuse_number(item: Field) -> BadConfig:
+    problem = "it is no number, as a regression's target and each of several have to be"
+    expected = "a regression's target, or conditions alone"
+    remedy = "one target without target_transform and task, or a Cast of this one before"
+    return BadConfig(f"target {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
 _LOOKED_AT = 10_000  # rows
@@ -716,7 +669,7 @@ class Features:
         check_names("Features", allow_leak=allow_leak)
         chain = _to_chain(target_transform)
         self.target = None if target is None else TargetSet(as_list(target), chain, task)
-        self.weight = None if weight is None else Weight(weight)
+        self.weight = None if weight is None else Weight([weight])
         self.keep = as_list(keep)
         self.allow_leak = as_list(allow_leak)
         self.lineage_: str | None = None
@@ -724,13 +677,10 @@ class Features:
         self.omitted: list[str] = []
         steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
-            raise BadConfig(
-                "Features",
-                "one step stands in two places",
-                got=[repr(step) for step in steps],
-                expected="a step of its own in each place, since each learns its own state",
-                remedy="a second one with the same parameters",
-            )
+            problem, got = "one step stands in two places", [repr(step) for step in steps]
+            expected = "a step of its own in each place, since each learns its own state"
+            remedy = "a second one with the same parameters"
+            raise BadConfig("Features", problem, got=got, expected=expected, remedy=remedy)
         if not self.groups:
             expected, remedy = "at least one group", "Features(['distance'])"
             raise BadConfig("Features", "no columns are given", expected=expected, remedy=remedy)
@@ -785,7 +735,7 @@ class Features:
         schema: Schema = data if dataset is None else dataset.schema
         taken = {*as_list(keep)}
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
-        taken.update([] if weight is None else Weight(weight).reads(schema))
+        taken.update([] if weight is None else Weight([weight]).reads(schema))
         ids, useless, is_small = _look_at_rows(schema, dataset)
         least = _MIN_FREQUENCY if min_frequency is None and not is_small else min_frequency
         free = [item for item in schema if item.name not in taken and item.name not in useless]
@@ -820,13 +770,10 @@ class Features:
             sources = sorted({source for name in lost for source in schema[name].lineage | {name}} & secret)
             chosen = [name for name in taken if name not in kept | tied]
             if strict and not chosen:
-                raise BadConfig(
-                    f"Features({group.selector!r})",
-                    "it chooses no column that may be a feature",
-                    got=taken,
-                    expected=f"one at least of {sorted({*schema.names} - kept - tied)}",
-                    remedy=f"allow_leak={sources} if that is meant" if lost else "another selector, or names",
-                )
+                where, problem = f"Features({group.selector!r})", "it chooses no column that may be a feature"
+                expected = f"one at least of {sorted({*schema.names} - kept - tied)}"
+                remedy = f"allow_leak={sources} if that is meant" if lost else "another selector, or names"
+                raise BadConfig(where, problem, got=taken, expected=expected, remedy=remedy)
             self.groups[position] = replace(group, columns=chosen)
             reason = f"computed from {', '.join(sources)}, as the target or weight is; "
             reason += f"Features(allow_leak={sources}) takes them"
@@ -842,7 +789,7 @@ class Features:
                 shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
             lines.append(shown)
         if self.target is not None:
-            texts, steps = self.target.group.columns, self.target.group.steps
+            texts, steps = self.target.texts, self.target.group.steps
             lines.append(f"target={(texts[0] if len(texts) == 1 else texts)!r}")
             if self.target.task != "auto" and (self.target.auto or not steps):
                 lines.append(f"task={self.target.task!r}")
@@ -915,8 +862,7 @@ class Features:
 
     def _kept(self, schema: Schema, taken: AbstractSet[str]) -> dict[str, str]:
         """Map the kept columns that exist to their output names, which are the same with labels and without."""
-        texts = [] if self.target is None else self.target.group.columns
-        taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *texts)}
+        taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *label.texts)}
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
     def _check_leaks(self, schema: Schema) -> None:
@@ -926,14 +872,11 @@ class Features:
         secret = self.target.lineage(schema) - set(self.allow_leak)
         for group in self.groups:
             for item in group.fields(schema):
-                leaked = sorted(item.lineage & secret)
-                if leaked:
-                    raise LeakageError(
-                        f"feature {item.name!r}",
-                        f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too",
-                        expected="features that are known before the target is",
-                        remedy=f"leave it out, or allow_leak={leaked} if that is meant",
-                    )
+                if leaked := sorted(item.lineage & secret):
+                    why = f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too"
+                    expected = "features that are known before the target is"
+                    remedy = f"leave it out, or allow_leak={leaked} if that is meant"
+                    raise LeakageError(f"feature {item.name!r}", why, expected=expected, remedy=remedy)
 
     def _columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
@@ -968,20 +911,15 @@ class Features:
         names = [name for group in self.groups if group.cross_fits for name in group.columns]
         same = lineage == self.lineage_
         if out_of_fold is None and same:
-            raise LeakageError(
-                "loader",
-                f"these are the rows the pipeline was fitted on, and features of {names} hold their own target",
-                expected="features learned from the target of other rows",
-                remedy="loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits",
-            )
+            problem = f"these are the rows the pipeline was fitted on, and features of {names} hold their own target"
+            remedy = "loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits"
+            expected = "features learned from the target of other rows"
+            raise LeakageError("loader", problem, expected=expected, remedy=remedy)
         if out_of_fold and not same:
-            raise BadConfig(
-                "loader(out_of_fold=True)",
-                "not the rows of the fit",
-                got="other files, another query, or other values or another order of rows in memory",
-                expected="the dataset or frame that was fitted on",
-                remedy="loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first",
-            )
+            where, expected = "loader(out_of_fold=True)", "the dataset or frame that was fitted on"
+            got = "other files, another query, or other values or another order of rows in memory"
+            remedy = "loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first"
+            raise BadConfig(where, "not the rows of the fit", got=got, expected=expected, remedy=remedy)
 
 
 def _name_label(label: TargetSet | Weight, name: str, taken: AbstractSet[str]) -> str:
@@ -1010,12 +948,10 @@ def _feature(item: Field) -> Field:
         return replace(item, role=Role.FEATURE)
     remedy = "another column" if of_lists else f"T.{derive(item.name, 'hour({})', 'hour')}"
     remedy = "pre.Categorify()" if item.kind == Kind.TEXT or item.dtype == "list<string>" else remedy
-    raise SchemaMismatch(
-        f"feature {item.name!r}",
-        f"{item.dtype} values cannot be fed to a network",
-        expected="lists of ids or numbers" if of_lists else "numbers or ids",
-        remedy=remedy if of_lists else f"{remedy}, or keep=[{item.name!r}] to carry it beside the features",
-    )
+    remedy += "" if of_lists else f", or keep=[{item.name!r}] to carry it beside the features"
+    problem = f"{item.dtype} values cannot be fed to a network"
+    expected = "lists of ids or numbers" if of_lists else "numbers or ids"
+    raise SchemaMismatch(f"feature {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
 def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], bool]:

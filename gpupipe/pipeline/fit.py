@@ -840,9 +840,9 @@ class PipelineFit:
 
     def _check(self, features: Features) -> None:
         """Check names and dtypes before any pass."""
-        each = [*([] if features.target is None else features.target.each), features.weight]
         # A label that reads no column, such as the name `1960` where no column has it.
-        constants = [label.text for label in each if label is not None and not label.reads(self.schema)]
+        labels = [(label, text) for label in features._labels for text in label.texts]
+        constants = [text for label, text in labels if not label.reads(self.schema, [text])]
         self.schema.require(constants, "Features")
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
