@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
 from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
@@ -22,16 +23,6 @@ from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.preprocessing import (
-    Categorify,
-    CrossFittedStep,
-    DatetimeEncoder,
-    EstimatorStep,
-    Invertible,
-    LearnedStep,
-    SimpleImputer,
-    StandardScaler,
-)
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype
 from gpupipe.selectors import Selector
@@ -47,7 +38,7 @@ class FeatureGroup:
     """Feature group: columns and the learned steps they pass through."""
 
     columns: list[str]
-    steps: list[LearnedStep]
+    steps: list[pre.LearnedStep]
     name: str | None = None  # stands before the outputs' names
     of_target: bool = False  # the columns are those of the target, which may be no columns of the frame
     selector: Selector | None = None  # chooses the columns when a pipeline is fitted; before that there are none
@@ -68,7 +59,7 @@ class FeatureGroup:
     @property
     def cross_fits(self) -> bool:
         """Whether a step of it learns from the target."""
-        return any(isinstance(step, CrossFittedStep) for step in self.steps)
+        return any(isinstance(step, pre.CrossFittedStep) for step in self.steps)
 
     def fields(self, schema: Schema) -> list[Field]:
         """Return the fields after the steps, for an input of `schema`."""
@@ -79,16 +70,11 @@ class FeatureGroup:
         refuse_passengers(fields, "Features")
         for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
-            known = {item.name for item in fields} if step.keeps_units else set()
-            fields = [
-                replace(
-                    item,
-                    lineage=item.lineage or lineage,
-                    step=step.class_name,
-                    units=item.units if item.name in known else "",
-                )
-                for item in step.output_fields(fields)
-            ]
+            known, made = {item.name for item in fields if step.keeps_units}, []
+            for item in step.output_fields(fields):
+                units = item.units if item.name in known else ""
+                made.append(replace(item, lineage=item.lineage or lineage, step=step.class_name, units=units))
+            fields = made
         return fields
 
     def compute_columns(
@@ -106,8 +92,7 @@ class FeatureGroup:
         read = {name: partial(backend.column, frame, name) for name in names}
         if upto is None and backend.fuses() and self.steps and not find_fused_start(self.steps):
             stored = {name: backend.stored(frame, name) for name in names}
-            late = defer_columns(stored, read, self.steps, backend)
-            if late is not None:
+            if (late := defer_columns(stored, read, self.steps, backend)) is not None:
                 return late
         return self.apply_steps({name: column() for name, column in read.items()}, backend, upto, row_ids)
 
@@ -121,11 +106,10 @@ class FeatureGroup:
             if place == alone:
                 stored = {name: get_storage(column) for name, column in columns.items()}
                 read = {name: partial(columns.__getitem__, name) for name in columns}
-                late = defer_columns(stored, read, steps[place:], backend)
-                if late is not None:
+                if (late := defer_columns(stored, read, steps[place:], backend)) is not None:
                     return late
             with in_step(step):
-                if row_ids is not None and isinstance(step, CrossFittedStep):
+                if row_ids is not None and isinstance(step, pre.CrossFittedStep):
                     columns = step.cross_fitted_columns(columns, backend, row_ids)
                 else:
                     columns = step.transform_columns(columns, backend)
@@ -156,16 +140,16 @@ def to_feature_group(given: Any) -> FeatureGroup:
     selector = columns if isinstance(columns, Selector) else None
     columns = list(columns) if isinstance(columns, tuple) else columns
     if not (selector or isinstance(columns, str) or _are_names(columns)) or not isinstance(name, str | None):
-        problem = "a group is malformed"
         expected = "columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector"
-        raise BadConfig("Features", problem, got=given, expected=expected, remedy=_format_spelling(given))
-    chain = [to_learned_step(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
+        remedy = _format_spelling(given)
+        raise BadConfig("Features", "a group is malformed", got=given, expected=expected, remedy=remedy)
+    chain = list(map(to_learned_step, steps if isinstance(steps, list | tuple) else [steps]))
     return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
 
 
-def to_learned_step(step: Any) -> LearnedStep:
+def to_learned_step(step: Any) -> pre.LearnedStep:
     """Return a learned step unchanged, and an estimator wrapped as one."""
-    return step if isinstance(step, LearnedStep) else EstimatorStep(step)
+    return step if isinstance(step, pre.LearnedStep) else pre.EstimatorStep(step)
 
 
 def _are_names(value: Any) -> bool:
@@ -176,7 +160,7 @@ def _format_spelling(given: Any) -> str:
     """Format the correct spelling of a group whose parts are in another order, as scikit-learn's are."""
     parts = list(given) if isinstance(given, tuple) else [given]
     columns = next((part for part in parts if _are_names(part)), None)
-    step = next((part for part in parts if isinstance(part, LearnedStep) or is_estimator(part)), None)
+    step = next((part for part in parts if isinstance(part, pre.LearnedStep) or is_estimator(part)), None)
     name = next((part for part in parts if isinstance(part, str)), None)
     if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
         return "Features(*groups)"
@@ -402,7 +386,7 @@ class TargetSet(Labels):
     role = Role.TARGET
 
     def __init__(
-        self, texts: Sequence[str], steps: Sequence[LearnedStep] | Literal["auto"] = (), task: str = "auto"
+        self, texts: Sequence[str], steps: Sequence[pre.LearnedStep] | Literal["auto"] = (), task: str = "auto"
     ) -> None:
         super().__init__(texts)
         if not texts or len(set(texts)) < len(texts):
@@ -413,7 +397,7 @@ class TargetSet(Labels):
         self.auto = steps == "auto"
         given, where = [] if isinstance(steps, str) else list(steps), "Features(target_transform=)"
         for step in given:
-            if not isinstance(step, Invertible):
+            if not isinstance(step, pre.Invertible):
                 expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
                 remedy = "target_transform=[pre.Log1p(), pre.StandardScaler()]"
                 raise BadConfig(where, "a step that cannot be undone", got=step, expected=expected, remedy=remedy)
@@ -520,7 +504,7 @@ class TargetSet(Labels):
         return are_binary, "0 and 1 only, each" if are_binary else "several numbers"
 
     def _standardise(self, wanted: bool) -> None:
-        self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
+        self.group = replace(self.group, steps=[pre.StandardScaler()] if wanted else [])
 
     def _raw_schema(self, schema: Schema) -> Schema:
         return Schema(replace(item, name=text) for text, item in self.raw_fields(schema).items())
@@ -591,7 +575,7 @@ class TargetSet(Labels):
         """Convert stored values or predictions, one column per target, to the targets' own units."""
         found = dict(zip(self.texts, columns, strict=True))
         for step in reversed(self.group.steps):
-            assert isinstance(step, Invertible), "the constructor checks that"
+            assert isinstance(step, pre.Invertible), "the constructor checks that"
             found = step.inverse_columns(found, backend)
         return list(found.values())
 
@@ -599,7 +583,7 @@ class TargetSet(Labels):
         """Return the classes of each."""
         return [{"classes_": list(self.classes_[text]) if text in self.classes_ else None} for text in self.texts]
 
-    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> None:
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[pre.LearnedStep]) -> None:
         """Restore what `get_state` returned, and the fitted steps."""
         self.group = replace(self.group, steps=list(steps))
         known = zip(self.texts, (item["classes_"] for item in state), strict=True)
@@ -627,21 +611,19 @@ class Features:
     """Step from frame to tensors: feature groups, target, weight and kept columns.
 
     Args:
-        groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
-            for a list of one, and a mapping from columns to steps for a group each. A scikit-learn or cuML estimator
-            may stand in a list of steps. With a name the group's outputs are called `name_output`. A selector of
-            `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target, the weight, kept, or
-            computed from what these are computed from (`allow_leak=` takes those, and `explain` and the fit report say
-            which are left out).
+        groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a mapping from columns to
+            steps stands for a group each. A scikit-learn or cuML estimator may stand in a list of steps. With a name
+            the outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`, among
+            those that are not the target, the weight, kept, or computed from what these are computed from (`explain`
+            and the fit report say which are left out).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
             what and why: conditions, booleans, strings and two distinct whole numbers are classes, and so are up to 20
-            distinct whole numbers, each in two rows or more on average, with a warning; other numbers are a
-            regression's.
-        target_transform: steps (a step) a regression's target goes through before it is stored and learned, such as
-            `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it as it is. Predictions and
-            metrics are in the target's own units all the same.
+            distinct whole numbers, each in two rows or more on average, with a warning.
+        target_transform: steps a regression's target goes through before it is stored and learned, such as
+            `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it. Predictions and metrics
+            are in the target's own units all the same.
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
@@ -657,7 +639,7 @@ class Features:
         *groups: Any,
         target: str | Sequence[str] | None = None,
         task: str = "auto",
-        target_transform: LearnedStep | Sequence[LearnedStep] | str | None = "auto",
+        target_transform: pre.LearnedStep | Sequence[pre.LearnedStep] | str | None = "auto",
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
@@ -706,15 +688,15 @@ class Features:
         Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
         with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
         times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out, and
-        named by the log, the `repr` and the fit report, are numbers and times without a value in the first 10,000 rows,
-        types that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It
-        knows nothing of what the columns mean: look for those that are only known after the target is.
+        named by the log, the `repr` and the fit report, are columns without a value in the first 10,000 rows, types
+        that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It knows
+        nothing of what the columns mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
-            target: as for `Features`; its columns become no features.
-            weight: the same.
-            keep: the same.
+            target: as for `Features`; its columns, and those of `weight` and `keep`, become no features.
+            weight: as for `Features`.
+            keep: as for `Features`.
             min_frequency: strings and ids that are rarer are all one; by default 10, none in less than 10,000 rows.
 
         Raises:
@@ -819,7 +801,7 @@ class Features:
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
 
     @property
-    def _steps(self) -> list[LearnedStep]:
+    def _steps(self) -> list[pre.LearnedStep]:
         return [step for group in self._learned for step in group.steps]
 
     @property
@@ -833,7 +815,6 @@ class Features:
         return {name for group in self.groups for name in group.looks_at}
 
     def _label_reads(self, schema: Schema) -> set[str]:
-        """Return the columns that target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
     def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
@@ -866,7 +847,6 @@ class Features:
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
     def _check_leaks(self, schema: Schema) -> None:
-        """Raise `LeakageError` for a feature computed from a column the target is computed from."""
         if self.target is None:
             return
         secret = self.target.lineage(schema) - set(self.allow_leak)
@@ -933,11 +913,11 @@ def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:
     check_names(owner, keep=keep)
 
 
-def _to_chain(target_transform: Any) -> list[LearnedStep] | Literal["auto"]:
+def _to_chain(target_transform: Any) -> list[pre.LearnedStep] | Literal["auto"]:
     if isinstance(target_transform, str):
-        if target_transform == "auto":
-            return "auto"
-        raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
+        if target_transform != "auto":
+            raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
+        return "auto"
     given = () if target_transform is None else target_transform
     return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
 
@@ -975,18 +955,18 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
 
 def _propose_groups(
     free: Sequence[Field], ids: AbstractSet[str], least: int | None
-) -> list[tuple[list[str], list[LearnedStep]]]:
+) -> list[tuple[list[str], list[pre.LearnedStep]]]:
     """Propose groups of columns and their steps; `ids` are integers that are names of things, not amounts."""
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     flags = [i.name for i in free if i.dtype == "bool"]
     times = [i.name for i in free if i.dtype == "timestamp"]
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
-    groups: list[tuple[list[str], list[LearnedStep]]] = [
-        (amounts, [SimpleImputer(strategy="median"), StandardScaler()]),
-        (flags, [SimpleImputer(strategy="most_frequent")]),
-        (words, [Categorify(min_frequency=least)]),
-        (several, [Categorify(min_frequency=least)]),
-        (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
+    groups: list[tuple[list[str], list[pre.LearnedStep]]] = [
+        (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+        (flags, [pre.SimpleImputer(strategy="most_frequent")]),
+        (words, [pre.Categorify(min_frequency=least)]),
+        (several, [pre.Categorify(min_frequency=least)]),
+        (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
     ]
     return [(names, steps) for names, steps in groups if names]
