@@ -185,8 +185,7 @@ class TransformPlan:
         windows = self.window_steps
         if not windows:
             return self, dataset
-        blind = [step.class_name for step, _, _ in windows.values() if dataset.query.cuts_history(step.keys)]
-        if blind:
+        if blind := [step.class_name for step, _, _ in windows.values() if dataset.query.cuts_history(step.keys)]:
             _log.warning(
                 "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
                 "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
@@ -213,7 +212,6 @@ class TransformPlan:
 
 
 def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
-    """Read a partition's columns for a window step."""
     (partition,) = part.partitions
     ids = partition.row_ids(backend.xp)
     frame = before.copy().run(part.read(partition, before.reads, backend), backend, ids)
@@ -227,7 +225,7 @@ class Bindings:
     """
 
     def __init__(self) -> None:
-        self._known: tuple[list[Any], dict[Hashable, BoundPipeline]] = ([], {})
+        self._known: dict[Hashable, tuple[list[Any], BoundPipeline | None]] = {}
 
     def __reduce__(self) -> tuple[type[Bindings], tuple[()]]:
         """Pickle as an empty cache."""
@@ -242,19 +240,15 @@ class Bindings:
         **options: Any,
     ) -> BoundPipeline:
         """Return the bound pipeline for data of these columns, a cached one where it is still valid."""
-        key: Hashable = names, *options.items()
-        state = _list_state(steps, features, source)
+        state, lists = _list_state(steps, features, source), list[list[str]]()
         if features is not None:  # lists that may be changed in place
-            lists = (features.keep, features.allow_leak, *(group.columns for group in features.groups))
-            key = key, tuple(map(tuple, lists))
-        before, known = self._known
-        is_same = len(before) == len(state) and all(a is b for a, b in zip(before, state, strict=True))
-        if not is_same or (len(known) >= _MOST_BINDINGS and key not in known):
-            known = {}
-            self._known = state, known
-        if key not in known:
-            known[key] = BoundPipeline(steps, features, source, names, **options)
-        return copy(known[key])  # which then learns the data's types
+            lists = [features.keep, features.allow_leak, *(group.columns for group in features.groups)]
+        key = (names, *options.items(), *map(tuple, lists), *map(id, state))
+        _, bound = self._known.get(key, (state, None))
+        if bound is None:
+            bound, recent = BoundPipeline(steps, features, source, names, **options), [*self._known.items()]
+            self._known = {**dict(recent[1 - _MOST_BINDINGS :]), key: (state, bound)}  # which keeps the ids taken
+        return copy(bound)  # which then learns the data's types
 
 
 def _list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
@@ -262,9 +256,8 @@ def _list_state(steps: Sequence[Transform], features: Features | None, source: S
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
     if features is not None:
-        holders += features._steps
-        holders += [] if features.target is None else features.target.each
-        found += [*features.groups, features.target, features.weight, features.keep, features.allow_leak]
+        holders += [*features._steps, *features._labels]
+        found += [*features.groups, features.keep, features.allow_leak]
     for holder in holders:
         found.append(holder)
         found += [value for name, value in vars(holder).items() if name not in _COUNTERS]
@@ -336,15 +329,11 @@ class BoundPipeline:
             if _differs(there[name], dtype) and not is_empty(name):
                 raise _another_type(name, there[name], dtype)
         for name in self._zones.keys() & zones.keys():
-            found, wanted = zones[name], self._zones[name]
-            if bool(found) != bool(wanted) and not is_empty(name):
-                raise SchemaMismatch(
-                    f"column {name!r}",
-                    f"its times have {'no' if wanted else 'a'} time zone, other than in fit",
-                    got=found or "no zone",
-                    expected=wanted or "no zone",
-                    remedy=f"data[{name!r}].dt.tz_localize({wanted or None!r})",
-                )
+            got, wanted = zones[name] or "no zone", self._zones[name] or "no zone"
+            if "no zone" in {got, wanted} and got != wanted and not is_empty(name):
+                problem = f"its times have {'no' if got == 'no zone' else 'a'} time zone, other than in fit"
+                remedy = f"data[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
+                raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=wanted, remedy=remedy)
         self.plan = self.plan.changed(casts=casts)
         return self
 
@@ -474,7 +463,6 @@ def _differs(found: str, wanted: str) -> bool:
 
 
 def _cast_columns(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
-    """Cast the columns that are present to the dtypes of the fit."""
     there = {name: dtype for name, dtype in casts.items() if name in frame.columns}
     made = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in there.items()}
     return backend.assign(frame, made) if made else frame
@@ -530,15 +518,12 @@ class TargetInverse:
             SchemaMismatch: not one value per target.
         """
         backend = select("gpu" if values.is_cuda else "cpu")
-        wide, names = values if values.ndim == 2 else values[:, None], [item.text for item in self._targets.each]
+        wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
         if wide.ndim != 2 or wide.shape[1] != len(names):
-            raise SchemaMismatch(
-                "target_transform",
-                "the model's outputs are not one value per target, so they have no units of its own",
-                got=tuple(values.shape),
-                expected=f"a value a row for each of {names}",
-                remedy="Features(target_transform=None)",
-            )
+            problem = "the model's outputs are not one value per target, so they have no units of its own"
+            got, expected = tuple(values.shape), f"a value a row for each of {names}"
+            remedy = "Features(target_transform=None)"
+            raise SchemaMismatch("target_transform", problem, got=got, expected=expected, remedy=remedy)
         parts = wide.detach().double().unbind(1)
         columns = [Column("float64", backend.xp.from_dlpack(part.contiguous())) for part in parts]
         found = backend.xp.stack([item.data for item in self._targets.inverse(columns, backend)], axis=1)
@@ -595,7 +580,6 @@ def _load_on_host(run: BoundPipeline, backend: str, part: Dataset) -> Mapping[st
 
 
 def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:
-    """Count a partition's rows before and after the transforms."""
     return part.partitions[0].num_rows, len(next(iter(load_columns(run, backend_name, part).values())))
 
 

@@ -80,13 +80,12 @@ class ClusterLoader:
         **options: Unpack[BatchOptions],
     ) -> None:
         if not hasattr(cluster, "run_on_each") or residency == "stream":
-            raise BadConfig(
-                "ClusterLoader",
-                "no cluster" if residency != "stream" else "the workers keep their rows in blocks",
-                got=cluster if residency != "stream" else "residency='stream'",
-                expected="a cluster, and rows that fit in its workers' memory together",
-                remedy="gp.Cluster(); residency='auto'; or torchrun, where each rank streams",
-            )
+            problem, got = "no cluster", cluster
+            if residency == "stream":
+                problem, got = "the workers keep their rows in blocks", "residency='stream'"
+            expected = "a cluster, and rows that fit in its workers' memory together"
+            remedy = "gp.Cluster(); residency='auto'; or torchrun, where each rank streams"
+            raise BadConfig("ClusterLoader", problem, got=got, expected=expected, remedy=remedy)
         self.executor, self._pipeline = cluster, pipeline
         self._dataset = as_dataset(data)
         for name in options.keys() - BatchOptions.__optional_keys__:
@@ -146,8 +145,8 @@ class ClusterLoader:
         shares = {
             name: (rank, dataset.of_partitions(dataset.partitions[rank::size])) for rank, name in enumerate(workers)
         }
-        build = partial(_build, key=self._key, size=size, run=run, backend=backend, table=self._table)
-        rows = self.executor.run_on_each(partial(build, program=_program, kept=set(_living)), shares)
+        settings = {"key": self._key, "size": size, "run": run, "backend": backend, "table": self._table}
+        rows = self.executor.run_on_each(partial(_build, **settings, program=_program, kept=set(_living)), shares)
         return _Plan(self._key, rows, self._options)
 
 
@@ -184,24 +183,19 @@ def _build(
     if (key, rank, size) not in _tables:
         block, device, residency = build_table(run, share, backend, **table)
         if not isinstance(block, FeatureTable):
-            raise BadConfig(
-                "ClusterLoader",
-                "a worker's share does not fit in its memory",
-                expected="rows that fit in the workers' memory together",
-                remedy="more workers, dtype='bfloat16', or torchrun, where each rank streams",
-            )
+            problem, expected = "a worker's share does not fit in its memory", "rows that fit in all workers' memory"
+            remedy = "more workers, dtype='bfloat16', or torchrun, where each rank streams"
+            raise BadConfig("ClusterLoader", problem, expected=expected, remedy=remedy)
         _tables[key, rank, size] = block, device, residency
     return len(_tables[key, rank, size][0])
 
 
 def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
-    """Drop a program's blocks in a worker, except some."""
     for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
         del _tables[there]
 
 
 def _leave(cluster: Any) -> None:
-    """Let the workers drop all blocks of this program."""
     cluster.run_on_each(partial(_drop, program=_program), dict.fromkeys(cluster.list_workers()))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from copy import copy
-from typing import Self
 
 from gpupipe.cluster.executor import default_threads
 from gpupipe.io import Dataset, row_bytes
@@ -58,7 +57,6 @@ def _draw_group(group: FeatureGroup, made: str) -> list[str]:
 
 
 def _box(text: str, title: str = "", sign: str = "") -> str:
-    """Draw a box, after a sign where there is one."""
     told = f' title="{html.escape(title)}"' if title and title != text else ""
     before = f'<span style="{_PALE}">{sign}</span>' if sign else ""
     return f'{before}<span style="{_BOX}"{told}>{html.escape(text)}</span>'
@@ -67,24 +65,14 @@ def _box(text: str, title: str = "", sign: str = "") -> str:
 class Explanation(str):
     """Text that a notebook shows below a diagram."""
 
-    __slots__ = ("_picture",)
-
-    _picture: str
-
-    def __new__(cls, text: str, picture: str) -> Self:
-        """Create the text with its diagram, which is HTML."""
-        made = super().__new__(cls, text)
-        made._picture = picture
-        return made
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
-        return type(self), (str(self), self._picture)
+    __slots__ = ("picture",)
+    picture: str  # HTML
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"{self._picture}<pre>{html.escape(self)}</pre>"
+        return f"{self.picture}<pre>{html.escape(self)}</pre>"
 
 
 def explain_fit(
@@ -95,7 +83,7 @@ def explain_fit(
     unsaveable: Sequence[str],
 ) -> Explanation:
     """Explain what a fit on this data would do; without data, only what follows from the steps."""
-    picture, lines = diagram(steps, features), ["nothing is learned"] if features is None else []
+    lines = ["nothing is learned"] if features is None else []
     if features is not None:
         if dataset is not None:
             features = copy(features)
@@ -113,7 +101,9 @@ def explain_fit(
         lines += [line for tasks in passes for task in tasks for line in _explain_samples(task, dataset)]
         lines += features.left_out
         lines += [] if dataset is None else _estimate_costs(steps, features, dataset, backend)
-    return Explanation("\n".join([*lines, *unsaveable]), picture)
+    explanation = Explanation("\n".join([*lines, *unsaveable]))
+    explanation.picture = diagram(steps, features)
+    return explanation
 
 
 def _explain_samples(task: FitTask, dataset: Dataset | None) -> list[str]:
@@ -131,16 +121,15 @@ def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dat
     """Estimate what the first pass reads, and its memory: a partition per thread, read and transformed."""
     source = mark_source(steps, features, dataset.schema)
     wanted = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
-    prefix = TransformPlan(steps, source, wanted, counting=True)
-    reads = prefix.reads
-    width = row_bytes(source.select(reads)) + row_bytes(prefix.output_schema.select(prefix.wanted))
+    plan = TransformPlan(steps, source, wanted, counting=True)
+    width = row_bytes(source.select(plan.reads)) + row_bytes(plan.output_schema.select(plan.wanted))
     rows = max(partition.num_rows for partition in dataset.partitions)
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
     parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
     return [
-        f"reads: {_format_names(reads)}",
-        f"not read: {_format_names([name for name in source.names if name not in reads]) or 'nothing'}",
+        f"reads: {_format_names(plan.reads)}",
+        f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
         f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
     ]
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
 from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
@@ -22,16 +23,6 @@ from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
 from gpupipe.io import Dataset, as_dataset
-from gpupipe.preprocessing import (
-    Categorify,
-    CrossFittedStep,
-    DatetimeEncoder,
-    EstimatorStep,
-    Invertible,
-    LearnedStep,
-    SimpleImputer,
-    StandardScaler,
-)
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
@@ -47,7 +38,7 @@ class FeatureGroup:
     """Feature group: columns and the learned steps they pass through."""
 
     columns: list[str]
-    steps: list[LearnedStep]
+    steps: list[pre.LearnedStep]
     name: str | None = None  # stands before the outputs' names
     of_target: bool = False  # the columns are those of the target, which may be no columns of the frame
     selector: Selector | None = None  # chooses the columns when a pipeline is fitted; before that there are none
@@ -68,7 +59,7 @@ class FeatureGroup:
     @property
     def cross_fits(self) -> bool:
         """Whether a step of it learns from the target."""
-        return any(isinstance(step, CrossFittedStep) for step in self.steps)
+        return any(isinstance(step, pre.CrossFittedStep) for step in self.steps)
 
     def fields(self, schema: Schema) -> list[Field]:
         """Return the fields after the steps, for an input of `schema`."""
@@ -79,16 +70,11 @@ class FeatureGroup:
         refuse_passengers(fields, "Features")
         for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
-            known = {item.name for item in fields} if step.keeps_units else set()
-            fields = [
-                replace(
-                    item,
-                    lineage=item.lineage or lineage,
-                    step=step.class_name,
-                    units=item.units if item.name in known else "",
-                )
-                for item in step.output_fields(fields)
-            ]
+            known, made = {item.name for item in fields if step.keeps_units}, []
+            for item in step.output_fields(fields):
+                units = item.units if item.name in known else ""
+                made.append(replace(item, lineage=item.lineage or lineage, step=step.class_name, units=units))
+            fields = made
         return fields
 
     def compute_columns(
@@ -106,8 +92,7 @@ class FeatureGroup:
         read = {name: partial(backend.column, frame, name) for name in names}
         if upto is None and backend.fuses() and self.steps and not find_fused_start(self.steps):
             stored = {name: backend.stored(frame, name) for name in names}
-            late = defer_columns(stored, read, self.steps, backend)
-            if late is not None:
+            if (late := defer_columns(stored, read, self.steps, backend)) is not None:
                 return late
         return self.apply_steps({name: column() for name, column in read.items()}, backend, upto, row_ids)
 
@@ -121,11 +106,10 @@ class FeatureGroup:
             if place == alone:
                 stored = {name: get_storage(column) for name, column in columns.items()}
                 read = {name: partial(columns.__getitem__, name) for name in columns}
-                late = defer_columns(stored, read, steps[place:], backend)
-                if late is not None:
+                if (late := defer_columns(stored, read, steps[place:], backend)) is not None:
                     return late
             with in_step(step):
-                if row_ids is not None and isinstance(step, CrossFittedStep):
+                if row_ids is not None and isinstance(step, pre.CrossFittedStep):
                     columns = step.cross_fitted_columns(columns, backend, row_ids)
                 else:
                     columns = step.transform_columns(columns, backend)
@@ -156,16 +140,16 @@ def to_feature_group(given: Any) -> FeatureGroup:
     selector = columns if isinstance(columns, Selector) else None
     columns = list(columns) if isinstance(columns, tuple) else columns
     if not (selector or isinstance(columns, str) or _are_names(columns)) or not isinstance(name, str | None):
-        problem = "a group is malformed"
         expected = "columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector"
-        raise BadConfig("Features", problem, got=given, expected=expected, remedy=_format_spelling(given))
-    chain = [to_learned_step(step) for step in (steps if isinstance(steps, list | tuple) else [steps])]
+        remedy = _format_spelling(given)
+        raise BadConfig("Features", "a group is malformed", got=given, expected=expected, remedy=remedy)
+    chain = list(map(to_learned_step, steps if isinstance(steps, list | tuple) else [steps]))
     return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
 
 
-def to_learned_step(step: Any) -> LearnedStep:
+def to_learned_step(step: Any) -> pre.LearnedStep:
     """Return a learned step unchanged, and an estimator wrapped as one."""
-    return step if isinstance(step, LearnedStep) else EstimatorStep(step)
+    return step if isinstance(step, pre.LearnedStep) else pre.EstimatorStep(step)
 
 
 def _are_names(value: Any) -> bool:
@@ -176,7 +160,7 @@ def _format_spelling(given: Any) -> str:
     """Format the correct spelling of a group whose parts are in another order, as scikit-learn's are."""
     parts = list(given) if isinstance(given, tuple) else [given]
     columns = next((part for part in parts if _are_names(part)), None)
-    step = next((part for part in parts if isinstance(part, LearnedStep) or is_estimator(part)), None)
+    step = next((part for part in parts if isinstance(part, pre.LearnedStep) or is_estimator(part)), None)
     name = next((part for part in parts if isinstance(part, str)), None)
     if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
         return "Features(*groups)"
@@ -203,65 +187,110 @@ def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
     return f"{spacing:g} in a range of {high - low:g} ({name})" if spacing > (high - low) / 1000 else ""
 
 
-class _Label:
-    """Base class of labels: a column, or an expression over columns."""
+class Labels:
+    """Base class of target and weight: columns, or expressions over columns, by their text."""
 
     role: Role
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.reset()
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = list(texts)
+        self._columns: AbstractSet[str] | None = None
 
     def reset(self) -> None:
         """Clear what an earlier `fit` learned."""
-        self.is_column: bool | None = None
+        self._columns = None
 
     def bind(self, schema: Schema) -> None:
-        """Remember whether `text` names a column of the fit's schema: `1960` is a number where no column is there."""
-        self.is_column = self.text in schema
+        """Remember which texts name columns of the fit's schema: `1960` is a number where no column is there."""
+        self._columns = {text for text in self.texts if text in schema}
 
-    def expression(self, schema: Schema) -> Expression | None:
-        """Parse the expression; None where `text` is the name of a column."""
-        is_column = self.text in schema if self.is_column is None else self.is_column
-        return None if is_column else parse(self.text, f"{self.role}={self.text!r}")
+    @property
+    def text(self) -> str:
+        return ", ".join(self.texts)
 
-    def reads(self, schema: Schema) -> list[str]:
-        """List the columns it is computed from."""
-        expression = self.expression(schema)
-        return [self.text] if expression is None else list(expression.reads)
+    def _parse(self, text: str, schema: Schema) -> Expression | None:
+        """Parse the expression; None for the name of a column."""
+        is_column = text in (schema if self._columns is None else self._columns)
+        return None if is_column else parse(text, f"{self.role}={text!r}")
+
+    def reads(self, schema: Schema, texts: Sequence[str] | None = None) -> list[str]:
+        """List the columns that these labels (by default all) are computed from."""
+        parsed = ((text, self._parse(text, schema)) for text in (self.texts if texts is None else texts))
+        found = ([text] if expression is None else expression.reads for text, expression in parsed)
+        return list(dict.fromkeys(name for names in found for name in names))
 
     def is_in(self, schema: Schema) -> bool:
-        """Return whether all columns it reads are present."""
+        """Return whether all columns they read are present."""
         try:
             return all(name in schema for name in self.reads(schema))
         except ExpressionError:  # the name of a column, and no expression, where that column is not there
             return False
 
     def lineage(self, schema: Schema) -> frozenset[str]:
-        """Return the source columns it is computed from."""
+        """Return the source columns they are computed from."""
         return frozenset().union(*(schema[name].lineage for name in self.reads(schema)))
 
-    def raw_field(self, schema: Schema) -> Field:
-        """Return the field of the values before they are stored as a target or a weight."""
-        expression = self.expression(schema)
-        if expression is None:
-            refuse_passengers([schema[self.text]], self.role.value)
-            return replace(schema[self.text], role=self.role, written_as="")
-        read = map(schema.__getitem__, expression.reads)
-        return replace(Field.derived(self.role.value, expression.check(schema), read, "Features"), role=self.role)
+    def raw_fields(self, schema: Schema) -> dict[str, Field]:
+        """Return by text the fields of the values before they are stored."""
+        found: dict[str, Field] = {}
+        for text in self.texts:
+            expression = self._parse(text, schema)
+            if expression is None:
+                refuse_passengers([schema[text]], self.role.value)
+                made = replace(schema[text], written_as="")
+            else:
+                read = map(schema.__getitem__, expression.reads)
+                made = Field.derived(self.role.value, expression.check(schema), read, "Features")
+            found[text] = replace(made, role=self.role)
+        return found
 
-    def raw_column(self, frame: Frame, schema: Schema, backend: Backend) -> Column:
-        """Compute the values of one frame."""
-        expression = self.expression(schema)
-        if expression is None:
-            return backend.column(frame, self.text)
-        columns = {name: backend.column(frame, name) for name in expression.reads}
-        return evaluate(expression, columns, backend, len(frame))
+    def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
+        """Compute by text the values of one frame."""
+        found: dict[str, Column] = {}
+        for text in self.texts:
+            expression = self._parse(text, schema)
+            if expression is None:
+                found[text] = backend.column(frame, text)
+            else:
+                columns = {name: backend.column(frame, name) for name in expression.reads}
+                found[text] = evaluate(expression, columns, backend, len(frame))
+        return found
+
+
+class Weight(Labels):
+    """Weight: how much each row counts; a number that is never negative, never missing."""
+
+    role = Role.WEIGHT
+
+    def fields(self, schema: Schema) -> list[Field]:
+        """Return the stored weight's field, float32; `BadConfig` where it is no number."""
+        (raw,) = self.raw_fields(schema).values()
+        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
+            where, problem = f"weight {self.text!r}", "a weight has to be a number"
+            raise BadConfig(where, problem, got=raw.dtype, expected="numbers", remedy="a numeric column")
+        return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
+
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """Compute the weights of one frame; `BadData` where one is negative, infinite or missing."""
+        xp = backend.xp
+        (column,) = self.raw_columns(frame, schema, backend).values()
+        missing = column.missing(xp)
+        data = as_floats(column.data, "float32")
+        bad = (data < 0) | ~xp.isfinite(data)
+        bad = bad if missing is None else bad | missing
+        if bool(bad.any()):
+            there = data if missing is None else data[~missing]
+            text = f"fillna({self.text}, 1.0)"
+            if len(there) == len(data):
+                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
+            where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
+            raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
+        return {self.fields(schema)[0].name: Column("float32", data)}
 
 
 @dataclass(frozen=True)
-class TargetSummary:
-    """Target values of some partitions: a mergeable summary."""
+class TargetValues:
+    """Values of one target in some partitions: a mergeable summary."""
 
     num_rows: int
     num_missing: int
@@ -272,7 +301,29 @@ class TargetSummary:
     low: float = math.inf
     high: float = -math.inf
 
-    def __add__(self, other: TargetSummary) -> TargetSummary:
+    @classmethod
+    def of(cls, column: Column, backend: Backend, limit: int) -> TargetValues:
+        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
+        xp, missing = backend.xp, column.missing(backend.xp)
+        present = column.data if missing is None else column.data[~missing]
+        made = cls(len(column), len(column) - len(present), limit)
+        if column.dictionary is not None:
+            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        if len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
+        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
+            return replace(made, numbers=None, fractions=True)
+        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+            if len(distinct) > limit:
+                return replace(made, numbers=None)
+        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
+
+    def __add__(self, other: TargetValues) -> TargetValues:
         found = [part for part in (self.strings, other.strings) if part is not None]
         numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
         return replace(
@@ -295,221 +346,80 @@ class TargetSummary:
         """Return whether each of these values is in two rows or more on average."""
         return 2 * len(values) <= self.num_rows - self.num_missing
 
-
-class Target(_Label):
-    """Target: the values a model learns to predict, classes or a regression's numbers."""
-
-    role = Role.TARGET
-
-    def reset(self) -> None:
-        super().reset()
-        self.classes_: tuple[Any, ...] | None = None
-
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend, limit: int) -> TargetSummary:
-        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
-        xp = backend.xp
-        column = self.raw_column(frame, schema, backend)
-        missing = column.missing(xp)
-        present = column.data if missing is None else column.data[~missing]
-        made = TargetSummary(len(column), len(column) - len(present), limit)
-        if column.dictionary is not None:
-            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
-        if column.dtype == "bool":
-            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
-        if len(present):
-            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
-            made = replace(made, low=float(low), high=float(high))
-        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
-            return replace(made, numbers=None, fractions=True)
-        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
-            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
-            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
-            if len(distinct) > limit:
-                return replace(made, numbers=None)
-        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
-
-    def check_values(self, summary: TargetSummary, schema: Schema) -> None:
+    def check(self, text: str, dtype: str) -> None:
         """Raise where nothing can be learned."""
-        where = f"target {self.text!r}"
-        if summary.num_rows == summary.num_missing:
-            problem = f"none of {summary.num_rows} rows has a value"
-            remedy = "another split, or a look at the steps before"
-            raise BadData(where, problem, expected="rows with a target", remedy=remedy)
-        if self.raw_field(schema).dtype == "timestamp":
+        where = f"target {text!r}"
+        if self.num_rows == self.num_missing:
+            problem, expected = f"none of {self.num_rows} rows has a value", "rows with a target"
+            raise BadData(where, problem, expected=expected, remedy="another split, or a look at the steps before")
+        if dtype == "timestamp":
             expected, remedy = "a number, a condition or strings", "the difference of two times"
             raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
 
-    def fix_classes(self, summary: TargetSummary, schema: Schema) -> None:
-        """Fix the classes: the distinct values in ascending order; zeros and ones are both classes."""
-        where = f"target {self.text!r}"
-        if summary.strings is not None:
-            classes: tuple[Any, ...] = tuple(sorted(summary.strings.to_pylist()))
-        elif summary.numbers is None or summary.fractions:
-            raise BadData(
-                where,
-                "numbers with fractions are no classes" if summary.fractions else "too many distinct numbers",
-                expected=f"at most {summary.limit:,} distinct whole numbers, strings or a condition",
-                remedy="task='regression', or a condition such as target='price > 100'",
-            )
+    def list_classes(self, text: str, dtype: str) -> tuple[Any, ...]:
+        """List the classes: the distinct values in ascending order."""
+        where = f"target {text!r}"
+        if self.strings is not None:
+            classes: tuple[Any, ...] = tuple(sorted(self.strings.to_pylist()))
+        elif self.numbers is None or self.fractions:
+            problem = "numbers with fractions are no classes" if self.fractions else "too many distinct numbers"
+            expected = f"at most {self.limit:,} distinct whole numbers, strings or a condition"
+            remedy = "task='regression', or a condition such as target='price > 100'"
+            raise BadData(where, problem, expected=expected, remedy=remedy)
         else:
-            kind = bool if self.raw_field(schema).dtype == "bool" else int
-            classes = tuple(kind(value) for value in sorted(summary.numbers))
+            kind = bool if dtype == "bool" else int
+            classes = tuple(kind(value) for value in sorted(self.numbers))
         if len(classes) < 2:
             problem, remedy = "all rows have the same value", "another split or target"
             raise BadData(where, problem, got=classes[0], expected="at least two classes", remedy=remedy)
-        self.classes_ = classes
-
-    def field(self, schema: Schema) -> Field:
-        """Return the stored target's field: float32 0/1 or number, or int32 class index."""
-        number = len(self.classes_ or ())
-        made = replace(self.raw_field(schema), classes=self.classes_, cardinality=number if number > 2 else None)
-        if number > 2:
-            return replace(made, dtype="int32", kind=Kind.CATEGORICAL)
-        return replace(made, dtype="float32", kind=Kind.CONTINUOUS)
-
-    def column(self, frame: Frame, schema: Schema, backend: Backend, number: str) -> Column:
-        """Compute the number (of that type), or the class index, of each row of one frame; missing stays missing."""
-        xp = backend.xp
-        column = self.raw_column(frame, schema, backend)
-        missing = column.missing(xp)
-        if self.classes_ is None:
-            data = as_floats(column.data, number)
-            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
-        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
-        if column.dictionary is not None:
-            table = backend.to_device(find_positions(column.dictionary, strings(self.classes_)))
-            index = xp.append(table, -1)[column.data]
-            unknown = (index < 0) & there
-        elif column.dtype == "bool":
-            index, unknown = column.data, xp.zeros_like(there)
-        else:
-            known = xp.asarray(self.classes_, dtype=column.data.dtype)
-            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
-            unknown = (known[index] != column.data) & there
-        if bool(unknown.any()):
-            first = backend.to_host(column.data[unknown][:1])[0].item()
-            raise BadData(
-                f"target {self.text!r}",
-                "a class that was not there in fit",
-                got=first if column.dictionary is None else column.dictionary[first].as_py(),
-                expected=f"one of {self.classes_}",
-                remedy="fit on data that holds every class",
-            )
-        if len(self.classes_) == 2:
-            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
-        index = xp.where(there, index, -1).astype("int32")
-        return Column("int32", index, None if bool(there.all()) else there)
+        return classes
 
 
-class Weight(_Label):
-    """Weight: how much each row counts; a number that is never negative, never missing."""
+class TargetSet(Labels):
+    """Targets of a pipeline: what a model learns to predict, the steps of a regression's values, and the task.
 
-    role = Role.WEIGHT
-
-    def fields(self, schema: Schema) -> list[Field]:
-        """Return the stored weight's field, float32; `BadConfig` where it is no number."""
-        raw = self.raw_field(schema)
-        if raw.dtype not in (*INTEGERS, *FLOATS, "bool"):
-            where, problem = f"weight {self.text!r}", "a weight has to be a number"
-            raise BadConfig(where, problem, got=raw.dtype, expected="numbers", remedy="a numeric column")
-        return [replace(raw, dtype="float32", kind=Kind.CONTINUOUS)]
-
-    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
-        """Compute the weights of one frame; `BadData` where one is negative, infinite or missing."""
-        xp = backend.xp
-        column = self.raw_column(frame, schema, backend)
-        missing = column.missing(xp)
-        data = as_floats(column.data, "float32")
-        bad = (data < 0) | ~xp.isfinite(data)
-        bad = bad if missing is None else bad | missing
-        if bool(bad.any()):
-            there = data if missing is None else data[~missing]
-            text = f"fillna({self.text}, 1.0)"
-            if len(there) == len(data):
-                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
-            where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
-            raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
-        return {self.fields(schema)[0].name: Column("float32", data)}
-
-
-class TargetSet:
-    """Targets of a pipeline: label columns or expressions, the steps of a regression's values, and the task.
-
-    A fit leaves in `task_` what it has decided and why, in `doubt` what to say where the values could be meant
-    otherwise, and in `coarse` the targets without steps that lose digits in a batch's float32.
+    A fit leaves in `classes_` the classes by text, in `task_` what it has decided and why, in `doubt` what to say where
+    the values could be meant otherwise, and in `coarse` the targets without steps that lose digits in a batch's
+    float32.
     """
 
     role = Role.TARGET
 
     def __init__(
-        self, texts: Sequence[str], steps: Sequence[LearnedStep] | Literal["auto"] = (), task: str = "auto"
+        self, texts: Sequence[str], steps: Sequence[pre.LearnedStep] | Literal["auto"] = (), task: str = "auto"
     ) -> None:
+        super().__init__(texts)
         if not texts or len(set(texts)) < len(texts):
-            raise BadConfig(
-                "Features(target=)",
-                "a target stands there twice" if texts else "it is empty",
-                got=list(texts),
-                expected="a column, an expression, or a list of different ones",
-                remedy="target='arr_delay', or target=None",
-            )
+            problem = "a target stands there twice" if texts else "it is empty"
+            expected = "a column, an expression, or a list of different ones"
+            remedy = "target='arr_delay', or target=None"
+            raise BadConfig("Features(target=)", problem, got=list(texts), expected=expected, remedy=remedy)
         self.auto = steps == "auto"
-        given = [] if isinstance(steps, str) else list(steps)
+        given, where = [] if isinstance(steps, str) else list(steps), "Features(target_transform=)"
         for step in given:
-            if not isinstance(step, Invertible):
-                raise BadConfig(
-                    "Features(target_transform=)",
-                    "a step that cannot be undone",
-                    got=step,
-                    expected="steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ...",
-                    remedy="target_transform=[pre.Log1p(), pre.StandardScaler()]",
-                )
+            if not isinstance(step, pre.Invertible):
+                expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
+                remedy = "target_transform=[pre.Log1p(), pre.StandardScaler()]"
+                raise BadConfig(where, "a step that cannot be undone", got=step, expected=expected, remedy=remedy)
         if given and task == "classification":
-            raise BadConfig(
-                "Features(target_transform=)",
-                "classes go through no steps",
-                got=given,
-                expected="a regression's target, or no steps",
-                remedy="task='regression', or no target_transform",
-            )
+            expected, remedy = "a regression's target, or no steps", "task='regression', or no target_transform"
+            raise BadConfig(where, "classes go through no steps", got=given, expected=expected, remedy=remedy)
         self.task = "regression" if given else task
-        self.each = [Target(text) for text in texts]
         self.group = FeatureGroup(list(texts), given, of_target=True)
+        self.classes_: dict[str, tuple[Any, ...]] = {}
         self.task_, self.doubt = "", ""
         self.coarse: list[str] = []
 
     def __copy__(self) -> TargetSet:
         made = object.__new__(TargetSet)
-        each, group = [copy(item) for item in self.each], copy(self.group)
-        vars(made).update(vars(self) | {"each": each, "group": group})
+        vars(made).update(vars(self) | {"group": copy(self.group)})
         return made
-
-    @property
-    def text(self) -> str:
-        return ", ".join(item.text for item in self.each)
-
-    def reads(self, schema: Schema) -> list[str]:
-        return list(dict.fromkeys(name for item in self.each for name in item.reads(schema)))
-
-    def is_in(self, schema: Schema) -> bool:
-        return all(item.is_in(schema) for item in self.each)
-
-    def lineage(self, schema: Schema) -> frozenset[str]:
-        return frozenset().union(*(item.lineage(schema) for item in self.each))
-
-    def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
-        """Compute the values of one frame, by the targets' text."""
-        return {item.text: item.raw_column(frame, schema, backend) for item in self.each}
-
-    def bind(self, schema: Schema) -> None:
-        for item in self.each:
-            item.bind(schema)
 
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
         """Clear what an earlier `fit` learned; a possible regression is standardised until its values decide."""
-        for item in self.each:
-            item.reset()
-        self.task_, self.doubt, self.coarse = "", "", []
+        super().reset()
+        self.classes_, self.task_, self.doubt, self.coarse = {}, "", "", []
         if self.auto:
             self._standardise(self.task != "classification")
 
@@ -519,10 +429,10 @@ class TargetSet:
         masks = [~missing for missing in found if missing is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
-    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetSummary]:
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
         """Summarize one partition for `finalize`, each target under ("target", its text)."""
-        limit = MAX_CLASSES if self.task == "classification" else FEW
-        return {("target", item.text): item.summarize(frame, schema, backend, limit) for item in self.each}
+        limit, columns = MAX_CLASSES if self.task == "classification" else FEW, self.raw_columns(frame, schema, backend)
+        return {("target", text): TargetValues.of(column, backend, limit) for text, column in columns.items()}
 
     def check(self, schema: Schema) -> None:
         """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
@@ -531,31 +441,29 @@ class TargetSet:
         for item in raw:
             several = len(raw) > 1 and item.dtype in ("string", "timestamp")
             if several or (self.task == "regression" and item.dtype in _NO_NUMBERS):
-                raise _no_number(item)
+                raise _refuse_number(item)
         if self.auto and any(item.dtype in _NO_NUMBERS for item in raw):
             self._standardise(False)
         self.group.fields(raw)
 
-    def finalize(self, summaries: Mapping[str, TargetSummary], schema: Schema) -> None:
+    def finalize(self, values: Mapping[str, TargetValues], schema: Schema) -> None:
         """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes."""
-        every, raw = [summaries[item.text] for item in self.each], self._raw_schema(schema)
-        for item, found in zip(self.each, every, strict=True):
-            item.check_values(found, schema)
-        classes, reason = self._decide(every, raw)
-        if classes:
-            for item, found in zip(self.each, every, strict=True):
-                item.fix_classes(found, schema)
-        if self.auto and (classes or any(found.is_binary for found in every)):
+        raw = self._raw_schema(schema)
+        found = [(values[item.name], item) for item in raw]
+        for each, item in found:
+            each.check(item.name, item.dtype)
+        has_classes, reason = self._decide([each for each, _ in found], raw)
+        if has_classes:
+            self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
+        if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
             self._standardise(False)
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
         self.task_ = f"{Schema(self.fields(schema)).task} ({reason}){inside}"
-        if classes or self.group.steps:
-            return
-        for plain, found in zip(raw, every, strict=True):
-            told = describe_coarse(plain.name, plain.dtype, found.low, found.high)
-            self.coarse += [told] if told else []
+        if not has_classes and not self.group.steps:
+            told = (describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in found)
+            self.coarse = [*filter(None, told)]
 
-    def _decide(self, found: Sequence[TargetSummary], raw: Schema) -> tuple[bool, str]:
+    def _decide(self, found: Sequence[TargetValues], raw: Schema) -> tuple[bool, str]:
         """Return whether the targets are classes, and why."""
         given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
@@ -582,33 +490,40 @@ class TargetSet:
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}"
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
 
-    def _decide_several(self, labels: bool, raw: Schema, given: str) -> tuple[bool, str]:
+    def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
         for item in raw:
-            if item.dtype == "bool" and not labels:
-                raise _no_number(item)
-        if self.task == "classification" and not labels:
-            raise BadConfig(
-                "Features(task='classification')",
-                "several targets that are not all conditions",
-                got=raw.names,
-                expected="one target, or several of 0 and 1 only",
-                remedy="a condition of each, such as 'stars > 3', or task='regression'",
-            )
+            if item.dtype == "bool" and not are_binary:
+                raise _refuse_number(item)
+        if self.task == "classification" and not are_binary:
+            where, problem = "Features(task='classification')", "several targets that are not all conditions"
+            expected = "one target, or several of 0 and 1 only"
+            remedy = "a condition of each, such as 'stars > 3', or task='regression'"
+            raise BadConfig(where, problem, got=raw.names, expected=expected, remedy=remedy)
         if self.task == "regression":
             return False, given
-        return labels, "0 and 1 only, each" if labels else "several numbers"
+        return are_binary, "0 and 1 only, each" if are_binary else "several numbers"
 
     def _standardise(self, wanted: bool) -> None:
-        self.group = replace(self.group, steps=[StandardScaler()] if wanted else [])
+        self.group = replace(self.group, steps=[pre.StandardScaler()] if wanted else [])
+
+    def _raw_schema(self, schema: Schema) -> Schema:
+        return Schema(replace(item, name=text) for text, item in self.raw_fields(schema).items())
 
     # applying ---------------------------------------------------------------------------------------------------------
     def fields(self, schema: Schema) -> list[Field]:
-        """List the stored targets' fields: float32 0/1 or number, or int32 class index."""
-        if len(self.each) == 1:
-            stored = self.each[0].field(schema)
-            return [replace(stored, step=self.group.steps[-1].class_name) if self.group.steps else stored]
-        plain = [replace(item.field(schema), name=item.text, dtype="float32") for item in self.each]
-        return [replace(item, kind=Kind.CONTINUOUS) for item in plain]
+        """List the stored targets' fields: float32 0/1 or number, or int32 class index; several go by their texts."""
+        found = []
+        for text, raw in self.raw_fields(schema).items():
+            classes = self.classes_.get(text)
+            made = replace(raw, classes=classes, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None)
+            if classes is not None and len(classes) > 2:
+                made = replace(made, dtype="int32", kind=Kind.CATEGORICAL, cardinality=len(classes))
+            if len(self.texts) > 1:
+                made = replace(made, name=text)
+            elif self.group.steps:
+                made = replace(made, step=self.group.steps[-1].class_name)
+            found.append(made)
+        return found
 
     def in_own_units(self, schema: Schema) -> Schema:
         """Return the output schema, with the targets in their own units, as `columns` computes them."""
@@ -621,43 +536,65 @@ class TargetSet:
 
         With `stored` they went through the steps; else they are in their own units, float64 where there are steps.
         """
+        made: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
         if stored and self.group.steps:
-            made: Mapping[str, Column] = self.group.apply_steps(self.raw_columns(frame, schema, backend), backend)
+            made = self.group.apply_steps(made, backend)
         else:
-            number = "float64" if self.group.steps else "float32"
-            made = {item.text: item.column(frame, schema, backend, number) for item in self.each}
+            made = {text: self._column(text, column, backend) for text, column in made.items()}
         return dict(zip((item.name for item in self.fields(schema)), made.values(), strict=True))
+
+    def _column(self, text: str, column: Column, backend: Backend) -> Column:
+        """Convert values to numbers, or to the indices of their classes; missing stays missing."""
+        xp, missing, classes = backend.xp, column.missing(backend.xp), self.classes_.get(text)
+        if classes is None:
+            number = "float64" if self.group.steps else "float32"
+            data = as_floats(column.data, number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
+        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+        if column.dictionary is not None:
+            table = backend.to_device(find_positions(column.dictionary, strings(classes)))
+            index = xp.append(table, -1)[column.data]
+            unknown = (index < 0) & there
+        elif column.dtype == "bool":
+            index, unknown = column.data, xp.zeros_like(there)
+        else:
+            known = xp.asarray(classes, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
+            unknown = (known[index] != column.data) & there
+        if bool(unknown.any()):
+            first = backend.to_host(column.data[unknown][:1])[0].item()
+            got = first if column.dictionary is None else column.dictionary[first].as_py()
+            problem, remedy = "a class that was not there in fit", "fit on data that holds every class"
+            raise BadData(f"target {text!r}", problem, got=got, expected=f"one of {classes}", remedy=remedy)
+        if len(classes) == 2:
+            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(there, index, -1).astype("int32")
+        return Column("int32", index, None if bool(there.all()) else there)
 
     def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
         """Convert stored values or predictions, one column per target, to the targets' own units."""
-        found = dict(zip(self.group.columns, columns, strict=True))
+        found = dict(zip(self.texts, columns, strict=True))
         for step in reversed(self.group.steps):
-            assert isinstance(step, Invertible), "the constructor looks at that"
+            assert isinstance(step, pre.Invertible), "the constructor checks that"
             found = step.inverse_columns(found, backend)
         return list(found.values())
 
-    def _raw_schema(self, schema: Schema) -> Schema:
-        return Schema(replace(item.raw_field(schema), name=item.text) for item in self.each)
-
     def get_state(self) -> list[dict[str, Any]]:
         """Return the classes of each."""
-        return [{"classes_": None if item.classes_ is None else list(item.classes_)} for item in self.each]
+        return [{"classes_": list(self.classes_[text]) if text in self.classes_ else None} for text in self.texts]
 
-    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[LearnedStep]) -> None:
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[pre.LearnedStep]) -> None:
         """Restore what `get_state` returned, and the fitted steps."""
         self.group = replace(self.group, steps=list(steps))
-        for item, known in zip(self.each, state, strict=True):
-            item.classes_ = None if known["classes_"] is None else tuple(known["classes_"])
+        known = zip(self.texts, (item["classes_"] for item in state), strict=True)
+        self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
 
 
-def _no_number(item: Field) -> BadConfig:
-    return BadConfig(
-        f"target {item.name!r}",
-        "it is no number, as a regression's target and each of several have to be",
-        got=item.dtype,
-        expected="a regression's target, or conditions alone",
-        remedy="one target without target_transform and task, or a Cast of this one before",
-    )
+def _refuse_number(item: Field) -> BadConfig:
+    problem = "it is no number, as a regression's target and each of several have to be"
+    expected = "a regression's target, or conditions alone"
+    remedy = "one target without target_transform and task, or a Cast of this one before"
+    return BadConfig(f"target {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
 _LOOKED_AT = 10_000  # rows
@@ -674,21 +611,19 @@ class Features:
     """Step from frame to tensors: feature groups, target, weight and kept columns.
 
     Args:
-        groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a column's name alone stands
-            for a list of one, and a mapping from columns to steps for a group each. A scikit-learn or cuML estimator
-            may stand in a list of steps. With a name the group's outputs are called `name_output`. A selector of
-            `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target, the weight, kept, or
-            computed from what these are computed from (`allow_leak=` takes those, and `explain` and the fit report say
-            which are left out).
+        groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a mapping from columns to
+            steps stands for a group each. A scikit-learn or cuML estimator may stand in a list of steps. With a name
+            the outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`, among
+            those that are not the target, the weight, kept, or computed from what these are computed from (`explain`
+            and the fit report say which are left out).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
             what and why: conditions, booleans, strings and two distinct whole numbers are classes, and so are up to 20
-            distinct whole numbers, each in two rows or more on average, with a warning; other numbers are a
-            regression's.
-        target_transform: steps (a step) a regression's target goes through before it is stored and learned, such as
-            `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it as it is. Predictions and
-            metrics are in the target's own units all the same.
+            distinct whole numbers, each in two rows or more on average, with a warning.
+        target_transform: steps a regression's target goes through before it is stored and learned, such as
+            `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it. Predictions and metrics
+            are in the target's own units all the same.
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
@@ -704,7 +639,7 @@ class Features:
         *groups: Any,
         target: str | Sequence[str] | None = None,
         task: str = "auto",
-        target_transform: LearnedStep | Sequence[LearnedStep] | str | None = "auto",
+        target_transform: pre.LearnedStep | Sequence[pre.LearnedStep] | str | None = "auto",
         weight: str | None = None,
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
@@ -716,7 +651,7 @@ class Features:
         check_names("Features", allow_leak=allow_leak)
         chain = _to_chain(target_transform)
         self.target = None if target is None else TargetSet(as_list(target), chain, task)
-        self.weight = None if weight is None else Weight(weight)
+        self.weight = None if weight is None else Weight([weight])
         self.keep = as_list(keep)
         self.allow_leak = as_list(allow_leak)
         self.lineage_: str | None = None
@@ -724,13 +659,10 @@ class Features:
         self.omitted: list[str] = []
         steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
-            raise BadConfig(
-                "Features",
-                "one step stands in two places",
-                got=[repr(step) for step in steps],
-                expected="a step of its own in each place, since each learns its own state",
-                remedy="a second one with the same parameters",
-            )
+            problem, got = "one step stands in two places", [repr(step) for step in steps]
+            expected = "a step of its own in each place, since each learns its own state"
+            remedy = "a second one with the same parameters"
+            raise BadConfig("Features", problem, got=got, expected=expected, remedy=remedy)
         if not self.groups:
             expected, remedy = "at least one group", "Features(['distance'])"
             raise BadConfig("Features", "no columns are given", expected=expected, remedy=remedy)
@@ -756,15 +688,15 @@ class Features:
         Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
         with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
         times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out, and
-        named by the log, the `repr` and the fit report, are numbers and times without a value in the first 10,000 rows,
-        types that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It
-        knows nothing of what the columns mean: look for those that are only known after the target is.
+        named by the log, the `repr` and the fit report, are columns without a value in the first 10,000 rows, types
+        that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It knows
+        nothing of what the columns mean: look for those that are only known after the target is.
 
         Args:
             data: a Dataset or a frame; or a Schema, and then all integers are amounts.
-            target: as for `Features`; its columns become no features.
-            weight: the same.
-            keep: the same.
+            target: as for `Features`; its columns, and those of `weight` and `keep`, become no features.
+            weight: as for `Features`.
+            keep: as for `Features`.
             min_frequency: strings and ids that are rarer are all one; by default 10, none in less than 10,000 rows.
 
         Raises:
@@ -785,7 +717,7 @@ class Features:
         schema: Schema = data if dataset is None else dataset.schema
         taken = {*as_list(keep)}
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
-        taken.update([] if weight is None else Weight(weight).reads(schema))
+        taken.update([] if weight is None else Weight([weight]).reads(schema))
         ids, useless, is_small = _look_at_rows(schema, dataset)
         least = _MIN_FREQUENCY if min_frequency is None and not is_small else min_frequency
         free = [item for item in schema if item.name not in taken and item.name not in useless]
@@ -820,13 +752,10 @@ class Features:
             sources = sorted({source for name in lost for source in schema[name].lineage | {name}} & secret)
             chosen = [name for name in taken if name not in kept | tied]
             if strict and not chosen:
-                raise BadConfig(
-                    f"Features({group.selector!r})",
-                    "it chooses no column that may be a feature",
-                    got=taken,
-                    expected=f"one at least of {sorted({*schema.names} - kept - tied)}",
-                    remedy=f"allow_leak={sources} if that is meant" if lost else "another selector, or names",
-                )
+                where, problem = f"Features({group.selector!r})", "it chooses no column that may be a feature"
+                expected = f"one at least of {sorted({*schema.names} - kept - tied)}"
+                remedy = f"allow_leak={sources} if that is meant" if lost else "another selector, or names"
+                raise BadConfig(where, problem, got=taken, expected=expected, remedy=remedy)
             self.groups[position] = replace(group, columns=chosen)
             reason = f"computed from {', '.join(sources)}, as the target or weight is; "
             reason += f"Features(allow_leak={sources}) takes them"
@@ -842,7 +771,7 @@ class Features:
                 shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
             lines.append(shown)
         if self.target is not None:
-            texts, steps = self.target.group.columns, self.target.group.steps
+            texts, steps = self.target.texts, self.target.group.steps
             lines.append(f"target={(texts[0] if len(texts) == 1 else texts)!r}")
             if self.target.task != "auto" and (self.target.auto or not steps):
                 lines.append(f"task={self.target.task!r}")
@@ -872,7 +801,7 @@ class Features:
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
 
     @property
-    def _steps(self) -> list[LearnedStep]:
+    def _steps(self) -> list[pre.LearnedStep]:
         return [step for group in self._learned for step in group.steps]
 
     @property
@@ -886,7 +815,6 @@ class Features:
         return {name for group in self.groups for name in group.looks_at}
 
     def _label_reads(self, schema: Schema) -> set[str]:
-        """Return the columns that target and weight read."""
         return {name for label in self._labels for name in label.reads(schema)}
 
     def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
@@ -915,25 +843,20 @@ class Features:
 
     def _kept(self, schema: Schema, taken: AbstractSet[str]) -> dict[str, str]:
         """Map the kept columns that exist to their output names, which are the same with labels and without."""
-        texts = [] if self.target is None else self.target.group.columns
-        taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *texts)}
+        taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *label.texts)}
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
     def _check_leaks(self, schema: Schema) -> None:
-        """Raise `LeakageError` for a feature computed from a column the target is computed from."""
         if self.target is None:
             return
         secret = self.target.lineage(schema) - set(self.allow_leak)
         for group in self.groups:
             for item in group.fields(schema):
-                leaked = sorted(item.lineage & secret)
-                if leaked:
-                    raise LeakageError(
-                        f"feature {item.name!r}",
-                        f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too",
-                        expected="features that are known before the target is",
-                        remedy=f"leave it out, or allow_leak={leaked} if that is meant",
-                    )
+                if leaked := sorted(item.lineage & secret):
+                    why = f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too"
+                    expected = "features that are known before the target is"
+                    remedy = f"leave it out, or allow_leak={leaked} if that is meant"
+                    raise LeakageError(f"feature {item.name!r}", why, expected=expected, remedy=remedy)
 
     def _columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
@@ -968,20 +891,15 @@ class Features:
         names = [name for group in self.groups if group.cross_fits for name in group.columns]
         same = lineage == self.lineage_
         if out_of_fold is None and same:
-            raise LeakageError(
-                "loader",
-                f"these are the rows the pipeline was fitted on, and features of {names} hold their own target",
-                expected="features learned from the target of other rows",
-                remedy="loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits",
-            )
+            problem = f"these are the rows the pipeline was fitted on, and features of {names} hold their own target"
+            remedy = "loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits"
+            expected = "features learned from the target of other rows"
+            raise LeakageError("loader", problem, expected=expected, remedy=remedy)
         if out_of_fold and not same:
-            raise BadConfig(
-                "loader(out_of_fold=True)",
-                "not the rows of the fit",
-                got="other files, another query, or other values or another order of rows in memory",
-                expected="the dataset or frame that was fitted on",
-                remedy="loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first",
-            )
+            where, expected = "loader(out_of_fold=True)", "the dataset or frame that was fitted on"
+            got = "other files, another query, or other values or another order of rows in memory"
+            remedy = "loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first"
+            raise BadConfig(where, "not the rows of the fit", got=got, expected=expected, remedy=remedy)
 
 
 def _name_label(label: TargetSet | Weight, name: str, taken: AbstractSet[str]) -> str:
@@ -995,11 +913,11 @@ def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:
     check_names(owner, keep=keep)
 
 
-def _to_chain(target_transform: Any) -> list[LearnedStep] | Literal["auto"]:
+def _to_chain(target_transform: Any) -> list[pre.LearnedStep] | Literal["auto"]:
     if isinstance(target_transform, str):
-        if target_transform == "auto":
-            return "auto"
-        raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
+        if target_transform != "auto":
+            raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
+        return "auto"
     given = () if target_transform is None else target_transform
     return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
 
@@ -1010,12 +928,10 @@ def _feature(item: Field) -> Field:
         return replace(item, role=Role.FEATURE)
     remedy = "another column" if of_lists else f"T.{derive(item.name, 'hour({})', 'hour')}"
     remedy = "pre.Categorify()" if item.kind == Kind.TEXT or item.dtype == "list<string>" else remedy
-    raise SchemaMismatch(
-        f"feature {item.name!r}",
-        f"{item.dtype} values cannot be fed to a network",
-        expected="lists of ids or numbers" if of_lists else "numbers or ids",
-        remedy=remedy if of_lists else f"{remedy}, or keep=[{item.name!r}] to carry it beside the features",
-    )
+    remedy += "" if of_lists else f", or keep=[{item.name!r}] to carry it beside the features"
+    problem = f"{item.dtype} values cannot be fed to a network"
+    expected = "lists of ids or numbers" if of_lists else "numbers or ids"
+    raise SchemaMismatch(f"feature {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
 def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], bool]:
@@ -1039,18 +955,18 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
 
 def _propose_groups(
     free: Sequence[Field], ids: AbstractSet[str], least: int | None
-) -> list[tuple[list[str], list[LearnedStep]]]:
+) -> list[tuple[list[str], list[pre.LearnedStep]]]:
     """Propose groups of columns and their steps; `ids` are integers that are names of things, not amounts."""
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     flags = [i.name for i in free if i.dtype == "bool"]
     times = [i.name for i in free if i.dtype == "timestamp"]
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
-    groups: list[tuple[list[str], list[LearnedStep]]] = [
-        (amounts, [SimpleImputer(strategy="median"), StandardScaler()]),
-        (flags, [SimpleImputer(strategy="most_frequent")]),
-        (words, [Categorify(min_frequency=least)]),
-        (several, [Categorify(min_frequency=least)]),
-        (times, [DatetimeEncoder(), SimpleImputer(strategy="median"), StandardScaler()]),
+    groups: list[tuple[list[str], list[pre.LearnedStep]]] = [
+        (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+        (flags, [pre.SimpleImputer(strategy="most_frequent")]),
+        (words, [pre.Categorify(min_frequency=least)]),
+        (several, [pre.Categorify(min_frequency=least)]),
+        (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
     ]
     return [(names, steps) for names, steps in groups if names]

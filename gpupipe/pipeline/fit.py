@@ -18,10 +18,11 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from threading import Lock
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
+from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
@@ -36,13 +37,7 @@ from gpupipe.monitoring.expectation_report import ExpectationReport
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
 from gpupipe.preprocessing import (
-    Categorify,
     Columns,
-    CrossFittedStep,
-    GatheredStep,
-    LearnedStep,
-    SimpleImputer,
-    StatelessStep,
 )
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
@@ -62,6 +57,9 @@ _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 _EXACT = 2**53
 _log = logging.getLogger("gpupipe")
+
+Summaries: TypeAlias = dict[Hashable, Any]
+"""What partitions give, and a fold adds up, by key; see `PartitionPass`."""
 
 
 # what is read, and in how many passes ---------------------------------------------------------------------------------
@@ -126,7 +124,7 @@ class FitTask:
         return set(labels) | (set() if self.group.of_target else set(self.group.columns))
 
     @property
-    def steps(self) -> list[LearnedStep]:
+    def steps(self) -> list[pre.LearnedStep]:
         return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
 
     @property
@@ -156,47 +154,52 @@ def collect_wanted(passes: Sequence[Sequence[FitTask]], features: Features, sche
     return features._label_reads(schema).union(*read)
 
 
-def _num_free(steps: Sequence[LearnedStep]) -> int:
+def _num_free(steps: Sequence[pre.LearnedStep]) -> int:
     """Count the steps before the first that learns from the rows; the last one is never among them."""
     free = [*(not _learns(step) for step in steps[:-1]), False].index(False)
     # The fill of an imputer costs nothing where it enters the summary of the step that learns.
     return free - (free > 0 and _learns(steps[free]) and _folds_with_next(steps[free - 1 : free + 1]))
 
 
-def _learns(step: LearnedStep) -> bool:
-    return not isinstance(step, StatelessStep) and not (isinstance(step, SimpleImputer) and step.strategy == "constant")
+def _learns(step: pre.LearnedStep) -> bool:
+    is_constant = isinstance(step, pre.SimpleImputer) and step.strategy == "constant"
+    return not is_constant and not isinstance(step, pre.StatelessStep)
 
 
-def _folds_with_next(steps: Sequence[LearnedStep]) -> bool:
+def _folds_with_next(steps: Sequence[pre.LearnedStep]) -> bool:
     """Return whether an imputer's fill can enter the summary of the step after it."""
-    return (
-        len(steps) == 2 and isinstance(steps[0], SimpleImputer) and not steps[0].add_indicator and steps[1].fills_late
-    )
+    if len(steps) < 2 or not isinstance(steps[0], pre.SimpleImputer):
+        return False
+    return not steps[0].add_indicator and steps[1].fills_late
 
 
-def list_numbers(features: Features, schema: Schema) -> list[str]:
-    """List the columns that features use as numbers, among those after the transforms."""
-    dtypes = (*FLOATS, *INTEGERS, "bool")
-    groups = [group for group in features.groups if group.steps and not isinstance(group.steps[-1], Categorify)]
-    names = {name for group in groups for name in group.looks_at}
-    return [item.name for item in schema if item.name in names and item.dtype in dtypes]
+class ColumnUses(NamedTuple):
+    """How features use the columns after the transforms."""
 
+    numbers: list[str]
+    unscaled: list[str]  # wide numbers that are features without a step
+    others: list[str]  # those that steps read, which have no range
+    categories: dict[str, pre.Categorify]  # those that become ids unchanged, except for missing values
 
-def list_unscaled(features: Features, schema: Schema) -> list[str]:
-    """List the columns of wide numbers that are features without a step."""
-    names = {name for group in features.groups if not group.steps for name in group.columns}
-    return [item.name for item in schema if item.name in names and item.dtype in WIDE]
-
-
-def map_categories(features: Features, schema: Schema) -> dict[str, Categorify]:
-    """Map the columns that become ids unchanged, except for missing values, to their `Categorify` step."""
-    found: dict[str, Categorify] = {}
-    for group in (group for group in features.groups if group.steps):
-        *before, last = group.steps
-        if isinstance(last, Categorify) and all(isinstance(step, SimpleImputer) for step in before):
-            names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
-            found = dict.fromkeys(names, last) | found
-    return found
+    @classmethod
+    def of(cls, features: Features, schema: Schema) -> Self:
+        """Find out how `features` use the columns of `schema`."""
+        groups = [group for group in features.groups if group.steps]
+        alone = {name for group in features.groups if not group.steps for name in group.columns}
+        scaling = [group for group in groups if not isinstance(group.steps[-1], pre.Categorify)]
+        scaled = {name for group in scaling for name in group.looks_at}
+        dtypes = (*FLOATS, *INTEGERS, "bool")
+        numbers = [item.name for item in schema if item.name in scaled and item.dtype in dtypes]
+        unscaled = [item.name for item in schema if item.name in alone and item.dtype in WIDE]
+        read = {name for group in groups for name in group.looks_at}.difference(numbers)
+        others = [item.name for item in schema if item.name in read and item.dtype not in LISTS]
+        categories: dict[str, pre.Categorify] = {}
+        for group in groups:
+            *before, last = group.steps
+            if isinstance(last, pre.Categorify) and all(isinstance(step, pre.SimpleImputer) for step in before):
+                names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
+                categories = dict.fromkeys(names, last) | categories
+        return cls(numbers, unscaled, others, categories)
 
 
 # what is observed of columns ------------------------------------------------------------------------------------------
@@ -213,9 +216,9 @@ class ColumnStats(NamedTuple):
         return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
 
 
-def collect_stats(found: Mapping[Hashable, Any], features: Features, schema: Schema) -> dict[str, ColumnStats]:
+def collect_stats(found: Summaries, uses: ColumnUses) -> dict[str, ColumnStats]:
     """Return the statistics of the columns that features read, from a pass's summaries."""
-    names = {*list_numbers(features, schema), *list_unscaled(features, schema)}
+    names = {*uses.numbers, *uses.unscaled}
     stats: dict[str, ColumnStats] = {}
     for block in select_kind(found, "extremes").values():
         numbers = zip(block.names, block.missing.tolist(), block.low.tolist(), block.high.tolist(), strict=True)
@@ -331,14 +334,11 @@ def _compute_deciles(values: Any) -> Any:
         return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
 
 
-def build_profiles(
-    found: Mapping[Hashable, Any], stats: Mapping[str, ColumnStats], features: Features, schema: Schema
-) -> dict[str, Profile]:
+def build_profiles(found: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> dict[str, Profile]:
     """Return the profile of each column that features read, from a pass's summaries and the columns' statistics."""
-    vocabularies = {name: step.vocabularies_[name] for name, step in map_categories(features, schema).items()}
-    num_rows = max(found["described"], 1)
     sample: Sample = found["sample"]
-    return sample.profiles(vocabularies, {name: seen.missing / num_rows for name, seen in stats.items()})
+    missing = {name: seen.missing / max(found["described"], 1) for name, seen in stats.items()}
+    return sample.profiles({name: step.vocabularies_[name] for name, step in uses.categories.items()}, missing)
 
 
 # one pass -------------------------------------------------------------------------------------------------------------
@@ -402,10 +402,10 @@ class PartitionPass:
     cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
     again: Collection[str] = ()  # the columns of that
 
-    def __call__(self, part: Dataset) -> dict[Hashable, Any]:
+    def __call__(self, part: Dataset) -> Summaries:
         (partition,) = part.partitions
         backend, plan = select(self.backend), self.plan.copy()
-        found: dict[Hashable, Any] = {"partitions": Counter([partition.index])}
+        found: Summaries = {"partitions": Counter([partition.index])}
         frame = self.cached.take(partition.index)
         if frame is None:
             frame = _read(part, plan.reads, backend, self.first.pop(partition.index, None))
@@ -433,61 +433,58 @@ class PartitionPass:
                 frame = backend.filter(frame, present)
             raw = target.raw_columns(frame, schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
-        steps = (step for task in self.tasks for step in task.group.steps)
-        draws = self.total is not None or any(isinstance(step, GatheredStep | CrossFittedStep) for step in steps)
+        steps, drawing = (
+            (step for task in self.tasks for step in task.group.steps),
+            pre.GatheredStep | pre.CrossFittedStep,
+        )
+        draws = self.total is not None or any(isinstance(step, drawing) for step in steps)
         return _Rows(frame, raw, partition.row_ids(backend.xp)[backend.positions(frame)] if draws else None)
 
     @cached_property
-    def _described(self) -> tuple[list[str], dict[str, None], list[str], list[str]]:
-        """The columns that are numbers to features, those with a range, those without, and those that become ids."""
+    def _uses(self) -> ColumnUses:
         assert self.features is not None
-        schema = self.plan.output_schema.select(self.plan.wanted)
-        numbers = list_numbers(self.features, schema)
-        read = {name for group in self.features.groups if group.steps for name in group.looks_at} - set(numbers)
-        others = [item.name for item in schema if item.name in read and item.dtype not in LISTS]
-        ranged = dict.fromkeys([*numbers, *list_unscaled(self.features, schema)])
-        return numbers, ranged, others, list(map_categories(self.features, schema))
+        return ColumnUses.of(self.features, self.plan.output_schema.select(self.plan.wanted))
 
-    def _describe(self, rows: _Rows, found: Mapping[Hashable, Any], backend: Backend) -> dict[Hashable, Any]:
+    def _describe(self, rows: _Rows, found: Summaries, backend: Backend) -> Summaries:
         """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
         assert rows.row_ids is not None
         assert self.total is not None
-        numbers, ranged, others, categories = self._described
+        numbers, unscaled, others, categories = self._uses
         first = [n for n, task in enumerate(self.tasks) if task.position == 0 and not task.group.of_target]
         blocks = [block for n in first if isinstance(block := found["step", n, 0], Extremes)]
         known = {name for block in blocks for name in block.names}
-        columns = {name: backend.column(rows.frame, name) for name in ranged if name not in known}
+        columns = {name: backend.column(rows.frame, name) for name in [*numbers, *unscaled] if name not in known}
         if columns:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
         drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
         return {
             "described": len(rows.frame),
-            "sample": Sample.of(rows.frame, drawn, numbers, categories, backend),
+            "sample": Sample.of(rows.frame, drawn, numbers, [*categories], backend),
             **{("extremes", number): block for number, block in enumerate(blocks)},
             **count_missing({name: backend.column(rows.frame, name) for name in others}, backend),
         }
 
 
-def fold(work: PartitionPass, dataset: Dataset, title: str) -> dict[Hashable, Any]:
+def fold(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
     """Add up the summaries of all partitions, in their order."""
-    total: dict[Hashable, Any] = {}
+    total: Summaries = {}
     with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
         for found in partitions:
             total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
     return total
 
 
-def select_kind(found: Mapping[Hashable, Any], kind: str) -> dict[Any, Any]:
+def select_kind(found: Summaries, kind: str) -> dict[Any, Any]:
     """Return the summaries of one kind, by the second part of their key."""
     return {key[1]: summary for key, summary in found.items() if isinstance(key, tuple) and key[0] == kind}
 
 
-def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> dict[Hashable, Any]:
+def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> Summaries:
     if task.group.of_target:
         columns = task.group.apply_steps(rows.target, backend, task.position)
     else:
         columns = task.group.compute_columns(rows.frame, backend, task.position, rows.row_ids)
-    before, summary, made = task.steps[task.free].summary_key, None, dict[Hashable, Any]()
+    before, summary, made = task.steps[task.free].summary_key, None, Summaries()
     for place, step in enumerate(task.steps):
         started = time.perf_counter()
         if not (place > task.free and step.summary_key is not None and step.summary_key == before):
@@ -500,11 +497,11 @@ def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> dict[Ha
     return made
 
 
-def _summarize(step: LearnedStep, columns: Columns, backend: Backend, rows: _Rows) -> Any:
+def _summarize(step: pre.LearnedStep, columns: Columns, backend: Backend, rows: _Rows) -> Any:
     with in_step(step):
-        if isinstance(step, CrossFittedStep):
+        if isinstance(step, pre.CrossFittedStep):
             return step.summarize(columns, backend, target=rows.target, row_numbers=rows.row_ids)
-        if isinstance(step, GatheredStep):
+        if isinstance(step, pre.GatheredStep):
             return step.summarize(columns, backend, rows.row_ids)
         return step.summarize(columns, backend)
 
@@ -548,6 +545,16 @@ def probe_dtypes(
         return step.dtypes_
 
     return next((found for found in in_halves(infer, part) if found is not None), None)
+
+
+def profile_rows(
+    plan: TransformPlan, backend: str, features: Features, schema: Schema, dataset: Dataset
+) -> tuple[Sample, dict[str, Profile]]:
+    """Draw a sample of a dataset's rows in one pass, and profile the columns of `schema` that features read."""
+    total = sum(partition.num_rows for partition in dataset.partitions)
+    found = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")
+    uses = ColumnUses.of(features, schema)
+    return found["sample"], build_profiles(found, collect_stats(found, uses), uses)
 
 
 # the whole fit --------------------------------------------------------------------------------------------------------
@@ -657,16 +664,18 @@ class PipelineFit:
     def _learn(self, features: Features) -> None:
         self._check(features)
         given, number, later = self.dataset, 0, plan_passes(features) or [[]]
-        whole = TransformPlan(self.steps, self.source, self._list_wanted(features, later, is_first=True))
-        whole, self.dataset = whole.attach_window_columns(given, self.backend)
-        self.report.num_reads += len(whole.side_columns)
+        self._unscaled = ColumnUses.of(features, self.schema).unscaled
+        wanted = collect_wanted(later, features, self.schema).union(self._unscaled)
+        whole, self.dataset = TransformPlan(self.steps, self.source, wanted).attach_window_columns(given, self.backend)
+        self._side_columns = whole.side_columns
+        self.report.num_reads += len(self._side_columns)
         if self.dataset is not given:  # what was read of it may be in other partitions now
             self._first = {}
-        observed: dict[Hashable, Any] = {}
+        observed: Summaries = {}
         while later:
             tasks, *later = later
             repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
-            found = self._fold(features, number, tasks, [repeatable, *later] if repeatable else later, whole)
+            found = self._fold(features, number, tasks, [repeatable, *later] if repeatable else later)
             if number == 0:
                 observed = found
                 self._observe_rows(features, found)
@@ -677,21 +686,12 @@ class PipelineFit:
         if features._cross_fits:
             features.lineage_ = compute_lineage(given, features._label_sources(self.schema))
 
-    def _list_wanted(self, features: Features, passes: Sequence[Sequence[FitTask]], *, is_first: bool) -> set[str]:
-        unscaled = list_unscaled(features, self.schema) if is_first else ()
-        return collect_wanted(passes, features, self.schema).union(unscaled)
-
     def _fold(
-        self,
-        features: Features,
-        number: int,
-        tasks: Sequence[FitTask],
-        later: Sequence[Sequence[FitTask]],
-        whole: TransformPlan,
-    ) -> dict[Hashable, Any]:
+        self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
+    ) -> Summaries:
         """Run one pass: return the sums of the partitions' summaries, and keep what the `later` passes read again."""
         is_first = number == 0
-        wanted = self._list_wanted(features, [tasks, *later], is_first=is_first)
+        wanted = collect_wanted([tasks, *later], features, self.schema).union(self._unscaled if is_first else ())
         checked = None if is_first else frozenset[str]()  # by each Expect, once
         plan = TransformPlan(self.steps, self.source, wanted, there=checked, counting=is_first)
         limit = settings().memory_limit
@@ -699,7 +699,7 @@ class PipelineFit:
         self.report.num_reads += is_first or len(cached) < self.dataset.num_partitions
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         work = PartitionPass(
-            plan.changed(side_columns={position: whole.side_columns[position] for position in plan.window_steps}),
+            plan.changed(side_columns={position: self._side_columns[position] for position in plan.window_steps}),
             self.backend,
             features,
             tasks,
@@ -717,7 +717,7 @@ class PipelineFit:
         self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
         return found
 
-    def _observe_rows(self, features: Features, found: Mapping[Hashable, Any]) -> None:
+    def _observe_rows(self, features: Features, found: Summaries) -> None:
         """Report the rows of the first pass; decide on the target's task."""
         self.report.num_rows = found["rows"]
         if features.target is not None:
@@ -727,7 +727,7 @@ class PipelineFit:
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
             join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
 
-    def _finalize(self, number: int, tasks: Sequence[FitTask], found: Mapping[Hashable, Any]) -> None:
+    def _finalize(self, number: int, tasks: Sequence[FitTask], found: Summaries) -> None:
         """Let the steps learn from the sums of their summaries."""
         for place, task in enumerate(tasks):
             self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
@@ -736,18 +736,18 @@ class PipelineFit:
                 for n, step in enumerate(task.steps):
                     summary = found["step", place, n]
                     if n > task.free:
-                        assert isinstance(fill, SimpleImputer), "only an imputer folds with the step after it"
+                        assert isinstance(fill, pre.SimpleImputer), "only an imputer folds with the step after it"
                         summary = summary.filled(fill.statistics_)
                     _finish(step, summary, self.backend)
             except BadData as error:
                 raise self._add_missing_targets(error) from error
 
-    def _observe_columns(self, features: Features, found: Mapping[Hashable, Any]) -> None:
+    def _observe_columns(self, features: Features, found: Summaries) -> None:
         """Report what the first pass has seen of columns, now that all steps hold their state."""
-        numbers, unscaled = list_numbers(features, self.schema), list_unscaled(features, self.schema)
-        stats = collect_stats(found, features, self.schema)
-        self.profiles = build_profiles(found, stats, features, self.schema)
-        self.stats = {name: seen for name, seen in stats.items() if name in numbers or name not in unscaled}
+        uses = ColumnUses.of(features, self.schema)
+        stats, unscaled = collect_stats(found, uses), {*uses.unscaled}.difference(uses.numbers)
+        self.profiles = build_profiles(found, stats, uses)
+        self.stats = {name: seen for name, seen in stats.items() if name not in unscaled}
         self.ranges = _output_ranges(features, self.schema, self.stats)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
@@ -760,12 +760,10 @@ class PipelineFit:
             self.report.checks = ExpectationReport.of(findings, self.steps, self.dataset.partitions)
             if not self.report.checks.passed:
                 _log.warning("Expect: %s", self.report.checks.summary)
-        unused = features.target is not None and not features.target.group.steps
-        learned = [entry for entry in self._learned if not (unused and entry[1].group.of_target)]
-        self.report.steps = [self._report_step(*entry) for entry in learned]
+        used = features._learned  # without the target's steps, where its classes need none
+        self.report.steps = [self._report_step(*entry) for entry in self._learned if entry[1].group in used]
 
     def _warn_of_float32(self, features: Features, stats: Mapping[str, ColumnStats]) -> None:
-        """Warn of features whose distinct values are equal in float32."""
         coarse: dict[str, str] = {}
         for group in features.groups:
             for item in group.fields(self.schema):
@@ -773,14 +771,14 @@ class PipelineFit:
                 plain = stats[item.name].range if not group.steps and item.name in stats else None
                 ends = plain or self.ranges.get(name)
                 is_number = item.kind == Kind.CONTINUOUS
-                if is_number and ends is not None and (told := describe_coarse(name, item.dtype, *ends)):
-                    coarse[name] = told
+                if is_number and ends is not None and (fact := describe_coarse(name, item.dtype, *ends)):
+                    coarse[name] = fact
         if coarse:
             remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
-            self._warn_of_lost_digits(f"features {shorten_list(list(coarse))} lose", "their", coarse.values(), remedy)
+            told = list(coarse.values())[:5]
+            self._warn_of_lost_digits(f"features {shorten_list(list(coarse))} lose", "their", told, remedy)
 
     def _report_task(self, target: TargetSet) -> None:
-        """Report the inferred task; warn where another task may be meant."""
         doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
         self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
         if target.coarse:
@@ -789,7 +787,7 @@ class PipelineFit:
 
     def _warn_of_lost_digits(self, what: str, whose: str, told: Collection[str], remedy: str) -> None:
         fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
-        self._note(f"{what} digits: {fact}: {', '.join([*told][:5])}; try {remedy}", logging.WARNING)
+        self._note(f"{what} digits: {fact}: {', '.join(told)}; try {remedy}", logging.WARNING)
 
     def _note(self, note: str, level: int = logging.INFO) -> None:
         self.report.notes.append(note)
@@ -798,7 +796,7 @@ class PipelineFit:
     def _report_step(self, number: int, task: FitTask, costs: Sequence[Mapping[str, Any]]) -> StepReport:
         names = [name for name in task.group.columns if name in self.stats]
         shares = [self.profiles[name].unknown for name in names if name in self.profiles]
-        rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], Categorify) else []
+        rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], pre.Categorify) else []
         return StepReport(
             number + 1,
             " + ".join(step.class_name for step in task.steps),
@@ -831,10 +829,9 @@ class PipelineFit:
                     break
 
     def _check(self, features: Features) -> None:
-        """Check names and dtypes before any pass."""
-        each = [*([] if features.target is None else features.target.each), features.weight]
         # A label that reads no column, such as the name `1960` where no column has it.
-        constants = [label.text for label in each if label is not None and not label.reads(self.schema)]
+        labels = [(label, text) for label in features._labels for text in label.texts]
+        constants = [text for label, text in labels if not label.reads(self.schema, [text])]
         self.schema.require(constants, "Features")
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
@@ -849,7 +846,6 @@ class PipelineFit:
         features._output_schema(self.schema)
 
     def _add_missing_targets(self, error: BadData) -> BadData:
-        """Add the number of rows that lack a target to a step's error."""
         without = self.report.num_without_target
         if not without:
             return error
@@ -860,7 +856,6 @@ class PipelineFit:
 
 
 def _shares_files(table: Any, dataset: Dataset) -> bool:
-    """Return whether a table may contain rows of a dataset: both come from one reader call or from one file."""
     if not isinstance(table, Dataset):
         return False
     files = (table.source.inputs() or {}).keys() & (dataset.source.inputs() or {}).keys()
@@ -872,7 +867,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
     found = []
     for group in features.groups:
         empty, one = [], []
-        for step in (step for step in group.steps if isinstance(step, Categorify)):
+        for step in (step for step in group.steps if isinstance(step, pre.Categorify)):
             sizes = {name: len(values) for name, values in step.vocabularies_.items()}
             empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
             whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
@@ -890,7 +885,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
     return found
 
 
-def _finish(step: LearnedStep, summary: Any, backend: str) -> None:
+def _finish(step: pre.LearnedStep, summary: Any, backend: str) -> None:
     """Finalize a step from the merged summary, on a GPU worker where partitions are processed there.
 
     Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
@@ -902,7 +897,7 @@ def _finish(step: LearnedStep, summary: Any, backend: str) -> None:
         vars(step).update(executor.call(partial(_finalize, step, backend), summary))
 
 
-def _finalize(step: LearnedStep, backend: str, summary: Any) -> dict[str, Any]:
+def _finalize(step: pre.LearnedStep, backend: str, summary: Any) -> dict[str, Any]:
     """Return the attributes that a step learns from gathered rows, on a worker; they need no GPU."""
     before = dict(vars(step))
     step.finalize(summary.on(select(backend)))
@@ -932,7 +927,6 @@ def _output_ranges(
 def _transform_ranges(
     group: FeatureGroup, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    """Compute the ranges of a group's outputs, on the host."""
     num_rows, found = 2 + any(item.missing for item in stats.values()), dict[str, tuple[float, float]]()
     columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in stats.items()}
     if {column.dtype for column in columns.values()} == {"float64"}:

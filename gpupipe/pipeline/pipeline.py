@@ -29,16 +29,7 @@ from gpupipe.monitoring.expectation_report import ExpectationReport
 from gpupipe.pipeline.apply import Bindings, BoundPipeline, TargetInverse, TransformPlan, make_loader
 from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import (
-    FitReport,
-    PartitionPass,
-    PipelineFit,
-    build_profiles,
-    collect_stats,
-    compute_lineage,
-    fold,
-    select_kind,
-)
+from gpupipe.pipeline.fit import FitReport, PartitionPass, PipelineFit, compute_lineage, fold, profile_rows, select_kind
 from gpupipe.schema import Schema
 from gpupipe.step import Step
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
@@ -131,7 +122,7 @@ class Pipeline:
 
     def _bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         """Set `source` as the data's schema, and compute the outputs' ranges; the steps are fitted already."""
-        self._source = source
+        self._source, self._bindings = source, Bindings()
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             for label in self.features._labels:  # one named by a column of the fit stays one
@@ -172,8 +163,8 @@ class Pipeline:
 
         Args:
             data: whatever `fit` takes. A pandas or cuDF frame gives one of its library with its index; another table
-                in memory (Polars, Arrow) a frame of this pipeline's backend, whose index counts the rows (not yet run
-                on a GPU); a Dataset or a stream a lazy Dataset.
+                in memory a frame of this pipeline's backend (not yet run on a GPU); a Dataset or a stream a lazy
+                Dataset.
 
         Raises:
             NotFitted: before `fit`.
@@ -192,7 +183,7 @@ class Pipeline:
         Where a step learns from the target (`TargetEncoder`), each row gets what rows of other folds taught: what a
         model may be trained on. `transform` gives what all rows taught, which for these rows holds their own target.
 
-        Errors and memory as for `fit` and `transform`. Memory: no more than theirs.
+        Memory: no more than `fit` and `transform`, whose errors it raises.
 
         Example:
             >>> import pandas as pd
@@ -222,11 +213,9 @@ class Pipeline:
     ) -> Loader:
         """Transform `data` into one block of tensors and give a loader over it; a table too large is streamed instead.
 
-        Rows whose target is missing are left out. The order depends on `seed`, the epoch and the number of rows alone.
-
-        Where a step learns from the target (`TargetEncoder`), the rows of the fit must not be trained on with what they
-        taught themselves. They are known, in any partitions and after `save` and `load` too, by their files and query,
-        rows in memory by their values in this order.
+        Rows whose target is missing are left out. Where a step learns from the target (`TargetEncoder`), the rows of
+        the fit must not be trained on with what they taught themselves. They are known, in any partitions and after
+        `save` and `load` too, by their files and query, rows in memory by their values in this order.
 
         Args:
             data: a Dataset or a frame.
@@ -234,8 +223,8 @@ class Pipeline:
             residency: `"device"` for the block there, `"host"` for a block in the host's memory, `"stream"` for no
                 block: `data` is read and transformed anew in each epoch; `"auto"` for the first there is room for.
             dtype: of the stored numbers, `"float32"` or `"bfloat16"`.
-            out_of_fold: True for the rows of the fit: each gets what rows of other folds taught. For any other rows
-                leave it out. False gives the rows of the fit what all rows taught, theirs included.
+            out_of_fold: True for the rows of the fit: each gets what rows of other folds taught; False gives them what
+                all rows taught, theirs included. For any other rows leave it out.
             options: of `Loader`: batch_size, shuffle, block_rows, window, seed, drop_last, reuse_buffers, rank,
                 world_size, sharded (where each rank's `data` are rows of its own), sampler.
 
@@ -341,10 +330,7 @@ class Pipeline:
         wanted = {*self.profiles, *(labels if labelled else ())}
         run = BoundPipeline(self.steps, features, source, dataset.columns, predicting=not labelled, wanted=wanted)
         dataset = run.plan_casts(dataset).attach_window_columns(dataset, backend)
-        total = sum(partition.num_rows for partition in dataset.partitions)
-        found = fold(PartitionPass(run.plan, backend, features, total=total), dataset, "drift")
-        stats = collect_stats(found, features, run.seen)
-        profiles, sample = build_profiles(found, stats, features, run.seen), found["sample"]
+        sample, profiles = profile_rows(run.plan, backend, features, run.seen, dataset)
         return DriftReport.of(sample.num_rows, sample.sorted_values, profiles, self.profiles, thresholds)
 
     # looking ----------------------------------------------------------------------------------------------------------
@@ -372,14 +358,10 @@ class Pipeline:
 
 def _check_no_target(method: str, y: object) -> None:
     if y is not None:
-        raise refuse_argument(
-            f"Pipeline.{method}",
-            "y",
-            y,
-            "None: the target is a column of the data, named in Features",
-            "gp.Features(..., target='y'), and data with that column",
-            problem="the target is given separately from the data",
-        )
+        expected = "None: the target is a column of the data, named in Features"
+        remedy = "gp.Features(..., target='y'), and data with that column"
+        problem = "the target is given separately from the data"
+        raise refuse_argument(f"Pipeline.{method}", "y", y, expected, remedy, problem=problem)
 
 
 def _check_steps(steps: Any) -> None:
@@ -403,6 +385,7 @@ def _check_steps(steps: Any) -> None:
 
 
 MAX_TABLE_BYTES = 64 << 20  # a table to join with travels with the pipeline up to this size
+_NO_FORM = "this value has no form in an artifact"
 
 
 class Encoder:
@@ -419,17 +402,15 @@ class Encoder:
 
     def step(self, step: Step) -> dict[str, Any]:
         """Describe a step's class, parameters and learned state."""
-        params = step.get_params()
-        if isinstance(step, TableJoin):
-            params["right"] = self._table(step)
-        described = self.unfitted(step, params)
+        tables = {"right": self._table(step)} if isinstance(step, TableJoin) else {}
+        described = self.unfitted(step, **tables)
         if hasattr(step, "get_state"):
             described["state"] = self._plain_items(step, step.get_state())
         return described
 
-    def unfitted(self, step: Step, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Describe a step's class and these of its parameters."""
-        return {"class": _class_path(step), "params": self._plain_items(step, params)}
+    def unfitted(self, step: Step, /, **instead: Any) -> dict[str, Any]:
+        """Describe a step's class and parameters, some of them by others in their place."""
+        return {"class": _class_path(step), "params": self._plain_items(step, step.get_params() | instead)}
 
     def _plain_items(self, step: Step, items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._plain(value, f"{type(step).__name__}.{name}") for name, value in items.items()}
@@ -495,7 +476,8 @@ class Encoder:
             return [self._plain(item, where) for item in value]
         if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
             if any(key.startswith("$") for key in value) and set(value) != {"$table", "$schema"}:
-                raise _no_form(where, value, "names that do not begin with $")
+                expected = "names that do not begin with $"
+                raise ArtifactError(where, _NO_FORM, got=value, expected=expected, remedy="a plain value")
             return {key: self._plain(item, where) for key, item in value.items()}
         if isinstance(value, Mapping):
             return {"$items": [[self._plain(key, where), self._plain(item, where)] for key, item in value.items()]}
@@ -503,7 +485,8 @@ class Encoder:
             return {"$estimator": self._plain(export_state(value, where), where)}
         if callable(value):
             return {"$function": _function_path(value, where)}
-        raise _no_form(where, value, "numbers, strings, lists, arrays or importable functions")
+        expected = "numbers, strings, lists, arrays or importable functions"
+        raise ArtifactError(where, _NO_FORM, got=value, expected=expected, remedy="a plain value")
 
 
 @dataclass
@@ -584,21 +567,14 @@ class Decoder:
         elif name in self.embedded:
             table = from_frame(pq.read_table(self.embedded[name]))
         else:
-            raise ArtifactError(
-                f"table {name!r}",
-                "it was too large to be saved and is not given",
-                expected=f"a table with the columns {schema.names}",
-                remedy=f"gp.load(path, tables={{{name!r}: table}})",
-            )
+            problem, expected = "it was too large to be saved and is not given", f"a table with columns {schema.names}"
+            remedy = f"gp.load(path, tables={{{name!r}: table}})"
+            raise ArtifactError(f"table {name!r}", problem, expected=expected, remedy=remedy)
         for item in schema:
-            if table.schema[item.name].dtype != item.dtype:
-                raise SchemaMismatch(
-                    f"table {name!r}, column {item.name!r}",
-                    "another type than when it was saved",
-                    got=table.schema[item.name].dtype,
-                    expected=item.dtype,
-                    remedy="the same table with newer rows",
-                )
+            if (found := table.schema[item.name].dtype) != item.dtype:
+                where, problem = f"table {name!r}, column {item.name!r}", "another type than when it was saved"
+                remedy = "the same table with newer rows"
+                raise SchemaMismatch(where, problem, got=found, expected=item.dtype, remedy=remedy)
         return table
 
     def _class(self, path: str) -> type[Step]:
@@ -616,22 +592,15 @@ class Decoder:
     def _import_allowed(self, path: str) -> Any:
         """Import the function or class at a path, if `allow` names it."""
         if path not in self.allow:
-            raise ArtifactError(
-                "pipeline.json",
-                "the pipeline uses code of the user's own",
-                got=path,
-                expected="that its import path is allowed",
-                remedy=f"gp.load(path, allow=[{path!r}]) if you trust it",
-            )
+            problem, expected = "the pipeline uses code of the user's own", "that its import path is allowed"
+            remedy = f"gp.load(path, allow=[{path!r}]) if you trust it"
+            raise ArtifactError("pipeline.json", problem, got=path, expected=expected, remedy=remedy)
         module, _, name = path.rpartition(".")
         try:
             return getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError) as cause:
-            problem, expected, remedy = (
-                f"it cannot be imported ({cause})",
-                "a module on sys.path",
-                f"the module {module!r}",
-            )
+            problem, expected = f"it cannot be imported ({cause})", "a module on sys.path"
+            remedy = f"the module {module!r}"
             raise ArtifactError("pipeline.json", problem, got=path, expected=expected, remedy=remedy) from cause
 
 
@@ -640,7 +609,7 @@ def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> li
     found, encoder = list[str](), Encoder(select("cpu"), 0)
     for step in (*steps, *([] if features is None else features._steps)):
         try:
-            encoder.unfitted(step, {name: value for name, value in step.get_params().items() if name != "right"})
+            encoder.unfitted(step, **({"right": None} if isinstance(step, TableJoin) else {}))
         except ArtifactError as error:
             found.append(f"cannot be saved: {error.where}, {error.problem}: {error.got}")
     return found
@@ -659,16 +628,7 @@ def _function_path(function: Any, where: str) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     importable = module not in (None, "__main__", "builtins") and name.isidentifier()
     if not importable or getattr(importlib.import_module(str(module)), name, None) is not function:
-        raise ArtifactError(
-            where,
-            "it cannot be found again in a new process",
-            got=f"{module}.{name}",
-            expected="a function (or class) defined by name in a module",
-            remedy="moving it into a file of its own and importing it from there",
-        )
+        problem, expected = "it cannot be found again in a new process", "a function or class defined in a module"
+        remedy = "moving it into a file of its own and importing it from there"
+        raise ArtifactError(where, problem, got=f"{module}.{name}", expected=expected, remedy=remedy)
     return f"{module}.{name}"
-
-
-def _no_form(where: str, value: Any, expected: str) -> ArtifactError:
-    problem = "this value has no form in an artifact"
-    return ArtifactError(where, problem, got=value, expected=expected, remedy="a plain value")

@@ -79,24 +79,12 @@ _PROFILE = {
     "shares": [_NUMBER],
     "unknown": (int, float, None),
 }
-_PIPELINE = {
-    "source": [_FIELD],
-    "schema": [_FIELD],
-    "steps": [_STEP],
-    "features": (_FEATURES, None),
-    "profiles": {str: _PROFILE},
-}
+_PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
+_PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
-_WORDS = {
-    str: "text",
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    list: "a list",
-    dict: "an object",
-    type(None): "null",
-}
+_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
+_WORDS |= {list: "a list", dict: "an object"}
 
 
 def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = None) -> None:
@@ -124,11 +112,11 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         ['distance']
     """
     given: tuple[Any, Any] = (path, pipeline)
-    if isinstance(given[0], Pipeline) or not isinstance(given[1], Pipeline):
-        is_swapped = isinstance(given[0], Pipeline)
+    is_swapped = isinstance(given[0], Pipeline)
+    if is_swapped or not isinstance(given[1], Pipeline):
         problem = "a pipeline in the place of the path" if is_swapped else "not a pipeline"
-        expected = "the path, the fitted pipeline, then the model, in this order"
         got = type(given[0] if is_swapped else given[1])
+        expected = "the path, the fitted pipeline, then the model, in this order"
         parts = "scorer.pipeline, scorer.model" if got is Scorer else "pipeline, model"
         raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy=f"gp.save(path, {parts})")
     _check_model("save", model)
@@ -213,14 +201,10 @@ def load(
     """
     folder = _as_local(path)
     names = _verify_files(folder)
-    if not isinstance(tables, Mapping | None):
-        raise BadConfig(
-            "load(tables=)",
-            "not tables by name",
-            got=type(tables),
-            expected="a mapping from joins' names to tables",
-            remedy="gp.load(path, tables={'weather': table})",
-        )
+    joined: Any = tables
+    if not isinstance(joined, Mapping | None):
+        expected, remedy = "a mapping from joins' names to tables", "gp.load(path, tables={'weather': table})"
+        raise BadConfig("load(tables=)", "not tables by name", got=type(joined), expected=expected, remedy=remedy)
     _check_model("load", model)
     check_choice(load, BACKENDS, backend=backend)
     resolve(backend)  # what is wrong with it is not the file's fault
@@ -228,9 +212,9 @@ def load(
     allowed = list(paths) if isinstance(paths, Iterable) and not isinstance(paths, str) else [paths]
     if not all(isinstance(name, str) for name in allowed):
         expected = "text such as 'my_steps.clean', since nothing is imported that is not named"
-        named = [_get_import_path(item) for item in allowed if isinstance(item, str) or hasattr(item, "__module__")]
-        remedy = f"allow={named}"
-        raise BadConfig("load(allow=)", "not import paths", got=allow, expected=expected, remedy=remedy)
+        named = [item for item in allowed if isinstance(item, str)]
+        named += [f"{x.__module__}.{getattr(x, '__qualname__', '')}" for x in allowed if hasattr(x, "__module__")]
+        raise BadConfig("load(allow=)", "not import paths", got=allow, expected=expected, remedy=f"allow={named}")
     given = {name: as_dataset(table) for name, table in (tables or {}).items()}
     description = _read_json(folder / "pipeline.json", _PIPELINE)
     with _blame_file(folder / "arrays.safetensors"):
@@ -271,10 +255,6 @@ def _check_model(function: str, given: object) -> None:
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
     where, expected = f"{function}(model=)", "a torch.nn.Module, or None"
     raise BadConfig(where, "not a model", got=type(given), expected=expected, remedy=remedy)
-
-
-def _get_import_path(given: object) -> str:
-    return given if isinstance(given, str) else f"{given.__module__}.{getattr(given, '__qualname__', '')}"
 
 
 def _as_local(path: str | Path) -> Path:

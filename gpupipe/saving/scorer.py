@@ -184,7 +184,6 @@ def _column(values: torch.Tensor, backend: Backend) -> Column:
 
 
 def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:
-    """Map class indices to the target's classes."""
     dtype, data = _choose_dtype(classes), _column(places.to(torch.int32), backend).data
     if dtype == "string":
         return Column("string", data, None, strings(classes))

@@ -8,7 +8,7 @@ import pandas as pd
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
-from gpupipe.pipeline.fit import ColumnStats, collect_stats
+from gpupipe.pipeline.fit import ColumnStats, ColumnUses, collect_stats
 from gpupipe.preprocessing.summaries import Extremes, Moments
 from gpupipe.schema import Field, Schema
 
@@ -26,7 +26,7 @@ def test_summaries_with_a_range_tell_it() -> None:
     expected = {"x": ColumnStats(1, -2.0, 3.0), "n": ColumnStats(1, 7.0, 9.0), "none": ColumnStats(3)}
     for kind in (Extremes, Moments):
         found = {("extremes", 0): kind.of(COLUMNS, CPU, "test")}
-        assert collect_stats(found, features, schema) == expected
+        assert collect_stats(found, ColumnUses.of(features, schema)) == expected
 
 
 def test_ranges_are_those_of_the_outputs_whichever_step_looked() -> None:

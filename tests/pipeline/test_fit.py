@@ -15,7 +15,7 @@ from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FrameCache, PartitionPass, collect_stats, fold, mark_source, plan_passes
+from gpupipe.pipeline.fit import ColumnUses, FrameCache, PartitionPass, collect_stats, fold, mark_source, plan_passes
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
 
@@ -28,7 +28,7 @@ def observed(data: gp.Dataset) -> tuple[dict[Any, Any], dict[str, Any]]:
     plan = TransformPlan(steps, source, {"x", "c", "y", "z"}, counting=True)
     tasks = plan_passes(features)[0]
     found = fold(PartitionPass(plan, "cpu", features, tasks, of_target=True, total=100), data, "test")
-    return found, collect_stats(found, features, plan.output_schema)
+    return found, collect_stats(found, ColumnUses.of(features, plan.output_schema))
 
 
 @pytest.mark.parametrize("parts", [2, 7])

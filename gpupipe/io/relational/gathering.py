@@ -21,21 +21,14 @@ from gpupipe.backend import Backend, Frame, free_host_memory
 from gpupipe.backend.arrow import arrow_type, parquet_path, polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.files import writing_scratch
-from gpupipe.io.formats.spill import GROUP_BYTES
-from gpupipe.io.formats.spill import DerivedSource
-from gpupipe.io.formats.spill import SpillFile
-from gpupipe.io.formats.spill import SpillSource
-from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.table import EVERYTHING
-from gpupipe.io.planning.table import AnyTable
-from gpupipe.io.planning.table import Partition
-from gpupipe.io.planning.table import RowRange
-from gpupipe.io.planning.table import Source
-from gpupipe.io.planning.table import Table
-from gpupipe.io.planning.table import identify_job
-from gpupipe.io.planning.table import row_bytes
-from gpupipe.io.formats.spill import FrameSource
-from gpupipe.io.formats.spill import make_subset_error
+from gpupipe.io.formats.spill import (
+    GROUP_BYTES,
+    DerivedSource,
+    SpillFile,
+    SpillSource,
+    TempParquet,
+)
+from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 
 _KEPT_SHARE = 16
