@@ -616,9 +616,10 @@ class HashBucket(StatelessStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
         for name, column in columns.items():
+            size = self._size(name)
             if column.dictionary is not None:
                 bits = splitmix64(self.seed, hash_strings(column.dictionary))
-                table = np.append(cats.assign_buckets(bits, self._size(name)) + FIRST, cats.MISSING).astype(np.int32)
+                table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)
                 ids = gather(table, column.data, backend)
             else:
                 ids = backend.xp.empty(len(column), dtype="int32")
