@@ -1,27 +1,39 @@
 """Preprocessing: steps from a frame to feature columns, whose state is learned by merging summaries of partitions."""
 
 from gpupipe.preprocessing.learned_step import Columns, Invertible, LearnedStep, StatelessStep, Summary
-from gpupipe.preprocessing.steps.bins import Bucketize, KBinsDiscretizer
-from gpupipe.preprocessing.steps.datetime_encoder import DatetimeEncoder
-from gpupipe.preprocessing.steps.decomposition import PCA, IncrementalPCA, TruncatedSVD
 from gpupipe.preprocessing.steps.distributions import PowerTransformer, QuantileTransformer
-from gpupipe.preprocessing.steps.downcast import Downcast
-from gpupipe.preprocessing.steps.encoders import Categorify, CountEncoder, OneHotEncoder, OrdinalEncoder
-from gpupipe.preprocessing.steps.feature_selection import CorrelationThreshold, VarianceThreshold
+from gpupipe.preprocessing.steps.encoders import (
+    Categorify,
+    CountEncoder,
+    DatetimeEncoder,
+    HashBucket,
+    HashedCross,
+    HashedNgrams,
+    OneHotEncoder,
+    OrdinalEncoder,
+)
 from gpupipe.preprocessing.steps.gathered import EstimatorStep, GatheredStep, KMeans
-from gpupipe.preprocessing.steps.groups import GroupImputer, GroupStats
-from gpupipe.preprocessing.steps.hashing import HashBucket, HashedCross, HashedNgrams
-from gpupipe.preprocessing.steps.imputer import SimpleImputer
+from gpupipe.preprocessing.steps.groups import CrossFittedStep, GroupImputer, GroupStats, TargetEncoder
 from gpupipe.preprocessing.steps.list_slice import ListSlice
-from gpupipe.preprocessing.steps.scalers import (
+from gpupipe.preprocessing.steps.numbers import (
+    Bucketize,
+    Downcast,
+    KBinsDiscretizer,
     Log1p,
     MaxAbsScaler,
     MinMaxScaler,
     Normalizer,
     RobustScaler,
+    SimpleImputer,
     StandardScaler,
 )
-from gpupipe.preprocessing.steps.target_encoder import CrossFittedStep, TargetEncoder
+from gpupipe.preprocessing.steps.reduction import (
+    PCA,
+    CorrelationThreshold,
+    IncrementalPCA,
+    TruncatedSVD,
+    VarianceThreshold,
+)
 
 __all__ = [
     "PCA",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
@@ -62,10 +62,11 @@ class Lookup:
         if text and len(vocabulary) > _RESIDENT:
             self._index = dictionaries.index_hashes(vocabulary)
 
-    def ids(self, column: Column, backend: Backend, num_buckets: int = 0) -> Array:
+    def ids(self, column: Column, backend: Backend, num_buckets: int = 0, table: Any = None) -> Array:
         """Return n int32: 0 missing, 1 not in the vocabulary, 2 and up by the position in it.
 
-        With buckets, what is not in the vocabulary has one of the `num_buckets` ids behind it, by its hash.
+        With buckets, what is not in the vocabulary has one of the `num_buckets` ids behind it, by its hash. With a
+        `table` on the host, and without buckets, it is `table[ids]`, of the table's type.
         """
         xp, behind = backend.xp, len(self.vocabulary) + FIRST
         if column.dictionary is not None:
@@ -74,22 +75,19 @@ class Lookup:
                 unknown = np.flatnonzero(ids == UNKNOWN)
                 bits = splitmix64(0, hash_strings(column.dictionary.take(unknown)))
                 ids[unknown] = assign_buckets(bits, num_buckets) + behind
-            return gather(ids, column.data, backend)
-        out = xp.empty(len(column), dtype="int32")
-        for rows, found in self._number_ids(column, backend):
-            out[rows] = found
+            return gather(ids if table is None else table[ids], column.data, backend)
+        assert self._index is not None
+        known = None if table is None else backend.to_device(table)
+        out = xp.empty(len(column), dtype="int32" if table is None else table.dtype)
+        for rows in row_blocks(len(column), backend):
+            places = self._index.positions(integers(column.data[rows], column.dtype), backend)
+            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
+            if column.valid is not None:
+                found[~column.valid[rows]] = MISSING
             if num_buckets:
                 bucket = assign_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
-                out[rows] = xp.where(found == UNKNOWN, bucket + behind, found)
-        return out
-
-    def gathered(self, column: Column, table: Any, backend: Backend) -> Array:
-        """Return `table[ids]` for a table on the host, of the table's type."""
-        if column.dictionary is not None:
-            return gather(table[self._string_ids(column.dictionary)], column.data, backend)
-        device, out = backend.to_device(table), backend.xp.empty(len(column), dtype=table.dtype)
-        for rows, found in self._number_ids(column, backend):
-            out[rows] = device[found]
+                found = xp.where(found == UNKNOWN, bucket + behind, found)
+            out[rows] = found if known is None else known[found]
         return out
 
     def _string_ids(self, dictionary: Dictionary) -> Any:
@@ -99,16 +97,6 @@ class Lookup:
         else:
             places = dictionaries.find_positions_by_hash(dictionary, self.vocabulary, self._index)
         return np.append(np.where(places < 0, UNKNOWN, places + FIRST), MISSING).astype(np.int32)
-
-    def _number_ids(self, column: Column, backend: Backend) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows and their ids."""
-        assert self._index is not None
-        for rows in row_blocks(len(column), backend):
-            places = self._index.positions(integers(column.data[rows], column.dtype), backend)
-            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
-            if column.valid is not None:
-                found[~column.valid[rows]] = MISSING
-            yield rows, found
 
 
 class _Lookups(dict[str, Lookup]):
@@ -260,7 +248,13 @@ class CategoryStep(LearnedStep):
     def summarize(self, columns: Columns, backend: Backend) -> CategoryCounts:
         return CategoryCounts.of(columns, backend, self.class_name)
 
+    def _check_fields(self, fields: Sequence[Field]) -> None:
+        check_categories(fields, self.class_name)
+        if not self.is_fitted:
+            resolve_categories(self, {item.name: item.dtype for item in fields})
+
     def finalize(self, summary: CategoryCounts) -> Self:
+        vars(self).pop("names_in_", None)  # not fitted where something is refused
         for attribute in self.learned_by_name:
             setattr(self, attribute, {})
         self.dtypes_in_ |= zip(summary.names, (item.dtype for item in summary.columns), strict=True)
@@ -276,8 +270,8 @@ class CategoryStep(LearnedStep):
             self.categories_[name] = values
             num_rows = int(counts.sum()) + column.missing
             self._learn(name, np.append(known, column.missing), num_rows, has_missing=has_missing)
-        self.names_in_ = list(summary.names)
-        return self
+        check_distinct(self.output_names(summary.names), self.class_name)
+        return super().finalize(summary)
 
     @abstractmethod
     def _learn(self, name: str, counts: Any, num_rows: int, *, has_missing: bool) -> None:

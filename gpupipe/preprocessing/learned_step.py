@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from secrets import randbits
@@ -12,20 +12,18 @@ from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, infer_backend
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, float_kernels, infer_backend
 from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.kernels import (
-    DeferredColumn,
-    ElementwiseProgram,
-    Scale,
-    compute_moments,
-    compute_moments_each,
-    fill_into,
-    find_bounds,
-    scale_each,
-    scale_into,
-)
+from gpupipe.backend.kernels import DeferredColumn
+from gpupipe.backend.kernels import ElementwiseProgram
+from gpupipe.backend.kernels import Scale
+from gpupipe.backend.kernels import compute_moments
+from gpupipe.backend.kernels import compute_moments_each
+from gpupipe.backend.kernels import fill_into
+from gpupipe.backend.kernels import find_bounds
+from gpupipe.backend.kernels import scale_each
+from gpupipe.backend.kernels import scale_into
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
@@ -96,7 +94,12 @@ class LearnedStep(Step, ABC):
 
     @abstractmethod
     def finalize(self, summary: Any) -> Self:
-        """Learn the state (attributes ending in `_`) from all partitions' sum; returns self, or raises `BadData`."""
+        """Learn the state (attributes ending in `_`) from all partitions' sum; returns self, or raises `BadData`.
+
+        What the base class does, last, is to keep the names of a summary that has them.
+        """
+        self.names_in_ = list(summary.names)
+        return self
 
     @abstractmethod
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
@@ -449,12 +452,12 @@ def tabulate(
     are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
     """
     xp = backend.xp
-    if isinstance(columns, Matrix) and function in (find_bounds, compute_moments):
+    if isinstance(columns, Matrix) and function in (float_kernels.find_bounds, float_kernels.compute_moments):
         around = np.zeros(len(columns)) if centres is None else np.array(centres)
         tables = [np.zeros((0, width))]
-        for rows, places in _matrix_pieces(columns, backend):
+        for rows, places in matrix_pieces(columns, backend):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            tables.append(compute_moments_each(block, around[places])[:, :width])
+            tables.append(float_kernels.compute_moments_each(block, around[places])[:, :width])
         return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
@@ -467,21 +470,11 @@ def tabulate(
     return table.reshape(-1, len(columns), width)
 
 
-def _matrix_pieces(columns: Matrix, backend: Backend) -> Iterator[tuple[slice, Any]]:
+def matrix_pieces(columns: Matrix, backend: Backend) -> Iterator[tuple[slice, Any]]:
     """Yield blocks of rows, and pieces of the columns that a compiled loop processes in one call."""
     for rows in row_blocks(columns.data.shape[1], backend, looped=True):
         for places in columns.pieces(rows.stop - rows.start):
             yield rows, places
-
-
-def fill_matrix(columns: Matrix, instead: Any, backend: Backend, where: str) -> Matrix:
-    """Return the columns with missing values replaced by C float64; refuses infinities."""
-    out, infinite = np.empty(columns.data.shape, dtype=columns.dtype), False
-    for rows, places in _matrix_pieces(columns, backend):
-        infinite |= fill_into(out[places, rows], columns.data[places, rows], instead[places], np)
-    if infinite:
-        refuse(columns, backend, where)
-    return Matrix(columns.names, out)
 
 
 def map_columns(
@@ -493,35 +486,10 @@ def map_columns(
         out[:] = function(name, block)
         return backend.xp.isinf(out).any()
 
-    return _write_columns(columns, write, backend, where, dtype)
+    return write_columns(columns, write, backend, where, dtype)
 
 
-def scale_columns(
-    columns: Columns,
-    offsets: Mapping[str, float],
-    divisors: Mapping[str, float],
-    by: Scale,
-    backend: Backend,
-    where: str,
-) -> Columns:
-    """Scale columns to float32, each by its offset and divisor, and the rest of `by`; refuses infinite results."""
-    if isinstance(columns, Matrix):
-        data, infinite = np.empty(columns.data.shape, dtype=np.float32), False
-        first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
-        for rows, places in _matrix_pieces(columns, backend):
-            block = columns.data[places, rows].astype(np.float64, copy=False)
-            infinite |= scale_each(data[places, rows], block, first[places], second[places], by)
-        if infinite:
-            refuse(columns, backend, where, too_large="a result does not fit float32")
-        return Matrix(columns.names, data)
-
-    def write(name: str, out: Array, block: Array) -> Array:
-        return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
-
-    return _write_columns(columns, write, backend, where, "float32", looped=True)
-
-
-def _write_columns(
+def write_columns(
     columns: Columns,
     write: Callable[[str, Array, Array], Array],
     backend: Backend,
@@ -548,7 +516,13 @@ def _write_columns(
 
 
 def float32_rows(
-    columns: Columns, names: Sequence[str], function: Callable[[Array], Sequence[Array]], backend: Backend, where: str
+    columns: Columns,
+    names: Sequence[str],
+    function: Callable[[Array], Iterable[Array]],
+    backend: Backend,
+    where: str,
+    *,
+    result: str = "a result",
 ) -> dict[str, Column]:
     """Compute float32 columns from blocks of rows, F x R float64; refuses missing values and infinite results."""
     xp, size = backend.xp, num_rows(columns)
@@ -560,7 +534,7 @@ def float32_rows(
                 column.data[rows] = values
                 bad.append(~xp.isfinite(column.data[rows]).all())
     if any_true(bad, backend):
-        refuse(columns, backend, where, too_large="a result does not fit float32", missing=True)
+        refuse(columns, backend, where, too_large=f"{result} does not fit float32", missing=True)
     return made
 
 
@@ -568,6 +542,16 @@ def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
     """Return the fields of numbers or booleans that become other numbers of the same names; checks types."""
     check_numeric(fields, where)
     return [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None, classes=None) for item in fields]
+
+
+class FloatStep(Invertible):
+    """Base class of steps that map each number to a float32, in the same order; missing stays missing."""
+
+    fills_late = True
+    monotone = True
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        return float32_fields(fields, type(self).__name__)
 
 
 def derive_fields(names: Sequence[str], dtype: str, fields: Sequence[Field], step: str) -> list[Field]:
@@ -630,9 +614,12 @@ def refuse_empty(name: str, where: str, problem: str, remedy: str) -> NoReturn:
     raise BadData(f"{where}, column {name!r}", problem, expected=expected, remedy=remedy)
 
 
-def refuse_no_rows(where: str) -> NoReturn:
-    """Raise `BadData` for a fit without a row."""
-    raise BadData(where, "there are no rows to learn from", expected="at least one", remedy="fit on more rows")
+def check_rows(count: int, where: str, least: int = 1) -> None:
+    """Raise `BadData` for a fit on fewer rows."""
+    if count < least:
+        problem = f"it was given {format_count(count, 'row')}" if count else "there are no rows to learn from"
+        remedy = "fit on more rows, or leave the step out"
+        raise BadData(where, problem, expected=f"at least {least}", remedy=remedy)
 
 
 def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str) -> None:
@@ -660,19 +647,14 @@ def fits(dtype: str, value: Any) -> bool:
 def check_numeric(fields: Sequence[Field], where: str, of_strings: str = "Categorify() for strings") -> None:
     """Raise `SchemaMismatch` for the first field that is neither number nor boolean; for text with that remedy."""
     for item in fields:
+        column = f"{where}, column {item.name!r}"
         if item.dtype not in (*FLOATS, *INTEGERS, "bool"):
             remedy = f"{derive(item.name, 'hour({})', 'hour')} for parts of a time"
             if item.dtype == "string":
                 remedy = of_strings
             elif item.kind == Kind.LIST:
                 remedy = f"{derive(item.name, 'len({})', f'{item.name}_length')} for the number of elements"
-            column, expected = f"{where}, column {item.name!r}", "numbers or booleans"
-            raise SchemaMismatch(column, "not a number", got=item.dtype, expected=expected, remedy=remedy)
+            raise SchemaMismatch(column, "not a number", got=item.dtype, expected="numbers or booleans", remedy=remedy)
         if item.kind == Kind.CATEGORICAL:
-            raise SchemaMismatch(
-                f"{where}, column {item.name!r}",
-                "its values are ids, whose size means nothing",
-                got=item.kind.value,
-                expected="a column of numbers",
-                remedy=f"leave {item.name!r} out of this step",
-            )
+            problem, remedy = "its values are ids, whose size means nothing", f"leave {item.name!r} out of this step"
+            raise SchemaMismatch(column, problem, got=item.kind.value, expected="a column of numbers", remedy=remedy)

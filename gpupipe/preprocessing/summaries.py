@@ -11,16 +11,16 @@ from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend import Array, Backend, Column, Frame, dictionaries, select
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import (
-    Dictionary,
-    SpilledCounts,
-    filter_frequent,
-    make_dictionary,
-    merge_counts,
-    sort_by_count,
-)
+from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.backend.dictionaries import SpilledCounts
+from gpupipe.backend.dictionaries import filter_frequent
+from gpupipe.backend.dictionaries import make_dictionary
+from gpupipe.backend.dictionaries import merge_counts
+from gpupipe.backend.dictionaries import sort_by_count
+from gpupipe.backend.float_kernels import compute_moments
+from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
 from gpupipe.backend.kernels import compute_moments, count_keys, find_bounds, splitmix64
 from gpupipe.config import settings
@@ -112,8 +112,8 @@ class ValueCounts:
         """Return values that occur `min_count` times or more, and counts, by count descending, then value ascending."""
         if self.spilled.runs:
             rest = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
-            return sort_by_count(*rest.merge(min_count))
-        return sort_by_count(*filter_frequent(*merge_counts(self.parts), min_count))
+            return dictionaries.sort_by_count(*rest.merge(min_count))
+        return dictionaries.sort_by_count(*dictionaries.filter_frequent(*merge_counts(self.parts), min_count))
 
 
 class CategoryCounts(ColumnSummaries[ValueCounts]):
@@ -232,11 +232,8 @@ class Histogram:
     def filled(self, value: Any) -> Self:
         """Return the histogram with each missing value replaced by `value`."""
         known = replace(self, missing=0)
-        if not self.missing:
-            return known
-        return known + replace(
-            known, keys=_to_sortable(np.array([float(value)])), counts=np.array([self.missing]), shift=0
-        )
+        keys, counts = _to_sortable(np.array([float(value)])), np.array([self.missing])
+        return known + replace(known, keys=keys, counts=counts, shift=0) if self.missing else known
 
     @property
     def total(self) -> int:
@@ -322,8 +319,7 @@ def _coarsen(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType)
     """Drop as many trailing bits of ascending keys as necessary for at most `limit` to differ."""
     if len(keys) <= limit:
         return keys, counts, shift
-    # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to
-    # close.
+    # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to close.
     gaps = (keys[1:] ^ keys[:-1]).view(np.uint64)
     widest = int(xp.partition(gaps, len(gaps) - limit)[len(gaps) - limit])
     bits = widest.bit_length()
@@ -652,8 +648,10 @@ class GroupTable:
         group: Callable[[Sequence[Column], Backend], Groups] = group_by_keys,
     ) -> Self:
         """Group the rows of one partition, by a function that finds their groups."""
-        values = {state.column: _numbers(columns[state.column], backend) for state in states}
-        keys = {name: columns[name] for name in by}
+        values, keys = {state.column: columns[state.column] for state in states}, {name: columns[name] for name in by}
+        for name, column in values.items():  # of text and times values are only counted
+            if column.dtype in (*FLOATS, *INTEGERS, "bool"):
+                values[name] = Column("float64", floats(column, backend.xp))
         frame = backend.frame(values | keys, len(columns[by[0]]))
         found = aggregate_rows(frame, group(list(keys.values()), backend), by, states, backend)
         fields = tuple(Field(name, columns[name].dtype) for name in by)
@@ -686,9 +684,3 @@ class GroupTable:
         size = len(merged)
         everything = Groups(np.zeros(size, dtype=np.int64), np.full(min(size, 1), size), np)
         return merge_states(merged, everything, [], self.states)
-
-
-def _numbers(column: Column, backend: Backend) -> Column:
-    """Return columns to sum as float64; text and times, which can only be counted, unchanged."""
-    is_number = column.dtype in (*FLOATS, *INTEGERS, "bool")
-    return Column("float64", floats(column, backend.xp)) if is_number else column

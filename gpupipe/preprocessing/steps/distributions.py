@@ -15,15 +15,13 @@ from gpupipe.backend.kernels import find_bounds
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import (
     Columns,
-    Invertible,
+    FloatStep,
     check_finite,
     check_values,
-    float32_fields,
     map_columns,
     tabulate,
 )
 from gpupipe.preprocessing.summaries import Quantiles
-from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 
 # Probabilities nearer to 0 or 1 than this are clipped: beyond is only noise.
@@ -54,21 +52,12 @@ _ERFC = (
 )  # fmt: skip
 
 
-class QuantileTransformer(Invertible):
+class QuantileTransformer(FloatStep):
     """Quantile transform: each value as the fraction of values below it, or as the normal quantile of that.
 
-    Ranks between neighbouring quantiles are interpolated; values outside those of `fit` get 0 or 1 (-5.2 or 5.2).
-    Missing stays missing. Quantiles are of all rows (scikit-learn's of a sample of 10,000): exact up to 65,536 distinct
-    values of a column, and with `exact`; else their error is in `relative_error_`.
-
-    Args:
-        n_quantiles: how many are kept; at most as many as there are rows.
-        output_distribution: `"uniform"` or `"normal"`.
-        exact: keep all distinct values while fitting, 16 bytes each on the host.
-
-    Attributes:
-        n_quantiles_, references_, quantiles_: those kept, Q; the shares, Q float64; and their quantiles, Q x C.
-        relative_error_: how far a quantile may be off, relative to its value, C float64; 0 where exact.
+    Parameters and attributes are scikit-learn's. Ranks between neighbouring quantiles are interpolated; values outside
+    those of `fit` get 0 or 1 (-5.2 or 5.2). Missing stays missing. Quantiles are of all rows (scikit-learn's of a
+    sample of 10,000), and `exact` and `relative_error_` are `RobustScaler`'s.
 
     Raises:
         BadData: an infinity, or a column without a value.
@@ -81,17 +70,11 @@ class QuantileTransformer(Invertible):
         [0.0, 1.0, 0.5]
     """
 
-    fills_late = True
-    monotone = True
-
     def __init__(self, *, n_quantiles: int = 1000, output_distribution: str = "uniform", exact: bool = False) -> None:
         check_integer(self, "[1, inf)", n_quantiles=n_quantiles)
         check_choice(self, ("uniform", "normal"), output_distribution=output_distribution)
         check_bool(self, exact=exact)
         self.n_quantiles, self.output_distribution, self.exact = n_quantiles, output_distribution, exact
-
-    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        return float32_fields(fields, "QuantileTransformer")
 
     def summarize(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "QuantileTransformer", exact=self.exact)
@@ -108,8 +91,7 @@ class QuantileTransformer(Invertible):
         with np.errstate(over="ignore"):
             check_finite(summary.names, self.quantiles_[-1] - self.quantiles_[0], "QuantileTransformer")
         self.relative_error_ = summary.relative_errors
-        self.names_in_ = list(summary.names)
-        return self
+        return super().finalize(summary)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, normal = backend.xp, self.output_distribution == "normal"
@@ -197,21 +179,16 @@ _LARGEST = 700.0
 _MAX_STEPS = 100
 
 
-class PowerTransformer(Invertible):
+class PowerTransformer(FloatStep):
     """Power transform of each column, by the likeliest power for a normal distribution, to mean 0 and variance 1.
 
-    The power is found from the counts of distinct values, in one pass: exactly up to 65,536 of them, and with `exact`;
-    beyond, values are rounded by half the error `RobustScaler` states at most (of 150,000 lognormal numbers no output
-    is off by 1e-4). Powers that would leave the range of floats are not tried. A constant column is not bent. Columns
-    of one sign are bent in the unit of their mean logarithm, where numbers that differ little keep their digits.
-
-    Args:
-        method: `"yeo-johnson"` takes any number, `"box-cox"` positive ones.
-        standardize: scale to mean 0 and variance 1.
-        exact: keep all distinct values while fitting, 16 bytes each on the host.
+    Parameters and `lambdas_` are scikit-learn's, and `exact` is `RobustScaler`'s. The power is found from the counts of
+    distinct values, in one pass: exactly up to 65,536 of them, and with `exact`; beyond, values are rounded by half the
+    error `RobustScaler` states at most (of 150,000 lognormal numbers no output is off by 1e-4). Powers that would leave
+    the range of floats are not tried. A constant column is not bent. Columns of one sign are bent in the unit of their
+    mean logarithm, where numbers that differ little keep their digits.
 
     Attributes:
-        lambdas_: the powers, C float64.
         centres_: the mean logarithm that is the unit of each column, negative for one of negative numbers, C float64;
             0 for columns of both signs, and without `standardize`.
         mean_, scale_: of the bent columns in that unit, C float64; 0 and 1 without `standardize`.
@@ -230,16 +207,10 @@ class PowerTransformer(Invertible):
         [-0.485]
     """
 
-    fills_late = True
-    monotone = True
-
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
         check_choice(self, ("yeo-johnson", "box-cox"), method=method)
         check_bool(self, standardize=standardize, exact=exact)
         self.method, self.standardize, self.exact = method, standardize, exact
-
-    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        return float32_fields(fields, "PowerTransformer")
 
     def summarize(self, columns: Columns, backend: Backend) -> Quantiles:
         return Quantiles.of(columns, backend, "PowerTransformer", exact=self.exact)
@@ -259,8 +230,7 @@ class PowerTransformer(Invertible):
         self.lambdas_, self.centres_, self.mean_, self.scale_ = np.array(learned).T.copy()
         if not self.standardize:
             self.mean_, self.scale_ = np.zeros_like(self.mean_), np.ones_like(self.scale_)
-        self.names_in_ = list(summary.names)
-        return self
+        return super().finalize(summary)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, learned = backend.xp, self._learned()

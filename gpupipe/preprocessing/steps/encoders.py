@@ -1,4 +1,4 @@
-"""Encoders of categories: ids, positions, one-hot columns and counts."""
+"""Encoders of categories, hashed or not, of times and of text: ids, numbers, and columns of 0 and 1."""
 
 from __future__ import annotations
 
@@ -12,14 +12,36 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats, whole_numbers
-from gpupipe.backend.dictionaries import Dictionary, find_positions
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings
+from gpupipe.backend.estimators import make_analyzer
+from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
+from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing import categories as cats
-from gpupipe.preprocessing.categories import CategoryStep, check_categories, make_number_field
-from gpupipe.preprocessing.learned_step import Columns, Invertible, by_element, num_rows, row_blocks
+from gpupipe.preprocessing.learned_step import (
+    Columns,
+    Invertible,
+    StatelessStep,
+    by_element,
+    gather,
+    num_rows,
+    row_blocks,
+)
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
 from gpupipe.schema import FLOATS, Field
-from gpupipe.support.validation import check_bool, check_choice, check_integer, is_number, is_sequence, refuse_argument
+from gpupipe.support.text import as_list
+from gpupipe.support.validation import (
+    check_bool,
+    check_choice,
+    check_integer,
+    check_names,
+    check_seed,
+    is_integer,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 
 _NOWHERE, _REFUSED = -1, -2
 
@@ -41,9 +63,8 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         max_categories: at most this many columns for each column, that of the rare ones included.
 
     Attributes:
-        categories_: for each column, by name, its categories without missing, as an Arrow array on the host.
-        infrequent_: for each column, by name, which of them are rare, and last whether missing is (if it is there).
-        drop_idx_: for each column, by name, the place among its outputs that is left out, or -1.
+        categories_, infrequent_, drop_idx_: by column name its categories without missing, as an Arrow array on the
+            host; which of them are rare, and last whether missing is (if it is there); the output left out, or -1.
 
     Raises:
         BadConfig, ColumnNotFound: categories that do not go with the columns, or one to drop that has no column.
@@ -88,18 +109,16 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one field per column stands for all its outputs."""
-        cats.check_categories(fields, self.class_name)
-        dtypes = {item.name: item.dtype for item in fields}
+        self._check_fields(fields)
         if not self.is_fitted:
-            cats.resolve_categories(self, dtypes)
-            self._dropped(dtypes)
+            self._dropped({item.name: item.dtype for item in fields})
         return [cats.make_number_field(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [output for name in names for output in self._outputs(name)]
 
     def _outputs(self, name: str) -> list[str]:
-        if not self.is_fitted or name not in self.infrequent_:
+        if name not in getattr(self, "infrequent_", ()):
             return [name]
         is_rare, values = self.infrequent_[name], self.categories_[name].to_pylist()
         labels = [bool(value) if self.dtypes_in_[name] == "bool" else value for value in values]
@@ -117,14 +136,6 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         where = f"{self.class_name}(drop=)"
         single = cats.match_lists(self.drop, list(dtypes), where)
         return cats.resolve_lists({name: [value] for name, value in single.items()}, dtypes, where)
-
-    def finalize(self, summary: CategoryCounts) -> Self:
-        super().finalize(summary)
-        names = self.get_feature_names_out()
-        del self.names_in_  # not fitted where that is refused
-        cats.check_distinct(names, self.class_name)
-        self.names_in_ = list(summary.names)
-        return self
 
     def _learn(self, name: str, counts: Any, num_rows: int, *, has_missing: bool) -> None:
         counts = counts if has_missing else counts[:-1]
@@ -151,7 +162,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         refused: dict[str, Array] = {}
         for name, column in columns.items():
             outputs = [xp.empty(len(column), dtype=self.dtype) for _ in self._outputs(name)]
-            places = self._lookup(name, column).gathered(column, self._table(name), backend)
+            places = self._lookup(name, column).ids(column, backend, table=self._table(name))
             for rows in row_blocks(len(column), backend):
                 for place, out in enumerate(outputs):
                     out[rows] = places[rows] == place
@@ -258,9 +269,7 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
                 raise refuse_argument(self, name, number, f"a number that {dtype} holds, or NaN", f"{name}=-1")
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        cats.check_categories(fields, self.class_name)
-        if not self.is_fitted:
-            cats.resolve_categories(self, {item.name: item.dtype for item in fields})
+        self._check_fields(fields)
         nullable = any(math.isnan(number) for number in self._numbers.values())
         return [cats.make_number_field(item, item.name, self.dtype, nullable=nullable) for item in fields]
 
@@ -291,7 +300,7 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
         for name, column in columns.items():
             groups, _ = cats.group_rare(self.infrequent_[name])
             table = np.concatenate([[self.encoded_missing_value, unknown], groups]).astype(self.dtype)
-            made[name] = Column(self.dtype, self._lookup(name, column).gathered(column, table, backend))
+            made[name] = Column(self.dtype, self._lookup(name, column).ids(column, backend, table=table))
         if self.handle_unknown == "error":
             self._refuse_flagged({name: xp.isinf(item.data).any() for name, item in made.items()}, columns, backend)
         return made
@@ -308,17 +317,15 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
         return made
 
 
-class CountEncoder(CategoryStep):
+class CountEncoder(cats.CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
-    A missing value becomes the number of rows in which the value was missing.
-
-    Args:
-        normalize: the fraction of all rows instead of their number, as in `pandas.Series.value_counts`.
+    A missing value becomes the number of rows in which the value was missing. With `normalize` it is the fraction of
+    all rows, as in `pandas.Series.value_counts`.
 
     Attributes:
-        categories_, counts_: for each column, by name, its values in ascending order, as an Arrow array on the host,
-            and how often each was there, and a missing value last, int64.
+        categories_, counts_: by column name its values in ascending order, as an Arrow array on the host, and how often
+            each was there, a missing value last, int64.
 
     Raises:
         SchemaMismatch: a column holds text where numbers were learned, or the other way round.
@@ -332,7 +339,7 @@ class CountEncoder(CategoryStep):
         [2.0, 1.0, 1.0, 0.0]
     """
 
-    learned_by_name = (*CategoryStep.learned_by_name, "counts_")
+    learned_by_name = (*cats.CategoryStep.learned_by_name, "counts_")
     counts_: dict[str, Any]
 
     def __init__(self, *, normalize: bool = False) -> None:
@@ -340,8 +347,8 @@ class CountEncoder(CategoryStep):
         self.normalize = normalize
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_categories(fields, "CountEncoder")
-        return [make_number_field(item, item.name) for item in fields]
+        self._check_fields(fields)
+        return [cats.make_number_field(item, item.name) for item in fields]
 
     def _learn(self, name: str, counts: Any, num_rows: int, *, has_missing: bool) -> None:
         self.counts_[name] = counts
@@ -349,11 +356,10 @@ class CountEncoder(CategoryStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
         for name, column in columns.items():
-            counts = self.counts_[name]
-            table = np.concatenate([[counts[-1], 0], counts[:-1]]).astype(np.float64)
-            table /= max(counts.sum(), 1) if self.normalize else 1
-            values = self._lookup(name, column).gathered(column, table.astype(np.float32), backend)
-            made[name] = Column("float32", values)
+            counts = self.counts_[name].astype(np.float64)
+            counts /= max(counts.sum(), 1) if self.normalize else 1
+            table = np.concatenate([[counts[-1], 0], counts[:-1]]).astype(np.float32)
+            made[name] = Column("float32", self._lookup(name, column).ids(column, backend, table=table))
         return made
 
 
@@ -470,8 +476,8 @@ class Categorify(Invertible):
         self.vocabularies_ = {
             name: found[name] if name in found else self._rank(item) for name, item in zip(names, counts, strict=True)
         }
-        self.dtypes_in_, self.names_in_ = dtypes, names
-        return self
+        self.dtypes_in_ = dtypes
+        return super().finalize(summary)
 
     def _rank(self, counts: ValueCounts) -> Dictionary:
         values, _ = counts.ranked(self.min_frequency or 1)
@@ -503,3 +509,290 @@ class Categorify(Invertible):
             places = backend.xp.where(there, ids, cats.MISSING) - cats.FIRST
             made[name] = cats.take_values(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
         return made
+
+
+class DatetimeEncoder(StatelessStep):
+    """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
+
+    `transforms.DateParts`, of which `parts`, `cyclic` and `tz` are, adds the same as columns that other steps can use.
+    Flags become 0 and 1, each cycle a sine and a cosine.
+
+    Raises:
+        SchemaMismatch: a column holds no times.
+
+    Memory: n float32 per output, and up to ten int32 per row.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"at": pd.to_datetime(["2013-02-02 06:00"])})
+        >>> DatetimeEncoder(["year", "is_weekend"], cyclic="hour").fit_transform(frame).round(3).values.tolist()
+        [[2013.0, 1.0, 1.0, 0.0]]
+    """
+
+    fills_late = False  # no imputer takes times
+
+    def __init__(
+        self,
+        parts: str | Sequence[str] = ("year", "is_weekend"),
+        *,
+        cyclic: str | Sequence[str] = ("dayofyear", "weekday", "hour"),
+        tz: str | None = None,
+    ) -> None:
+        check_names(self, parts=parts, cyclic=cyclic)
+        for part in as_list(parts):
+            check_choice(self, (*DATE_PARTS, *DATE_FLAGS), parts=part)
+        for part in as_list(cyclic):
+            check_choice(self, CYCLES, cyclic=part)
+        if not as_list(parts) and not as_list(cyclic):
+            raise refuse_argument(self, "parts", parts, "one part at least, or a cyclic one")
+        check_zone(self, tz)
+        self.parts, self.cyclic, self.tz = parts, cyclic, tz
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        for item in fields:
+            if item.dtype != "timestamp":
+                where, remedy = f"DatetimeEncoder, column {item.name!r}", f"Cast({{{item.name!r}: 'timestamp'}}) before"
+                raise SchemaMismatch(where, "no times", got=item.dtype, expected="timestamp", remedy=remedy)
+        named = [(name, item) for item in fields for name in self.output_names([item.name])]
+        return [Field.derived(name, "float32", [item], "DatetimeEncoder") for name, item in named]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        """Return the names of the outputs: for each column its parts, then sine and cosine of its cycles."""
+        made = []
+        for name in names:
+            made += [f"{name}_{part}" for part in as_list(self.parts)]
+            made += [f"{name}_{part}_{function}" for part in as_list(self.cyclic) for function in ("sin", "cos")]
+        return made
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp, made = backend.xp, {}
+        for name, given in columns.items():
+            time = local_time(given, self.tz, backend)
+            for part, column in date_parts(as_list(self.parts), time).items():
+                values = column.data.astype("float32")
+                if column.valid is not None:
+                    values[~column.valid] = np.nan
+                made[f"{name}_{part}"] = Column("float32", values)
+            for part in as_list(self.cyclic):
+                angle = compute_phase(part, time) * (2 * np.pi)
+                made[f"{name}_{part}_sin"] = Column("float32", xp.sin(angle).astype("float32"))
+                made[f"{name}_{part}_cos"] = Column("float32", xp.cos(angle).astype("float32"))
+        return made
+
+
+@by_element
+class HashBucket(StatelessStep):
+    """Feature hashing: strings, integers and booleans as int32 bucket ids, a categorical without a vocabulary.
+
+    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets, of which there are `num_buckets` (for all
+    columns, or by column name). The hash depends on the value and `seed` alone: it is the same on every backend, in
+    every process and version, for any partitions; an integer has the same in any width.
+
+    Raises:
+        ColumnNotFound: a column without a number of buckets.
+
+    Memory: transform allocates n int32 per column on the device; each distinct string is hashed once, on the host.
+
+    Example:
+        >>> import pandas as pd
+        >>> HashBucket(100).fit_transform(pd.DataFrame({"tailnum": ["N14228", None, "N24211"]}))["tailnum"].tolist()
+        [92, 0, 28]
+    """
+
+    def __init__(self, num_buckets: int | Mapping[str, int], *, seed: int = 0) -> None:
+        for size in num_buckets.values() if isinstance(num_buckets, Mapping) else [num_buckets]:
+            check_integer(self, f"[1, {cats.MOST_BUCKETS}]", num_buckets=size)
+        check_seed(self, seed=seed)
+        self.num_buckets, self.seed = num_buckets, seed
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        cats.check_categories(fields, "HashBucket")
+        return [cats.make_id_field(item, self._size(item.name) + cats.FIRST) for item in fields]
+
+    def _size(self, name: str) -> int:
+        size: int = cats.get_given(self.num_buckets, name, "HashBucket(num_buckets=...)")
+        return size
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        made = {}
+        for name, column in columns.items():
+            size = self._size(name)
+            if column.dictionary is not None:
+                bits = splitmix64(self.seed, hash_strings(column.dictionary))
+                table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)
+                ids = gather(table, column.data, backend)
+            else:
+                ids = backend.xp.empty(len(column), dtype="int32")
+                for rows in row_blocks(len(column), backend):
+                    block = column.take(rows)
+                    ids[rows] = (
+                        cats.assign_buckets(hash_column(block, self.seed, backend), self._size(name)) + cats.FIRST
+                    )
+                    if block.valid is not None:
+                        ids[rows][~block.valid] = cats.MISSING
+            made[name] = Column("int32", ids)
+        return made
+
+
+class HashedCross(StatelessStep):
+    """Feature cross by hashing: int32 bucket ids of the joint value of two or more categorical columns.
+
+    The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
+    are two routes. Id 0 is a row in which a value is missing, 1 never, 2 and up the buckets; the hash and its `seed`
+    are `HashBucket`'s.
+
+    Raises:
+        BadConfig: fewer than two columns.
+
+    Memory: transform allocates n int32 on the device, and blocks of hashes; distinct strings are hashed on the host.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None], "dest": ["LGA", "JFK", "JFK"]})
+        >>> HashedCross(1000).fit_transform(frame)["origin_x_dest"].tolist()
+        [645, 863, 0]
+    """
+
+    def __init__(self, num_buckets: int, *, seed: int = 0) -> None:
+        check_integer(self, f"[1, {cats.MOST_BUCKETS}]", num_buckets=num_buckets)
+        check_seed(self, seed=seed)
+        self.num_buckets, self.seed = num_buckets, seed
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        cats.check_categories(fields, "HashedCross")
+        if len(fields) < 2:
+            names, expected, remedy = [item.name for item in fields], "two columns or more", "HashBucket for one column"
+            raise BadConfig("HashedCross", "there is nothing to cross", got=names, expected=expected, remedy=remedy)
+        made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
+        return [cats.make_id_field(made, self.num_buckets + cats.FIRST)]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return ["_x_".join(names)]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        xp, size = backend.xp, num_rows(columns)
+        # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
+        # values of one column that share a bucket with one value of another do not share it with all of them.
+        seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
+        texts = [column.dictionary for column in columns.values()]
+        bits_of = [None if text is None else splitmix64(0, hash_strings(text)) for text in texts]
+        known = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
+        ids = xp.empty(size, dtype="int32")
+        for rows in row_blocks(size, backend):
+            bits, missing = xp.uint64(0), None
+            for column, seed, table in zip(columns.values(), seeds, known, strict=True):
+                block = column.take(rows)
+                own = hash_column(block, 0, backend) if table is None else table[block.data]
+                bits = splitmix64(seed, bits ^ own)
+                absent = block.missing(xp)
+                missing = absent if missing is None else missing if absent is None else missing | absent
+            found = cats.assign_buckets(bits, self.num_buckets) + cats.FIRST
+            ids[rows] = found if missing is None else xp.where(missing, cats.MISSING, found)
+        return {self.output_names(list(columns))[0]: Column("int32", ids)}
+
+
+# Each is a column.
+_MOST_FEATURES = 1 << 20
+# Distinct texts taken apart at a time: their n-grams are Python strings while that lasts.
+_CHUNK = 1 << 14
+
+
+class HashedNgrams(StatelessStep):
+    """Hashed n-grams: text as float32 columns that count its n-grams, each in the column of its hash.
+
+    scikit-learn's `HashingVectorizer` with a dimension small enough to be dense: parameters, n-grams, counts, signs and
+    norms are the same, the hash is `HashBucket`'s. Columns are called `<name>_ngram0`, `<name>_ngram1`, ... A missing
+    text is 0 in all of them, as an empty one is.
+
+    Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
+
+    Args:
+        n_features: columns for each column of text.
+        ngram_range: the shortest and the longest n-gram, in words or characters.
+        analyzer: n-grams of `"word"`s (two or more letters, digits or underscores), of `"char"`acters, or of
+            characters within words, which get a blank on both sides (`"char_wb"`).
+        lowercase: whether texts are made lower case before.
+        alternate_sign: whether the hash also says if an n-gram counts 1 or -1: those that share a column cancel out.
+        norm: `"l2"` or `"l1"` for rows of length 1, or None for plain counts.
+
+    Raises:
+        SchemaMismatch: a column holds no text.
+
+    Memory: n x n_features float32 on the device; on the host 24 bytes per pair of distinct text and n-gram.
+
+    Example:
+        >>> import pandas as pd
+        >>> step = HashedNgrams(n_features=4, ngram_range=(3, 3), analyzer="char", alternate_sign=False, norm=None)
+        >>> step.fit_transform(pd.DataFrame({"tailnum": ["N14228", None]})).to_numpy().tolist()
+        [[1.0, 2.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        n_features: int = 32,
+        *,
+        ngram_range: tuple[int, int] = (1, 1),
+        analyzer: str = "word",
+        lowercase: bool = True,
+        alternate_sign: bool = True,
+        norm: str | None = "l2",
+    ) -> None:
+        check_integer(self, f"[1, {_MOST_FEATURES}]", n_features=n_features)
+        sizes = ngram_range if is_sequence(ngram_range) and len(ngram_range) == 2 else (0, 0)
+        if not all(is_integer(size, 1) for size in sizes) or sizes[0] > sizes[1]:
+            raise refuse_argument(self, "ngram_range", ngram_range, "two integers from 1 up, the second no smaller")
+        check_choice(self, ("word", "char", "char_wb"), analyzer=analyzer)
+        check_bool(self, lowercase=lowercase, alternate_sign=alternate_sign)
+        check_choice(self, ("l1", "l2"), None, norm=norm)
+        self.n_features, self.ngram_range, self.analyzer = n_features, ngram_range, analyzer
+        self.lowercase, self.alternate_sign, self.norm = lowercase, alternate_sign, norm
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        for item in fields:
+            if item.dtype != "string":
+                where, expected = f"HashedNgrams, column {item.name!r}", "strings"
+                remedy = f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers"
+                raise SchemaMismatch(where, "not a text", got=item.dtype, expected=expected, remedy=remedy)
+        return [cats.make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [f"{name}_ngram{place}" for name in names for place in range(self.n_features)]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        made = {}
+        for name, column in columns.items():
+            assert column.dictionary is not None
+            texts, places, values = self._counted(column.dictionary)
+            ends = np.searchsorted(places, np.arange(self.n_features + 1))
+            for place, output in enumerate(self.output_names([name])):
+                here = slice(ends[place], ends[place + 1])
+                table = np.zeros(len(column.dictionary) + 1, dtype=np.float32)
+                table[texts[here]] = values[here]
+                made[output] = Column("float32", gather(table, column.data, backend))
+        return made
+
+    def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:
+        """Return position of the text, column and value of each pair that is not 0, ordered by column."""
+        found = [self._chunk(dictionary, start) for start in range(0, len(dictionary), _CHUNK)]
+        if not found:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        texts, places, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        order = np.argsort(places, kind="stable")
+        return texts[order], places[order], values[order]
+
+    def _chunk(self, dictionary: Any, start: int) -> tuple[Any, Any, Any]:
+        analyze = make_analyzer(self.analyzer, self.ngram_range, lowercase=self.lowercase)
+        grams = [analyze(text) for text in dictionary.slice(start, _CHUNK).to_pylist()]
+        texts = np.repeat(np.arange(len(grams)), [len(some) for some in grams])
+        encoded = strings([gram for some in grams for gram in some]).dictionary_encode()
+        bits = splitmix64(0, hash_strings(encoded.dictionary))[encoded.indices.to_numpy()]
+        places = (bits % np.uint64(self.n_features)).astype(np.int64)
+        signs = 1.0 - 2.0 * (bits >> np.uint64(63)).astype(np.float64) if self.alternate_sign else np.ones(len(bits))
+        cells, cell_of = np.unique(texts * self.n_features + places, return_inverse=True)
+        values: Any = np.bincount(cell_of, weights=signs, minlength=len(cells))
+        texts, places = np.divmod(cells, self.n_features)
+        if self.norm is not None:
+            power = 1 if self.norm == "l1" else 2
+            lengths = np.bincount(texts, weights=np.abs(values) ** power) ** (1 / power)
+            values = values / np.where(lengths == 0, 1.0, lengths)[texts]
+        return texts + start, places, values

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
@@ -19,18 +20,17 @@ from gpupipe.preprocessing.learned_step import (
     SeededStep,
     any_true,
     check_numeric,
+    check_rows,
     derive_fields,
+    float32_rows,
     num_rows,
     refuse,
-    refuse_no_rows,
     row_blocks,
     stack_rows,
 )
 from gpupipe.preprocessing.summaries import GatheredRows
 from gpupipe.schema import Field, Kind
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
-
-_STATE = ("names_in_", "random_state_", "num_outputs_", "num_rows_", "num_fitted_")
 
 
 class GatheredStep(SeededStep):
@@ -52,12 +52,10 @@ class GatheredStep(SeededStep):
         return GatheredRows.of(columns, backend, type(self).__name__, row_numbers=row_numbers, **sample)
 
     def finalize(self, summary: GatheredRows) -> Self:
-        if not summary.num_kept:
-            refuse_no_rows(type(self).__name__)
+        check_rows(summary.num_kept, type(self).__name__)
         self._learn(summary)
         self.num_rows_, self.num_fitted_ = summary.num_rows, summary.num_kept
-        self.names_in_ = list(summary.names)
-        return self
+        return super().finalize(summary)
 
     @abstractmethod
     def _learn(self, rows: GatheredRows) -> None:
@@ -156,12 +154,10 @@ class EstimatorStep(GatheredStep):
 
     def get_state(self) -> dict[str, Any]:
         """Return the estimator as class, parameters and arrays; `ArtifactError` for a class that cannot be saved."""
-        self.check_fitted()
-        return {name: getattr(self, name) for name in _STATE} | self._fitted.state()
+        return super().get_state() | self._fitted.state()
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        for name in _STATE:
-            setattr(self, name, state[name])
+        super().set_state({name: value for name, value in state.items() if not name.startswith("estimator")})
         self._keep(estimators.rebuild_estimator(state, self._where), self.names_in_)
         return self
 
@@ -320,15 +316,12 @@ class KMeans(GatheredStep):
             labels = _nearest(columns, centres, backend)
             labels += 2
             return {names[0]: Column("int32", labels)}
-        outputs: list[Array] = [xp.empty(num_rows(columns), dtype=xp.float32) for _ in names]
-        infinite = []
-        for rows, label, squares in _compute_squared_distances(columns, centres, backend):
-            with np.errstate(over="ignore"):
-                outputs[label][rows] = xp.sqrt(squares)
-            infinite.append(xp.isinf(outputs[label][rows]).any())
-        if any_true(infinite, backend):
-            refuse(columns, backend, "KMeans", too_large="a distance does not fit float32")
-        return {name: Column("float32", out) for name, out in zip(names, outputs, strict=True)}
+        known = backend.to_device(centres[:, :, None])
+
+        def distances(block: Array) -> Iterator[Array]:
+            return (xp.sqrt(squares) for squares in _compute_squared_distances(block, known, xp))
+
+        return float32_rows(columns, names, distances, backend, "KMeans", result="a distance")
 
 
 def _sort_centres(centres: Any, counts: Any) -> Any:
@@ -337,35 +330,29 @@ def _sort_centres(centres: Any, counts: Any) -> Any:
 
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """Return n int32: the nearest centre's position; of equally near ones the first."""
-    xp = backend.xp
-    labels, best = xp.zeros(num_rows(columns), dtype="int32"), None
-    for rows, label, squares in _compute_squared_distances(columns, centres, backend):
-        if label == 0:
-            best = squares
-        else:
-            labels[rows] = xp.where(squares < best, np.int32(label), labels[rows])
-            best = xp.minimum(squares, best)
+    xp, bad = backend.xp, []
+    labels, known = xp.zeros(num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for rows in row_blocks(len(labels), backend, len(columns)):
+            best: Array = None
+            for label, squares in enumerate(_compute_squared_distances(stack_rows(columns, rows, xp), known, xp)):
+                if label:
+                    labels[rows] = xp.where(squares < best, np.int32(label), labels[rows])
+                best = xp.minimum(squares, best) if label else squares
+                bad.append(~xp.isfinite(squares).all())
+    if any_true(bad, backend):
+        refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
     return labels
 
 
-def _compute_squared_distances(columns: Columns, centres: Any, backend: Backend) -> Iterator[tuple[slice, int, Array]]:
-    """Yield the squared distances of a block of rows to one centre, R float64, for each centre and block.
+def _compute_squared_distances(block: Array, centres: Array, xp: ModuleType) -> Iterator[Array]:
+    """Yield the squared distances of F x R float64 to each of k x F x 1 centres, R float64.
 
-    By differences: the quicker |x|² - 2xc + |c|² loses what is near as soon as one centre is far. Refuses missing and
-    infinite values at the end.
+    By differences: the quicker |x|² - 2xc + |c|² loses what is near as soon as one centre is far.
     """
-    xp, bad = backend.xp, []
-    device_centres = backend.to_device(centres[:, :, None])
-    for rows in row_blocks(num_rows(columns), backend, len(columns)):
-        block = stack_rows(columns, rows, xp)
-        for label in range(len(centres)):
-            with np.errstate(over="ignore", invalid="ignore"):
-                deviation = block - device_centres[label]
-                squares = xp.square(deviation, out=deviation).sum(axis=0)
-            bad.append(~xp.isfinite(squares).all())
-            yield rows, label, squares
-    if any_true(bad, backend):
-        refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
+    for centre in centres:
+        deviation = block - centre
+        yield xp.square(deviation, out=deviation).sum(axis=0)
 
 
 def initial_centres(rows: Any, k: int, seed: int) -> Any:

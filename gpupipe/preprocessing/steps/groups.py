@@ -1,37 +1,72 @@
-"""Steps that learn by group: statistics joined back to each row, and imputation."""
+"""Steps that learn by group: statistics joined back to each row, imputation, and cross-fitted target encoding."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.columns import floats, require_comparable
-from gpupipe.backend.dictionaries import find_positions, sort_values, unite_dictionaries
-from gpupipe.backend.groups import FUNCTIONS, State, compute_result
+from gpupipe.backend.dictionaries import find_positions
+from gpupipe.backend.dictionaries import sort_values
+from gpupipe.backend.dictionaries import unite_dictionaries
+from gpupipe.backend.groups import FUNCTIONS
+from gpupipe.backend.groups import State
+from gpupipe.backend.groups import compute_result
 from gpupipe.backend.kernels import KeyIndex
-from gpupipe.errors import BadConfig, BadData, ColumnNotFound
-from gpupipe.preprocessing.categories import FIRST, MISSING, check_categories, find_lookup, learn_ids
+from gpupipe.errors import BadConfig
+from gpupipe.errors import BadData
+from gpupipe.errors import ColumnNotFound
+from gpupipe.preprocessing.categories import FIRST
+from gpupipe.preprocessing.categories import MISSING
+from gpupipe.preprocessing.categories import check_categories
+from gpupipe.preprocessing.categories import find_lookup
+from gpupipe.preprocessing.categories import learn_ids
+from gpupipe.backend.dictionaries import Dictionary
+from gpupipe.backend.dictionaries import make_dictionary
+from gpupipe.backend.groups import Groups
+from gpupipe.backend.hashing import splitmix64
+from gpupipe.errors import NotFitted
+from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import (
     LARGEST_SQUARED,
     Columns,
     LearnedStep,
+    SeededStep,
     any_true,
     check_numeric,
+    check_rows,
+    gather,
+    num_rows,
     refuse,
     refuse_empty,
+    to_columns,
+    to_frame,
 )
-from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable
-from gpupipe.schema import FLOATS, Field
+from gpupipe.preprocessing.summaries import ColumnSummaries
+from gpupipe.preprocessing.summaries import GroupTable
+from gpupipe.schema import FLOATS
+from gpupipe.schema import Field
 from gpupipe.support.text import derive
-from gpupipe.support.validation import as_list, check_bool, check_choice, check_name, check_names
+from gpupipe.support.validation import as_list
+from gpupipe.support.validation import check_bool
+from gpupipe.support.validation import check_choice
+from gpupipe.support.validation import check_name
+from gpupipe.support.validation import check_names
+from gpupipe.preprocessing.summaries import encode_values
+from gpupipe.preprocessing.summaries import merge_moments
+from gpupipe.schema import INTEGERS
+from gpupipe.support.validation import check_integer
+from gpupipe.support.validation import check_number
+from gpupipe.support.validation import check_seed
 
-_OF_NUMBERS = ("sum", "mean", "std", "var", "min", "max")
 _COUNTS = ("size", "count", "nunique")
-_STATS = (*_COUNTS, *_OF_NUMBERS)
+_STATS = (*_COUNTS, "sum", "mean", "std", "var", "min", "max")
+_OF_PAIRS = ("nunique", "median", "most_frequent")  # computed from how often each value occurs in each group
 _ABOUT_ROWS = "size"
 
 
@@ -41,7 +76,7 @@ def _find_key(fields: Sequence[Field], name: str, where: str) -> Field:
     if not found:
         raise ColumnNotFound.among(f"{where}(by=...)", name, [item.name for item in fields])
     of_lists = f"T.{derive(name, 'len({})', f'{name}_length')} and by={f'{name}_length'!r}"
-    check_categories(found, where, "groups", of_lists)
+    cats.check_categories(found, where, "groups", of_lists)
     return found[0]
 
 
@@ -70,14 +105,60 @@ class _GroupKeys:
         return backend.to_device(self._groups)[place]
 
 
-def _check_sizes(columns: Columns, backend: Backend, where: str) -> None:
-    """Raise `BadData` for an infinity, or a value beyond 1e145."""
-    blocks = (floats(column, backend.xp) for column in columns.values())
-    if any_true([(backend.xp.abs(values) > LARGEST_SQUARED).any() for values in blocks], backend):
-        refuse(columns, backend, where, too_large="a value is too large to be squared")
+class _GroupStep(LearnedStep):
+    """Base class of steps that learn statistics of groups."""
+
+    by: Any
+
+    @abstractmethod
+    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the pairs of column and statistic that are learned."""
+
+    def summarize(self, columns: Columns, backend: Backend) -> ColumnSummaries[GroupTable]:
+        by, wanted = as_list(self.by), self._wanted(list(columns))
+        numbers = {name: columns[name] for name, stat in wanted if stat not in _COUNTS}
+        blocks = (floats(column, backend.xp) for column in numbers.values())
+        if any_true([(backend.xp.abs(values) > LARGEST_SQUARED).any() for values in blocks], backend):
+            refuse(numbers, backend, type(self).__name__, too_large="a value is too large to be squared")
+        states = dict.fromkeys(State(part, name) for name, stat in wanted for part in FUNCTIONS.get(stat, ()))
+        table = GroupTable.of(columns, by, list(states), backend)
+        pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat in _OF_PAIRS]
+        return ColumnSummaries(tuple(columns), (table, *pairs))
+
+    def _learn(self, summary: ColumnSummaries[GroupTable]) -> tuple[list[Dictionary], Any, list[tuple[Any, float]]]:
+        """Return each key's values, N x K ids of the groups, and each statistic: that of each group, and of all rows.
+
+        A statistic of no value is NaN; how many values differ is known of groups alone.
+        """
+        cpu, by = select("cpu"), as_list(self.by)
+        table, *pairs = summary.columns
+        groups, distinct = table.merged(), iter(pairs)
+        overall = table.overall(groups)
+        keys = [cats.learn_ids(cpu.column(groups, name)) for name in by]
+        categories, ids = [values for _, values in keys], np.stack([ids for ids, _ in keys], axis=1)
+        index = _GroupKeys(ids, [len(values) + cats.FIRST for values in categories])
+        learned: list[tuple[Any, float]] = []
+        for name, stat in self._wanted(summary.names):
+            if stat not in _OF_PAIRS:
+                whole = compute_result(stat, overall, name)
+                learned.append((compute_result(stat, groups, name), whole[0] if len(whole) else np.nan))
+                continue
+            found = next(distinct).merged()
+            pairs_of_keys = zip(categories, (cpu.column(found, key) for key in by), strict=True)
+            place = index.places([cats.Lookup(k, text=c.dtype == "string").ids(c, cpu) for k, c in pairs_of_keys], cpu)
+            if stat == "nunique":
+                learned.append((np.bincount(place, minlength=len(ids)), np.nan))
+                continue
+            values, counts = floats(cpu.column(found, name), np), cpu.column(found, State("size", by[0]).name).data
+            each, position = np.unique(values, return_inverse=True)
+            total = np.bincount(position, weights=counts).astype(np.int64)
+            pick = _pick_median if stat == "median" else _pick_most_frequent
+            whole = pick(np.zeros(len(each), np.int64), each, total, 1)
+            learned.append((pick(place, values, counts, len(ids)), whole[0]))
+        return categories, ids, learned
 
 
-class GroupStats(LearnedStep):
+class GroupStats(_GroupStep):
     """Group-by statistics of `fit` joined back to each row as new columns; NVTabular's JoinGroupby.
 
     They are called `dep_delay_mean_by_carrier`, or with two keys `dep_delay_mean_by_carrier_origin`; those of whole
@@ -141,7 +222,7 @@ class GroupStats(LearnedStep):
             raise BadConfig(where, "there is nothing to tell of a group", got=got, expected=expected, remedy=remedy)
         if "nunique" in stats:
             require_comparable(values, where)
-        if set(stats) & set(_OF_NUMBERS):
+        if set(stats) - set(_COUNTS):
             check_numeric(values, where)
         keys = [item for item in fields if item.name in by]
         known = {item.name: item for item in fields}
@@ -166,64 +247,40 @@ class GroupStats(LearnedStep):
         sizes = [(by[0], _ABOUT_ROWS)] if by and _ABOUT_ROWS in stats else []
         return sizes + [(name, stat) for name in names if name not in by for stat in stats if stat != _ABOUT_ROWS]
 
-    def summarize(self, columns: Columns, backend: Backend) -> ColumnSummaries[GroupTable]:
-        by, wanted = as_list(self.by), self._wanted(list(columns))
-        numbers = {name: columns[name] for name, stat in wanted if stat in _OF_NUMBERS}
-        _check_sizes(numbers, backend, "GroupStats")
-        states = dict.fromkeys(State(part, name) for name, stat in wanted for part in FUNCTIONS.get(stat, ()))
-        table = GroupTable.of(columns, by, list(states), backend)
-        pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat == "nunique"]
-        return ColumnSummaries(tuple(columns), (table, *pairs))
-
     def finalize(self, summary: ColumnSummaries[GroupTable]) -> Self:
-        cpu, by, wanted = select("cpu"), as_list(self.by), self._wanted(summary.names)
-        table, *pairs = summary.columns
-        groups = table.merged()
-        overall = table.overall(groups)
-        keys = [learn_ids(cpu.column(groups, name)) for name in by]
-        ids = np.stack([ids for ids, _ in keys], axis=1)
-        kept = (ids != MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
-        self.categories_, self.key_dtypes_ = [values for _, values in keys], [item.dtype for item in table.keys]
-        self.groups_ = ids[kept]
-        distinct = iter(pairs)
+        self.categories_, ids, learned = self._learn(summary)
+        kept = (ids != cats.MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
+        self.key_dtypes_, self.groups_ = [item.dtype for item in summary.columns[0].keys], ids[kept]
         rows: dict[str, list[Any]] = {}
-        for name, stat in wanted:
-            if stat == "nunique":
-                found = next(distinct).merged()
-                places = self._places({key: cpu.column(found, key) for key in by}, cpu)
-                row = np.append(np.bincount(places, minlength=len(self.groups_) + 1)[:-1], 0)
-            else:
-                row = np.append(compute_result(stat, groups, name)[kept], self._of_no_group(stat, overall, name))
+        for (name, stat), (found, whole) in zip(self._wanted(summary.names), learned, strict=True):
+            row = np.append(found[kept], self._of_no_group(name, stat, whole))
             row = row.astype(np.int64) if stat in _COUNTS else np.where(np.isnan(row), row[-1], row)
             rows.setdefault(stat, []).append(row)
         for stat in _STATS:
             vars(self).pop(f"{stat}_", None)  # of another fit
-        for stat, found in rows.items():
-            setattr(self, f"{stat}_", np.stack(found))
-        self.names_in_ = list(summary.names)
-        return self
+        vars(self).update({f"{stat}_": np.stack(of_columns) for stat, of_columns in rows.items()})
+        return super().finalize(summary)
 
-    def _of_no_group(self, stat: str, overall: Frame, name: str) -> float:
+    def _of_no_group(self, name: str, stat: str, whole: float) -> float:
         if stat in (*_COUNTS, "sum"):
             return 0.0
-        found = compute_result(stat, overall, name)
         if self.handle_unknown == "missing":
             return float("nan")
-        if not len(found) or np.isnan(found[0]):
+        if np.isnan(whole):
             where, problem = f"GroupStats, column {name!r}", f"it has too few values to take the {stat} of"
             expected = "one value at least, for a deviation two"
             remedy = "GroupStats(handle_unknown='missing'), or leave the column out"
             raise BadData(where, problem, expected=expected, remedy=remedy)
-        return float(found[0])
+        return whole
 
     def _places(self, columns: Columns, backend: Backend) -> Array:
         """Return the group of each row, the number of groups where it has none."""
         ids = [
-            find_lookup(self, name, columns[name], values, dtype).ids(columns[name], backend)
+            cats.find_lookup(self, name, columns[name], values, dtype).ids(columns[name], backend)
             for name, values, dtype in zip(as_list(self.by), self.categories_, self.key_dtypes_, strict=True)
         ]
         if self._keys is None or self._keys.ids is not self.groups_:
-            self._keys = _GroupKeys(self.groups_, [len(values) + FIRST for values in self.categories_])
+            self._keys = _GroupKeys(self.groups_, [len(values) + cats.FIRST for values in self.categories_])
         return self._keys.places(ids, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
@@ -236,7 +293,7 @@ class GroupStats(LearnedStep):
         return made
 
 
-class GroupImputer(LearnedStep):
+class GroupImputer(_GroupStep):
     """Imputation of numbers by the mean, median or most frequent (then smallest) value of the rows of the same group.
 
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
@@ -288,59 +345,31 @@ class GroupImputer(LearnedStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name != self.by]
 
-    def summarize(self, columns: Columns, backend: Backend) -> ColumnSummaries[GroupTable]:
-        names = self.output_names(list(columns))
-        _check_sizes({name: columns[name] for name in names}, backend, "GroupImputer")
-        if self.strategy == "mean":
-            states = [State(part, name) for name in names for part in FUNCTIONS["mean"]]
-            tables = [GroupTable.of(columns, [self.by], states, backend)]
-        else:
-            tables = [GroupTable.of_pairs(columns, [self.by], name, backend) for name in names]
-        return ColumnSummaries(tuple(columns), tuple(tables))
+    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+        return [(name, self.strategy) for name in self.output_names(names)]
 
     def finalize(self, summary: ColumnSummaries[GroupTable]) -> Self:
-        cpu, names = select("cpu"), self.output_names(summary.names)
-        merged = [table.merged() for table in summary.columns]
-        keys = [learn_ids(cpu.column(table, self.by)) for table in merged]
-        self.groups_ = sort_values(unite_dictionaries([values for _, values in keys]))
-        self.statistics_ = np.empty((len(names), len(self.groups_) + 1))
-        for number, name in enumerate(names):
-            place = 0 if self.strategy == "mean" else number
-            ids, groups = keys[place]
-            found, overall = self._statistics(summary.columns[place], merged[place], name, ids, len(groups) + FIRST)
-            if np.isnan(overall):
+        (self.groups_,), ids, learned = self._learn(summary)
+        known, rows = ids[:, 0] != cats.MISSING, []
+        for name, (found, whole) in zip(self.output_names(summary.names), learned, strict=True):
+            if np.isnan(whole):
                 problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
                 remedy = "SimpleImputer(strategy='constant'), or leave the column out"
                 refuse_empty(name, "GroupImputer", problem, remedy)
-            self.statistics_[number] = overall
-            known = ~np.isnan(found)
-            known[:FIRST] = False
-            self.statistics_[number, find_positions(groups, self.groups_)[known[FIRST:]]] = found[known]
-        self.key_dtype_ = summary.columns[0].keys[0].dtype
-        self.names_in_ = list(summary.names)
-        return self
-
-    def _statistics(self, table: GroupTable, merged: Frame, name: str, ids: Any, size: int) -> tuple[Any, float]:
-        """Return the statistic of each id's rows, NaN without a value, and that of all rows."""
-        found, cpu = np.full(size, np.nan), select("cpu")
-        if self.strategy == "mean":
-            found[ids] = compute_result("mean", merged, name)
-            overall = compute_result("mean", table.overall(merged), name)
-            return found, overall[0] if len(overall) else np.nan
-        values, counts = floats(cpu.column(merged, name), np), cpu.column(merged, State("size", self.by).name).data
-        pick = _pick_median if self.strategy == "median" else _pick_most_frequent
-        distinct, places = np.unique(values, return_inverse=True)
-        total = np.bincount(places, weights=counts).astype(np.int64)
-        return pick(ids, values, counts, size), pick(np.zeros(len(total), np.int64), distinct, total, 1)[0]
+            row = np.full(len(self.groups_) + 1, whole)
+            row[ids[known, 0] - cats.FIRST] = np.where(np.isnan(found), whole, found)[known]
+            rows.append(row)
+        self.statistics_, self.key_dtype_ = np.stack(rows), summary.columns[0].keys[0].dtype
+        return super().finalize(summary)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, key = backend.xp, columns[self.by]
-        ids = find_lookup(self, self.by, key, self.groups_, self.key_dtype_).ids(key, backend)
+        ids = cats.find_lookup(self, self.by, key, self.groups_, self.key_dtype_).ids(key, backend)
         made, infinite = {}, []
         for name, known in zip(self.output_names(self.names_in_), self.statistics_, strict=True):
             column, values = columns[name], floats(columns[name], xp)
             infinite.append(xp.isinf(values).any())
-            fills = backend.to_device(np.concatenate([np.full(FIRST, known[-1]), known[:-1]]))
+            fills = backend.to_device(np.concatenate([np.full(cats.FIRST, known[-1]), known[:-1]]))
             dtype = _float_dtype(column.dtype)
             made[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
         if any_true(infinite, backend):
@@ -369,3 +398,359 @@ def _pick_median(ids: Any, values: Any, counts: Any, size: int) -> Any:
     below, above = (values[order][np.searchsorted(ends, rank, side="right")] for rank in ranks)
     made[there] = below + (above - below) / 2
     return made
+
+
+_WHERE = "TargetEncoder"
+_CATEGORY, _FOLD, _CLASS, _NUMBER = "category", "fold", "class", "target {}"
+
+
+class CrossFittedStep(SeededStep):
+    """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
+
+    The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
+    partitioning. `cross_fitted_columns` gives each row what the other folds taught, which is not saved;
+    `transform_columns` what all did.
+    """
+
+    needs_target = True
+    """`summarize` wants `target`, a column per target by name without missing values, and `row_numbers`."""
+
+    cv: int
+
+    @abstractmethod
+    def summarize(
+        self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
+    ) -> Any:
+        """Return one partition's summary. Without `row_numbers` the rows are numbered from 0."""
+
+    @abstractmethod
+    def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
+        """Return the output for training rows, each from the folds without it.
+
+        Raises:
+            NotFitted, BadData: it was loaded from a file, or there is no other fold.
+        """
+
+    def folds(self, row_numbers: Array, xp: Any) -> Array:
+        """Return the fold of each row, 0 to `cv` - 1, as n int64."""
+        bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
+        return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
+
+    def fit(self, frame: Frame, y: Any = None) -> Self:
+        """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
+
+        Raises:
+            BadConfig, BadData: there is no target, it has another number of rows, or a value is missing.
+        """
+        where = type(self).__name__
+        columns, backend = self._columns_to_fit(frame)
+        target, _, _ = to_columns(_as_frame(y, frame, where), None, where)
+        for name, column in target.items():
+            missing = column.missing(backend.xp)
+            if missing is not None and bool(missing.any()):
+                problem = f"{int(missing.sum()):,} of {len(column):,} values are missing"
+                expected, remedy = "a value in every row", "frame[y.notna()], y[y.notna()]"
+                raise BadData(f"{where}, target {name!r}", problem, expected=expected, remedy=remedy)
+        numbers = backend.xp.arange(len(frame))
+        return self.finalize(self.summarize(columns, backend, target=target, row_numbers=numbers))
+
+    def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
+        """Fit, and encode each row from the folds without it; `fit(...).transform(...)` gives something else."""
+        self.fit(frame, y)
+        columns, _, backend = to_columns(frame, self.names_in_, type(self).__name__)
+        return to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
+
+
+def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
+    """Return the target as a frame of the same library, whatever its type."""
+    remedy = f"{where}().fit(frame, y)"
+    if y is None or len(y) != len(frame):
+        problem, got = "the target has another number of rows", None if y is None else len(y)
+        if y is None:
+            problem = "it learns from the target, and there is none"
+        raise BadConfig(where, problem, got=got, expected=f"{len(frame)} values", remedy=remedy)
+    if hasattr(y, "columns"):
+        return y
+    if getattr(y, "ndim", 1) > 1:
+        expected = "one value in each row, or a frame with a named column for each target"
+        remedy = f"{where}().fit(frame, pd.DataFrame(y, columns=[...]))"
+        problem = "the target has more than one value in each row"
+        raise BadConfig(where, problem, got=y.shape, expected=expected, remedy=remedy)
+    if hasattr(y, "to_frame"):
+        return y.to_frame(name="y" if y.name is None else y.name)
+    return type(frame)({"y": y})
+
+
+@dataclass(frozen=True)
+class TargetSummary(ColumnSummaries[GroupTable]):
+    """Summary of the target by category and fold, a table for each column: rows of each class, or sums of numbers."""
+
+    targets: tuple[str, ...]
+    is_binary: bool  # each value is a boolean, or the integer 0 or 1
+
+    def __add__(self, other: Self) -> Self:
+        return replace(super().__add__(other), is_binary=self.is_binary and other.is_binary)
+
+
+class TargetEncoder(CrossFittedStep):
+    """Target encoding: each category as the mean target of its rows, shrunk towards the mean of all; scikit-learn's.
+
+    With n rows in a category whose mean is m, of all rows M, the value is `(n m + s M) / (n + s)` for `smooth=s`, and
+    for `"auto"` the empirical Bayes estimate `l m + (1 - l) M`, `l = v n / (v n + w)`, v and w being the target's
+    variance in all rows and within the category. A missing value is a category of its own. One that was not there in
+    `fit` gets M. `transform` never asks for the target.
+
+    Rows it was fitted on get values learned from the other folds: by `fit_transform`, `Pipeline.fit_transform` and
+    `Pipeline.loader(..., out_of_fold=True)`. Folds are drawn by row (see `CrossFittedStep`), of nearly the same size;
+    scikit-learn's are of equal size, and stratified for classes. A target of several classes gives a column
+    `<name>_<class>` each, several targets `<name>_<target>`. Weights and a `target_transform` do not count.
+
+    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
+    prediction problems", SIGKDD Explorations 3 (2001).
+
+    Args:
+        categories: `"auto"`, or those that count, as a list per column in order or by column name; others are unknown,
+            missing ones too unless None is listed.
+        target_type: `"auto"` (strings are classes, numbers are numbers), `"continuous"`, `"binary"` or `"multiclass"`.
+        smooth: `"auto"`, or how many rows of the mean M are added to each category.
+        cv, random_state: how many folds, at least 2, and their seed; None draws one when the step is made.
+
+    Attributes:
+        categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
+        encodings_: for each column, by name, (2 + categories) x outputs float64: missing, unknown, then `categories_`.
+        target_mean_, target_type_, classes_: M of each output, and what the target was; `classes_` may be None.
+
+    Raises:
+        BadConfig, ColumnNotFound: a target that is not of that type, or categories for a column that is not there.
+        BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
+        NotFitted: out-of-fold values of a step that was loaded.
+
+    Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (3 outputs + 3) x cv x 8 bytes per
+        category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame, y = pd.DataFrame({"origin": ["JFK", "LGA", "JFK", "LGA"]}), [1.0, 3.0, 2.0, 4.0]
+        >>> TargetEncoder(smooth=2.0).fit(frame, y).transform(frame)["origin"].tolist()
+        [2.0, 3.0, 2.0, 3.0]
+    """
+
+    learned_by_name = ("categories_", "encodings_", "dtypes_in_")
+
+    def __init__(
+        self,
+        *,
+        categories: str | Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]] = "auto",
+        target_type: str = "auto",
+        smooth: str | float = "auto",
+        cv: int = 5,
+        random_state: int | None = 0,
+    ) -> None:
+        cats.check_listed(self, "auto", categories=categories)
+        check_choice(self, ("auto", "continuous", "binary", "multiclass"), target_type=target_type)
+        check_number(self, "[0, inf)", "auto", smooth=smooth)
+        check_integer(self, "[2, 1000]", cv=cv)
+        check_seed(self, None, random_state=random_state)
+        self.categories, self.target_type, self.smooth = categories, target_type, smooth
+        self.cv, self.random_state = cv, random_state
+        self._folds: dict[str, Any] = {}
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Return the output fields; before `fit` one field per column stands for all its outputs."""
+        cats.check_categories(fields, _WHERE)
+        if not self.is_fitted:
+            cats.resolve_categories(self, {item.name: item.dtype for item in fields})
+        return [cats.make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [made for name in names for made in self._outputs(name)]
+
+    def _outputs(self, name: str) -> list[str]:
+        return [f"{name}_{suffix}" for suffix in getattr(self, "suffixes_", ())] or [name]
+
+    def summarize(
+        self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
+    ) -> TargetSummary:
+        assert target, "the target comes with the columns"
+        numbers = backend.xp.arange(num_rows(columns)) if row_numbers is None else row_numbers
+        keys = {_FOLD: Column("int64", self.folds(numbers, backend.xp))}
+        values: dict[str, Column] = {}
+        if self._has_classes(target):
+            keys[_CLASS], *others = target.values()
+            if others:
+                raise _unfit(target, "several targets have to be numbers", "one target, or int(...) of each")
+            states = [State("size", _FOLD)]
+        else:
+            if {"string", "timestamp"} & {item.dtype for item in target.values()}:
+                raise _unfit(target, "it is no number", "target_type='auto' for text, or the time since another")
+            for place, (name, item) in enumerate(target.items()):
+                values[_NUMBER.format(place)] = _check_numbers(item, name, backend)
+            states = [State(part, name) for name in values for part in FUNCTIONS["var"]]
+        by = [_CATEGORY, *keys]
+        given = [{_CATEGORY: column, **keys, **values} for column in columns.values()]
+        tables = tuple(GroupTable.of(item, by, states, backend, _group_densely) for item in given)
+        is_binary = all(_is_binary(item, backend) for item in target.values())
+        return TargetSummary(tuple(columns), tables, tuple(target), is_binary)
+
+    def _has_classes(self, target: Columns) -> bool:
+        """Return whether the target has classes rather than numbers, of which the mean of a condition is one."""
+        dtypes = {item.dtype for item in target.values()}
+        if self.target_type == "auto":
+            return bool(dtypes & {"string", "bool"}) and not (len(target) > 1 and dtypes == {"bool"})
+        return self.target_type != "continuous"
+
+    def finalize(self, summary: TargetSummary) -> Self:
+        groups = [table.merged() for table in summary.columns]
+        outputs = self._learn_type(summary, groups[0])
+        cells = [_tabulate_cells(frame, self.cv, len(summary.targets), outputs) for frame in groups]
+        overall = np.stack(merge_moments(*cells[0][1].swapaxes(1, 2)))
+        check_rows(int(overall[0].sum()), _WHERE)
+        # The rows all values are learned from, then for each fold those of the others.
+        every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
+        self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
+        self.target_mean_ = merge_moments(*overall)[1]
+        cats.check_distinct(self.output_names(summary.names), _WHERE)
+        self.dtypes_in_ = {n: table.keys[0].dtype for n, table in zip(summary.names, summary.columns, strict=True)}
+        self.categories_, self.encodings_, self._folds = {}, {}, {}
+        given = cats.resolve_categories(self, self.dtypes_in_)
+        for name, (seen, learned) in zip(summary.names, cells, strict=True):
+            values, has_missing = given.get(name, (seen, True))
+            categories = sort_values(values)
+            # A category that never occurred has no place (-1): the row of zeros.
+            padded = np.concatenate([learned, np.zeros_like(learned[:, :, :1])], axis=2)
+            moments = padded[:, :, np.append(find_positions(categories, seen), len(seen))]
+            merged = [(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows])) for rows in every]
+            tables = [self._table(*pair, has_missing) for pair in merged]
+            self.categories_[name], self.encodings_[name] = categories, tables[0]
+            self._folds[name] = np.stack(tables[1:])
+        return super().finalize(summary)
+
+    def _learn_type(self, summary: TargetSummary, groups: Frame) -> Dictionary | None:
+        """Set the type of the target, and return the classes that become outputs, if it has any."""
+        self.classes_: list[Any] | None = None
+        self.target_type_, self.suffixes_ = "continuous", list(summary.targets) if len(summary.targets) > 1 else []
+        if _CLASS not in groups:
+            if summary.is_binary and self.target_type == "auto" and len(summary.targets) == 1:
+                self.target_type_, self.classes_ = "binary", [0, 1]
+            return None
+        _, classes = cats.learn_ids(select("cpu").column(groups, _CLASS))
+        if summary.is_binary and self.target_type != "multiclass":
+            classes = make_dictionary([0, 1], "bool").cast(classes.type)
+        if len(classes) < 2 or (self.target_type == "binary" and len(classes) > 2):
+            problem = "it has one class" if len(classes) < 2 else f"it has {len(classes)} classes"
+            expected = "two classes" if self.target_type == "binary" else "at least two classes"
+            remedy = "target_type='auto'" if len(classes) > 2 else "more rows, or another target"
+            where, got = f"{_WHERE}, target {summary.targets[0]!r}", classes.to_pylist()[:5]
+            raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
+        self.classes_ = classes.to_pylist()
+        if len(classes) == 2 and self.target_type != "multiclass":
+            self.target_type_ = "binary"
+            return classes[1:]
+        self.target_type_, self.suffixes_ = "multiclass", [str(value) for value in self.classes_]
+        return classes
+
+    def _table(self, there: tuple[Any, Any, Any], overall: tuple[Any, Any, Any], has_missing: bool) -> Any:
+        """Return the values of missing, unknown and each category, from its moments (missing last) and all rows'."""
+        (count, mean, m2), (total, middle, spread) = there, overall
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if self.smooth == "auto":
+                between = spread / total * count
+                share = between / (between + m2 / count)
+                found = share * mean + (1 - share) * middle
+            else:
+                found = (count * mean + float(self.smooth) * middle) / (count + float(self.smooth))
+        found = np.where(np.isnan(found), middle, found)
+        return np.concatenate([found[-1:] if has_missing else middle[None], middle[None], found[:-1]])
+
+    def set_state(self, state: Mapping[str, Any]) -> Self:
+        self._folds = {}  # the encodings of the single folds stay in the process
+        return super().set_state(state)
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        made: dict[str, Column] = {}
+        for name, column in columns.items():
+            lookup = cats.find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
+            made |= self._gathered(name, lookup.ids(column, backend), self.encodings_[name], backend)
+        return made
+
+    def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
+        self.check_fitted()
+        if not self._folds:
+            problem = "what its single folds taught is not there: a file holds only what all rows taught"
+            expected = "the step as it was fitted in this process"
+            raise NotFitted(_WHERE, problem, expected=expected, remedy="fit again for out-of-fold values")
+        folds = self.folds(row_numbers, backend.xp)
+        alone = backend.to_device(self._others == 0)[folds]
+        if any_true([alone.any()], backend):
+            problem = "all rows fell into one fold, so there are no others to learn from"
+            got, remedy = f"{int(self._others.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
+            raise BadData(_WHERE, problem, got=got, expected="more rows", remedy=remedy)
+        made: dict[str, Column] = {}
+        for name, column in columns.items():
+            tables = self._folds[name]
+            lookup = cats.find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
+            ids = lookup.ids(column, backend) + (folds * tables.shape[1])
+            made |= self._gathered(name, ids, tables.reshape(-1, tables.shape[2]), backend)
+        return made
+
+    def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
+        """Gather the table's columns at these rows."""
+        columns = zip(self._outputs(name), np.ascontiguousarray(table.T, dtype=np.float32), strict=True)
+        return {output: Column("float32", gather(values, ids, backend)) for output, values in columns}
+
+
+def _unfit(target: Columns, problem: str, remedy: str) -> BadConfig:
+    got = {name: column.dtype for name, column in target.items()}
+    expected = "a number per row and target, or one target of classes"
+    return BadConfig(_WHERE, problem, got=got, expected=expected, remedy=remedy)
+
+
+def _check_numbers(column: Column, name: str, backend: Backend) -> Column:
+    xp, values = backend.xp, floats(column, backend.xp)
+    bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
+    if bad:
+        problem = f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}"
+        remedy = "a Filter before, or another unit"
+        raise BadData(f"{_WHERE}, target {name!r}", problem, expected="finite numbers", remedy=remedy)
+    return Column("float64", values)
+
+
+def _is_binary(column: Column, backend: Backend) -> bool:
+    if column.dtype not in INTEGERS:
+        return column.dtype == "bool"
+    return bool(backend.to_host(((column.data == 0) | (column.data == 1)).all()[None])[0])
+
+
+def _group_densely(keys: Sequence[Column], backend: Backend) -> Groups:
+    """Group rows by counting all combinations of their keys' values, without a sort of texts."""
+    xp, cells, size = backend.xp, 0, 1
+    for key in keys:
+        codes, values = encode_values(key, backend)
+        cells, size = cells * (len(values) + 1) + codes, size * (len(values) + 1)
+    counts = xp.bincount(cells, minlength=size)
+    there = counts > 0
+    return Groups((xp.cumsum(there) - 1)[cells], counts[there], xp)
+
+
+def _tabulate_cells(groups: Frame, cv: int, num_targets: int, outputs: Dictionary | None) -> tuple[Dictionary, Any]:
+    """Return the categories, and count, mean and M2 of each output: 3 x folds x (categories + missing) x outputs.
+
+    Each of the classes that become outputs is a number that is 1 in its rows and 0 in all others.
+    """
+    cpu = select("cpu")
+    ids, categories = cats.learn_ids(cpu.column(groups, _CATEGORY))
+    fold, place = cpu.column(groups, _FOLD).data, np.where(ids == cats.MISSING, len(categories), ids - cats.FIRST)
+    if outputs is None:
+        cells = np.zeros((3, cv, len(categories) + 1, num_targets))
+        for number in range(num_targets):
+            states = [State(part, _NUMBER.format(number)) for part in FUNCTIONS["var"]]
+            count, total, squares = (cpu.column(groups, state.name).data for state in states)
+            cells[:, fold, place, number] = count, total / np.maximum(count, 1), squares
+        return categories, cells
+    class_ids, classes = cats.learn_ids(cpu.column(groups, _CLASS))
+    counts = np.zeros((cv, len(categories) + 1, len(outputs) + 1))  # the last for classes that are no output, at -1
+    output = find_positions(classes, outputs)[class_ids - cats.FIRST]
+    np.add.at(counts, (fold, place, output), cpu.column(groups, State("size", _FOLD).name).data)
+    total, counts = counts.sum(axis=-1, keepdims=True), counts[..., :-1]
+    mean = counts / np.maximum(total, 1)
+    return categories, np.stack([np.broadcast_to(total, mean.shape), mean, counts * (1 - mean)])

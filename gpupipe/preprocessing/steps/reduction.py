@@ -1,4 +1,4 @@
-"""Projections: principal components and singular vectors, by the library or from a merged covariance."""
+"""Fewer columns: selection by variance or correlation, and projections on principal components or singular vectors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,132 @@ from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.learned_step import (
     Columns,
     Invertible,
+    LearnedStep,
     check_numeric,
+    check_rows,
+    check_values,
     derive_fields,
     float32_rows,
-    refuse_no_rows,
     to_columns,
 )
-from gpupipe.preprocessing.summaries import Covariance
+from gpupipe.preprocessing.summaries import Covariance, Moments
 from gpupipe.schema import Field
-from gpupipe.support.text import format_count
-from gpupipe.support.validation import check_bool, check_choice, check_integer
+from gpupipe.support.validation import check_bool, check_choice, check_integer, check_number
+
+
+class _Selector(LearnedStep):
+    """Base class of the selectors: the selected columns keep their memory and type."""
+
+    keeps_units = True
+    monotone = True
+
+    kept_: list[str]
+
+    _limits: str
+    """The allowed range of `threshold`."""
+
+    def __init__(self, threshold: float) -> None:
+        check_number(self, self._limits, threshold=threshold)
+        self.threshold = threshold
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Return the output fields; before `fit` all columns, as the data decide which ones are selected."""
+        check_numeric(fields, type(self).__name__)
+        return [item for item in fields if not self.is_fitted or item.name in self.kept_]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not self.is_fitted or name in self.kept_]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return {name: columns[name] for name in self.output_names(list(columns))}
+
+    def get_support(self, indices: bool = False) -> Any:
+        """Return which columns are selected, as C booleans or as positions; `NotFitted` before `fit`."""
+        self.check_fitted()
+        mask = np.array([name in self.kept_ for name in self.names_in_])
+        return np.flatnonzero(mask) if indices else mask
+
+
+class VarianceThreshold(_Selector):
+    """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
+
+    Variances have the divisor n, missing values apart: `variances_`, C float64, exactly 0 for a constant column. The
+    names of the columns that are kept are `kept_`.
+
+    Raises:
+        BadData: an infinity, a column without a value, or no column is left.
+
+    Memory: transform shares.
+
+    Example:
+        >>> import pandas as pd
+        >>> list(VarianceThreshold().fit_transform(pd.DataFrame({"same": [0.1, 0.1], "x": [1, 2]})))
+        ['x']
+    """
+
+    fills_late = True
+    summary_key = "moments"
+    _limits = "[0, inf)"
+
+    def __init__(self, threshold: float = 0.0) -> None:
+        super().__init__(threshold)
+
+    def summarize(self, columns: Columns, backend: Backend) -> Moments:
+        return Moments.of(columns, backend, "VarianceThreshold")
+
+    def finalize(self, summary: Moments) -> Self:
+        check_values(summary.names, summary.count, "VarianceThreshold")
+        self.variances_ = summary.variance
+        kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
+        if not kept:
+            expected, remedy = f"a variance of more than {self.threshold}", "a lower threshold, or leave the step out"
+            largest = float(self.variances_.max())
+            raise BadData("VarianceThreshold", "no column is left", got=largest, expected=expected, remedy=remedy)
+        self.kept_ = kept
+        return super().finalize(summary)
+
+
+class CorrelationThreshold(_Selector):
+    """Feature selection by correlation: of columns (nearly) linear in each other, only the first is selected.
+
+    In their order, each is left out that is correlated with a kept one more than `threshold`, from 0 to 1, in absolute
+    value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `kept_` names those kept.
+
+    Raises:
+        BadData: a missing value, an infinity, or fewer than two rows.
+
+    Memory: transform shares; fitting takes a block of rows at a time.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"miles": [1.0, 2.0, 4.0], "km": [1.6, 3.2, 6.4], "hour": [5.0, 1.0, 9.0]})
+        >>> list(CorrelationThreshold().fit_transform(frame))
+        ['miles', 'hour']
+    """
+
+    _limits = "[0, 1]"
+
+    def __init__(self, threshold: float = 0.95) -> None:
+        super().__init__(threshold)
+
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, "CorrelationThreshold", max_bytes=0)
+
+    def finalize(self, summary: Covariance) -> Self:
+        check_rows(summary.count, "CorrelationThreshold", least=2)
+        deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
+        # Below the resolution of the mean there is no variance.
+        varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)
+        unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)
+        found = np.clip(summary.m2 / summary.count * unit[:, None] * unit, -1.0, 1.0)
+        np.fill_diagonal(found, 1.0)
+        kept: list[int] = []
+        for place, row in enumerate(np.abs(found)):
+            if not (row[kept] > self.threshold).any():
+                kept.append(place)
+        self.correlations_, self.kept_ = found, [summary.names[place] for place in kept]
+        return super().finalize(summary)
+
 
 # The bytes of columns as float64 that are given to the library.
 _MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}
@@ -59,17 +175,14 @@ class Projection(Invertible):
 class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
+    Parameters and attributes are scikit-learn's, but for `solver`. In each component the loading of largest absolute
+    value is positive.
+
     Args:
-        n_components: how many directions are kept; by default all.
-        whiten: scale each output to variance 1.
+        n_components, whiten: how many directions are kept, by default all, and whether outputs get variance 1.
         solver: `"library"` gathers all rows and gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of
             the covariance, which is summed over partitions in float64; `"auto"` is the library up to 64 MiB. They
             agree to 1e-5, components with (nearly) equal variance apart.
-
-    Attributes:
-        mean_, n_samples_: F float64, and the rows seen.
-        components_: K x F float64; in each the loading of largest absolute value is positive.
-        explained_variance_, explained_variance_ratio_: K float64, descending; divisor n - 1.
 
     Raises:
         BadConfig: more components than columns.
@@ -94,10 +207,7 @@ class PCA(Projection):
         return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
 
     def finalize(self, summary: Covariance) -> Self:
-        if summary.count < 2:
-            remedy = "fit on more rows, or leave the step out"
-            problem = f"it was given {format_count(summary.count, 'row')}"
-            raise BadData(type(self).__name__, problem, expected="at least two", remedy=remedy)
+        check_rows(summary.count, type(self).__name__, least=2)
         kept = self.n_components or len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
@@ -112,8 +222,7 @@ class PCA(Projection):
         self.explained_variance_ = np.maximum(variance, 0.0)
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
         self.n_samples_ = summary.count
-        self.names_in_ = list(summary.names)
-        return self
+        return super().finalize(summary)
 
     def _scale(self) -> Any:
         """Return the divisor of each output: K float64; a direction without variance is not scaled."""
@@ -188,17 +297,10 @@ def fix_signs(components: Any) -> Any:
 class TruncatedSVD(Projection):
     """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
 
-    The directions are the eigenvectors of the columns' Gram matrix, which is summed over partitions in float64: they
-    agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly) equal singular values apart, and
-    those whose singular value is below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
-
-    Args:
-        n_components: how many directions are kept, at most as many as there are columns.
-
-    Attributes:
-        components_: K x F float64; in each the loading of largest absolute value is positive.
-        singular_values_, explained_variance_, explained_variance_ratio_: K float64; variances with divisor n.
-        n_samples_: rows seen.
+    Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the columns' Gram
+    matrix, which is summed over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5,
+    components with (nearly) equal singular values apart, and those whose singular value is below 1e-7 of the largest,
+    which a Gram matrix cannot distinguish from 0.
 
     Raises:
         BadConfig, BadData: more components than columns; what `PCA` refuses, or no row.
@@ -220,8 +322,7 @@ class TruncatedSVD(Projection):
         return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
 
     def finalize(self, summary: Covariance) -> Self:
-        if not summary.count:
-            refuse_no_rows("TruncatedSVD")
+        check_rows(summary.count, "TruncatedSVD")
         gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
         squares, vectors = np.linalg.eigh(gram)
         self.components_ = fix_signs(vectors.T[::-1][: self.n_components])
@@ -232,8 +333,7 @@ class TruncatedSVD(Projection):
         total = float(np.trace(covariance))
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(len(variance))
         self.n_samples_ = summary.count
-        self.names_in_ = list(summary.names)
-        return self
+        return super().finalize(summary)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         return self._mapped(columns, self.output_names(list(columns)), self.components_, backend)
