@@ -45,13 +45,14 @@ class Tabular(nn.Module):
     learning_rate: ClassVar[float] = 3e-3
     """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
 
-    def __init__(self, config: dict[str, Any], generator: torch.Generator, *, dim: int | None = None) -> None:
+    def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
+        """Check and keep a constructor's `locals()`, make the embeddings, and return the generator of the weights."""
         super().__init__()
+        config = {name: _plain(value) for name, value in given.items() if name not in ("self", "__class__")}
         _check(self, config)
-        config = {name: _plain(value) for name, value in config.items()}
         config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
         config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
-        cardinalities = config["cardinalities"]
+        generator, cardinalities = torch.Generator("cpu").manual_seed(config["seed"]), config["cardinalities"]
         numbers = parse_numbers(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
         self.outputs: int = config["outputs"]
@@ -64,6 +65,7 @@ class Tabular(nn.Module):
         self.numbers: NumericEmbedding | None = None
         if numbers is not None and config["numeric"]:
             self.numbers = numbers.build(config["numeric"], generator)
+        return generator
 
     @classmethod
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
@@ -150,13 +152,6 @@ class Tabular(nn.Module):
         return output.squeeze(1) if self.outputs == 1 else output
 
 
-def begin(model: nn.Module, given: Mapping[str, Any]) -> tuple[dict[str, Any], torch.Generator]:
-    """Return the arguments of a constructor, from its `locals()`, and the random generator of the model's weights."""
-    check_seed(model, seed=given["seed"])
-    arguments = {name: value for name, value in given.items() if name not in ("self", "__class__")}
-    return arguments, torch.Generator("cpu").manual_seed(int(given["seed"]))
-
-
 def make_linear(
     inputs: int, outputs: int, generator: torch.Generator, start: Literal["he", "glorot"] = "he", *, gain: float = 1.0
 ) -> nn.Linear:
@@ -206,6 +201,7 @@ def _sizes(schema: Schema, where: str) -> dict[str, Any]:
 
 def _check(model: Tabular, config: Mapping[str, Any]) -> None:
     """Raise `BadConfig` for an invalid argument of those that all models, or several, have."""
+    check_seed(model, seed=config["seed"])
     check_integer(model, "[0, inf)", numeric=config["numeric"])
     check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
     check_integer(model, "[1, inf)", outputs=config["outputs"])

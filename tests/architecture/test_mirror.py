@@ -37,7 +37,6 @@ ELSEWHERE = {
     "io/relational/side_columns": "transforms/test_window_transform",
     "io/relational/sort": "io/relational/test_verbs",
     "io/stores/file_errors": "io/formats/test_bad_files",
-    "models/ft_transformer": "models/test_blocks",
     "models/tabular": "models/test_networks",
     "monitoring/expectation_report": "transforms/test_expect",
     "pipeline/apply": "pipeline/test_pipeline",
@@ -56,8 +55,6 @@ ELSEWHERE = {
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
     "tensors/streaming": "tensors/test_streams",
-    "training/checkpointing/checkpoint_callback": "training/checkpointing/test_checkpoints",
-    "training/loop/build": "training/loop/test_settings",
     "training/loop/train_state": "training/checkpointing/test_checkpoints",
     "transforms/transform": "laws/test_transforms",
 }

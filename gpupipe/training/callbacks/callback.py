@@ -11,7 +11,7 @@ import statistics
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +24,6 @@ from gpupipe.errors import BackendMissing
 from gpupipe.support.files import writing
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
-from gpupipe.training.loop.train_step import no_range
 
 EVERY = 1.0  # seconds between two looks at the GPU
 SLOWDOWNS = {
@@ -105,18 +104,10 @@ class Callbacks:
                     error.add_note(f"and then {type(callback).__name__}.on_exception: {second}")
             raise
 
-    def on_epoch_start(self, run: TrainState) -> None:
+    def call(self, event: str, run: TrainState) -> None:
+        """Call this method of each callback."""
         for callback in self._all:
-            callback.on_epoch_start(run)
-
-    def on_log(self, run: TrainState, loss: float | None) -> None:
-        run.log_metrics(loss)
-        for callback in self._all:
-            callback.on_log(run)
-
-    def on_epoch_end(self, run: TrainState) -> None:
-        for callback in self._all:
-            callback.on_epoch_end(run)
+            getattr(callback, event)(run)
 
 
 class _Closing(Callback):
@@ -124,15 +115,6 @@ class _Closing(Callback):
 
     def on_exception(self, run: TrainState, error: BaseException) -> None:
         self.on_fit_end(run)
-
-
-class Agreement(Callback):
-    """Agreement of ranks: where a callback of one rank ends the fit, all ranks end it."""
-
-    every_rank = True
-
-    def on_epoch_end(self, run: TrainState) -> None:
-        run.stop = run.ranks.any(run.stop)
 
 
 class ProgressBar(_Closing):
@@ -185,7 +167,7 @@ class Profiling(_Closing):
 
     def on_fit_end(self, run: TrainState) -> None:
         self._profile.stop()
-        run.range = run.update.range = no_range
+        run.range = run.update.range = nullcontext
 
     def _export(self, traced: profile) -> None:
         traced.export_chrome_trace(str(self.folder / "trace.json"))
@@ -218,9 +200,7 @@ class GpuStats(_Closing):
             logger.warning("no figures of the GPU: NVML does not answer (%s)", error)
             return
         self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._sample_until_stopped, args=(handle,), name="gpupipe-nvml", daemon=True
-        )
+        self._thread = threading.Thread(target=self._sample, args=(handle,), name="gpupipe-nvml", daemon=True)
         self._thread.start()
 
     def on_fit_end(self, run: TrainState) -> None:
@@ -245,8 +225,8 @@ class GpuStats(_Closing):
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         return self.nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
 
-    def _sample_until_stopped(self, handle: Any) -> None:
-        nvml = self.nvml
+    def _sample(self, handle: Any) -> None:
+        nvml, stopped = self.nvml, False
         figures: dict[str, Callable[[], Any]] = {
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
@@ -254,7 +234,7 @@ class GpuStats(_Closing):
             "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-        while True:
+        while not stopped:
             for name, ask in figures.items():
                 with suppress(nvml.NVMLError):  # not every GPU answers every question
                     value = float(ask())
@@ -262,8 +242,7 @@ class GpuStats(_Closing):
             with suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
                 self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)
-            if self._ended.wait(self.every):
-                return
+            stopped = self._ended.wait(self.every)
 
 
 class _FileLogger(Callback):

@@ -25,14 +25,7 @@ from gpupipe.training.optim.optimizers import EMA, LossScale, add_gradients, com
 # Names a part of an update (data, forward, backward, optimizer) for a profiler.
 Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
-_NOTHING = nullcontext()
-
 logger = logging.getLogger(__name__)
-
-
-def no_range(_name: str) -> AbstractContextManager[object]:
-    """Return an empty context: no profiler."""
-    return _NOTHING
 
 
 @dataclass(eq=False)
@@ -59,7 +52,7 @@ class Update:
     ranks: RankGroup = field(default_factory=RankGroup)
     parts: int = 1
     splits: bool = True  # a batch that does not fit in memory
-    range: Range = no_range
+    range: Range = nullcontext  # no profiler
     _waiting: bool = False  # whether there are gradients that wait for the step
 
     def __post_init__(self) -> None:
@@ -69,8 +62,7 @@ class Update:
         self.count = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = LossMean(device, self.ranks)
         self._weight = torch.zeros((), device=device)
-        owners: dict[str, LossScale | EMA | None] = {"scale": self.scale, "average": self.average}
-        self._owners = {name: owner for name, owner in owners.items() if owner is not None}
+        self._owners = {name: owner for name in ("scale", "average") if (owner := getattr(self, name)) is not None}
         # The rate that most groups share is written to directly; others are multiples of it.
         rates_of = {id(group["lr"]): (group["lr"].view(1), group.get("lr_factor", 1.0)) for group in groups}
         shared = [lr for lr, factor in rates_of.values() if factor == 1]
@@ -85,27 +77,22 @@ class Update:
         """Add the gradients of `batch`, in smaller parts from now on if memory does not suffice; count its loss."""
         parts = [batch] if self.parts == 1 else list(split_rows(batch, self.parts))
         while parts:
-            if self._fits(parts[0]):
-                del parts[0]
+            try:
+                self._learn(parts[0])
+            except torch.OutOfMemoryError:
+                rows = num_rows(parts[0])
+                if rows == 1 or not self.splits:
+                    raise
             else:
-                parts = [half for part in parts for half in split_rows(part, 2)]
-
-    def _fits(self, part: Any) -> bool:
-        """Learn if memory suffices, and return whether it did; a part of one row must fit."""
-        try:
-            self._learn(part)
-        except torch.OutOfMemoryError:
-            if num_rows(part) == 1 or not self.splits:
-                raise
-        else:
-            return True
-        self.parts *= 2
-        text = (
-            "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the same, "
-            "unless rows of a batch see each other (batch normalisation, a loss of pairs)"
-        )
-        logger.warning(text, self.parts, -(-num_rows(part) // 2))
-        return False
+                del parts[0]
+                continue
+            self.parts *= 2
+            parts = [half for part in parts for half in split_rows(part, 2)]
+            text = (
+                "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the "
+                "same, unless rows of a batch see each other (batch normalisation, a loss of pairs)"
+            )
+            logger.warning(text, self.parts, -(-rows // 2))
 
     def _learn(self, batch: Any) -> None:
         with self.range("forward"):
@@ -197,14 +184,13 @@ class Update:
         state = {"count": self.count}
         for index, parameter in enumerate(self.parameters):
             for name, value in self.optimizer.state[parameter].items():
-                if value is None:
-                    continue
-                if not isinstance(value, Tensor):
+                if value is not None and not isinstance(value, Tensor):
                     where, got = "Trainer(optimizer=)", type(self.optimizer).__name__
                     problem = f"its state {name!r} is no tensor and cannot be saved"
                     expected = "an optimiser whose state is tensors, as torch's are"
                     raise BadConfig(where, problem, got=got, expected=expected, remedy="optimizer='adamw'")
-                state[f"optimizer.{index}.{name}"] = value
+                if value is not None:
+                    state[f"optimizer.{index}.{name}"] = value
         for part, owner in self._owners.items():
             state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}
         return state
@@ -212,19 +198,17 @@ class Update:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave, between two updates and before anything is captured."""
         self.count.copy_(state["count"])
-        found: dict[int, dict[str, Tensor]] = {}
-        parts: dict[str, dict[str, Tensor]] = {}
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in ("optimizer", *self._owners)}
         for name, value in state.items():
             part, _, rest = name.partition(".")
-            index, _, key = rest.partition(".")
-            if part == "optimizer":
-                found.setdefault(int(index), {})[key] = value
-            else:
-                parts.setdefault(part, {})[rest] = value
+            parts.setdefault(part, {})[rest] = value
+        found: dict[int, dict[str, Tensor]] = {}
+        for name, value in parts["optimizer"].items():
+            index, _, key = name.partition(".")
+            found.setdefault(int(index), {})[key] = value
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": found, "param_groups": groups})
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": found})
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr  # torch puts a copy in its place, which the schedule would not reach
         for part, owner in self._owners.items():
-            owner.load_state_dict(parts.get(part, {}))
+            owner.load_state_dict(parts[part])
