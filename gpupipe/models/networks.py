@@ -345,8 +345,7 @@ class FTTransformer(Tabular):
         attention_dropout: fraction of attention weights zeroed in training.
         dropout: fraction of the feed-forward part's hidden values zeroed in training.
 
-    Memory:
-        sum(cardinalities) x `dim` float32 for the embedding, about 8 x `dim`^2 a block; training with AdamW four
+    Memory: sum(cardinalities) x `dim` float32 for the embedding, about 8 x `dim`^2 a block; training with AdamW four
         times that, and for each row some 20 x `blocks` x (F + C) x `dim` values of activations.
 
     Example:

@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from operator import methodcaller
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from tqdm import tqdm
 
 from gpupipe.errors import BackendMissing
-from gpupipe.support.files import writing
+from gpupipe.support.files import replacing, writing
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
 
@@ -156,9 +157,10 @@ class Profiling(_Closing):
         left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
         skipped = SKIPPED if left > SKIPPED + WARMING + TRACED else 0
         plan = schedule(wait=skipped, warmup=WARMING, active=TRACED, repeat=1)
-        on_gpu = run.device.type == "cuda"
+        on_gpu, trace = run.device.type == "cuda", str(self.folder / "trace.json")
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=self._export)
+        export = methodcaller("export_chrome_trace", trace)
+        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=export)
         run.range = run.update.range = _record_nvtx_range if on_gpu else record_function
         self._profile.start()
 
@@ -168,9 +170,6 @@ class Profiling(_Closing):
     def on_fit_end(self, run: TrainState) -> None:
         self._profile.stop()
         run.range = run.update.range = nullcontext
-
-    def _export(self, traced: profile) -> None:
-        traced.export_chrome_trace(str(self.folder / "trace.json"))
 
 
 @contextmanager
@@ -253,10 +252,10 @@ class _FileLogger(Callback):
         self.path = Path(path)
 
     @contextmanager
-    def _open(self, mode: str, path: Path | None = None) -> Iterator[IO[str]]:
+    def _open(self, mode: str) -> Iterator[IO[str]]:
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with (path or self.path).open(mode, encoding="utf-8", newline="") as file:
+            with self.path.open(mode, encoding="utf-8", newline="") as file:
                 yield file
 
 
@@ -272,14 +271,10 @@ class JSONLinesLogger(_FileLogger):
 
     def on_fit_start(self, run: TrainState) -> None:
         """Make the folder and the file; a resumed fit keeps the lines before its checkpoint."""
-        if not run.step or not self.path.is_file():
-            with self._open("w"):
-                return
-        draft = self.path.with_name(f".{self.path.name}.tmp")
-        with writing(self.path):
-            with self._open("w", draft) as file:
-                file.writelines(f"{line}\n" for line in self._read_lines_until(run))
-            draft.replace(self.path)
+        with self._open("a"):
+            kept = self._read_lines_until(run) if run.step else []
+        with replacing(self.path, overwrite=True) as draft:
+            draft.write_text("".join(f"{line}\n" for line in kept), "utf-8")
 
     def on_log(self, run: TrainState) -> None:
         self._write({"event": "log", "step": run.step, "epoch": run.epoch, **run.metrics})
@@ -296,16 +291,13 @@ class JSONLinesLogger(_FileLogger):
         """Read the lines that an earlier run had logged before the checkpoint, and somebody else's."""
         kept = []
         for line in self.path.read_text("utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:  # cut short by the end of that run
-                continue
-            match row:
-                case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
-                    continue
-                case {"event": "log", "step": int(step)} if step > run.step:
-                    continue
-            kept.append(line)
+            with suppress(ValueError):  # cut short by the end of that run
+                match json.loads(line):
+                    case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
+                        continue
+                    case {"event": "log", "step": int(step)} if step > run.step:
+                        continue
+                kept.append(line)
         return kept
 
 
@@ -344,9 +336,9 @@ class TensorBoardLogger(_Closing):
             # torch.utils.tensorboard imports TensorBoard, which is optional.
             self._module = importlib.import_module("torch.utils.tensorboard")
         except ImportError as cause:
-            where, problem = "TensorBoardLogger", "TensorBoard is not installed"
-            expected = "the package tensorboard"
-            raise BackendMissing(where, problem, expected=expected, remedy="pip install tensorboard") from cause
+            problem, expected = "TensorBoard is not installed", "the package tensorboard"
+            remedy = "pip install tensorboard"
+            raise BackendMissing("TensorBoardLogger", problem, expected=expected, remedy=remedy) from cause
 
     def on_fit_start(self, run: TrainState) -> None:
         """Open a file; what an earlier run logged after the checkpoint is hidden."""

@@ -61,8 +61,7 @@ class Checkpoints:
     Raises:
         BadConfig: an argument that makes no sense.
 
-    Memory:
-        One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
+    Memory: One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
 
     Example:
         >>> Checkpoints("runs/flights", every_steps=1000, keep=2)
@@ -249,10 +248,8 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             return join_tensors(json.loads(about["text"]), tensors_from(content)), about
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
         trouble, reason = cause, f"{type(cause).__name__}: {cause}"
-    problem, expected = (
-        f"it is no whole checkpoint ({reason})",
-        f"a folder with {STATE} and {TENSORS} as a fit wrote them",
-    )
+    problem = f"it is no whole checkpoint ({reason})"
+    expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
     remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
     raise ArtifactError(str(path), problem, expected=expected, remedy=remedy) from trouble
 

@@ -202,8 +202,7 @@ class Trainer:
             SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
             ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
 
-        Memory:
-            Batches on other devices are copied to the device. Weights, gradients and two moments; with
+        Memory: Batches on other devices are copied to the device. Weights, gradients and two moments; with
             `early_stopping` one more copy of the weights.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
@@ -291,8 +290,7 @@ class Trainer:
             BadData: no target, or a loss that is not finite.
             BadConfig: no loader, or "auto" loss without a schema.
 
-        Memory:
-            Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
+        Memory: Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
         loss, metrics = choose_loss_and_metrics(self, loader)
@@ -335,8 +333,7 @@ class Trainer:
             BadData: the model's output is no tensor.
             BadConfig: no loader.
 
-        Memory:
-            The outputs, twice for a moment.
+        Memory: The outputs, twice for a moment.
         """
         check_batches("Trainer.predict", loader=loader)
         device, outputs = choose_device(self.device, loader), []
@@ -528,7 +525,8 @@ def _start_run(
     """Move the model to the device, and make the update and the initial state of a run."""
     steps = num_batches(train)
     model, best = trainer.model.to(device), None
-    for name, table in optimizers.find_dense_tables(model) if trainer.optimizer != "rowwise" else ():
+    tables = {} if trainer.optimizer == "rowwise" else optimizers.find_dense_tables(model)
+    for name, table in tables.items():
         what = f"{name} ({' x '.join(f'{size:,}' for size in table.shape)})"
         logger.warning("%s is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", what)
     ranks.broadcast_model(model)
