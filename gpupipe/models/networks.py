@@ -20,18 +20,14 @@ from gpupipe.tensors.batch import Batch
 class Linear(Tabular):
     """Linear or logistic regression; an id's weight is that of its one-hot column, which is never built.
 
-    All weights start at zero, so the seed of the order of rows is the only chance in it. Missing and unknown have a
-    weight each, as every id. The other arguments, and the errors, are those of `MLP`.
-
-    Args:
-        seed: is there as in the other models; nothing is drawn.
-        bag: what a list adds: the `"mean"`, `"sum"` or `"max"` of its ids' weights.
+    All weights start at zero, so nothing is drawn, and the order of rows is the only chance in it. Missing and unknown
+    have a weight each. Of a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those
+    of `MLP`.
 
     Memory: (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
 
     Example:
-        >>> model = Linear(numeric=3, cardinalities=[12, 5])
-        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32)))
+        >>> Linear(numeric=3, cardinalities=[12, 5])(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32)))
         tensor([0., 0., 0., 0.], grad_fn=<SqueezeBackward1>)
     """
 
@@ -117,8 +113,8 @@ class DCNv2(Tabular):
     """Deep and cross network: layers that multiply features with each other, and the layers of an `MLP`.
 
     Version 2, of Wang et al. 2021 (arXiv:2008.13535). "parallel" puts both over the inputs and predicts from their
-    outputs side by side; "stacked" puts the second over the first. Which is better depends on the data, says the paper
-    (section 3). The other arguments, and the errors, are those of `MLP`.
+    outputs side by side; "stacked" puts the second over the first. The other arguments, and the errors, are those of
+    `MLP`.
 
     Args:
         crosses: how many cross layers; the n-th knows products of n + 1 features.
@@ -129,8 +125,7 @@ class DCNv2(Tabular):
     Memory: as `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
 
     Example:
-        >>> model = DCNv2(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
-        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        >>> DCNv2(numeric=3, hidden=(16,), seed=7)(Batch(torch.zeros(4, 3), torch.ones(4, 0).int())).shape
         torch.Size([4])
     """
 
@@ -189,10 +184,9 @@ class Cross(nn.Module):
 class ResNet(Tabular):
     """ResNet for tables: a linear layer, residual blocks, and a prediction from their sum.
 
-    block(x) = x + linear(dropout(relu(linear(norm(x))))), prediction(x) = linear(relu(norm(x))), norm being
-    batch normalisation (Gorishniy et al. 2021, arXiv:2106.11959, section 3.2). The widths are those of the authors'
-    package. Rows count in a batch's mean and variance whatever their weight, so batches of other sizes train slightly
-    other networks. The other arguments, and the errors, are those of `MLP`.
+    block(x) = x + linear(dropout(relu(linear(norm(x))))), prediction(x) = linear(relu(norm(x))), norm being batch
+    normalisation (Gorishniy et al. 2021, arXiv:2106.11959, section 3.2), in which rows count whatever their weight. The
+    other arguments, and the errors, are those of `MLP`.
 
     Args:
         blocks: how many.
@@ -203,8 +197,7 @@ class ResNet(Tabular):
     Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
 
     Example:
-        >>> model = ResNet(numeric=3, cardinalities=[12, 5], blocks=1, width=8, seed=7)
-        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        >>> ResNet(numeric=3, blocks=1, width=8, seed=7)(Batch(torch.zeros(4, 3), torch.ones(4, 0).int())).shape
         torch.Size([4])
     """
 
@@ -269,21 +262,19 @@ class _Block(nn.Module):
 class MultiTask(Tabular):
     """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).
 
-    The heads are computed together, one batched product a layer however many there are. What each output means is
-    the loss' business: `gp.Trainer(loss=gp.training.PerTarget(...))` takes one loss a target. The other arguments, and
-    the errors, are those of `MLP`.
+    The heads are computed together. What each output means is the loss' business:
+    `gp.Trainer(loss=gp.training.PerTarget( ...))` takes one loss a target. The other arguments, and the errors, are
+    those of `MLP`.
 
     Args:
         outputs: T, one a target; T = 1 gives B values, else B x T.
         hidden: the shared layers' widths, first to last.
         head: the widths of each head's own layers; empty for one linear layer a head.
-        dropout: fraction of the shared hidden values zeroed in training.
 
     Memory: as `MLP`, and the heads' layers T times.
 
     Example:
-        >>> model = MultiTask(numeric=3, outputs=2, hidden=(16,), head=(8,), seed=7)
-        >>> model(Batch(torch.zeros(4, 3), torch.zeros(4, 0, dtype=torch.int32))).shape
+        >>> MultiTask(numeric=3, outputs=2, head=(8,), seed=7)(Batch(torch.zeros(4, 3), torch.zeros(4, 0).int())).shape
         torch.Size([4, 2])
     """
 
@@ -334,9 +325,8 @@ class FTTransformer(Tabular):
 
     [CLS] predicts. A number's token is bias + x * weight, an id's bias + its row of the shared embedding (section 3.3).
     Blocks normalise first, but for the first attention, which does not (appendix E.1); the feed-forward part is ReGLU.
-    The last block computes [CLS] alone, since nothing else of it is used. Attention is torch's own
-    `scaled_dot_product_attention`. Costs grow with (F + C)^2; the defaults are smaller than the authors' (3 blocks of
-    192), for tables of few columns. The other arguments, and the errors, are those of `MLP`.
+    The last block computes [CLS] alone, since nothing else of it is used. Costs grow with (F + C)^2; the defaults are
+    smaller than the authors' (3 blocks of 192). The other arguments, and the errors, are those of `MLP`.
 
     Args:
         blocks: how many.
@@ -349,8 +339,7 @@ class FTTransformer(Tabular):
         times that, and for each row some 20 x `blocks` x (F + C) x `dim` values of activations.
 
     Example:
-        >>> model = FTTransformer(numeric=3, cardinalities=[12, 5], blocks=1, dim=8, heads=2, seed=7)
-        >>> model(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32))).shape
+        >>> FTTransformer(numeric=3, dim=8, heads=2, seed=7)(Batch(torch.zeros(4, 3), torch.ones(4, 0).int())).shape
         torch.Size([4])
     """
 

@@ -35,18 +35,15 @@ _WIDTHS = ("hidden", "head")
 class Tabular(nn.Module):
     """Base class of networks over `Batch`es that remember their arguments.
 
-    `forward` computes B values or logits of one output, else B x K; it raises `SchemaMismatch` for a batch with another
-    number of columns than the model was made for, or other lists.
-
-    Weights are drawn on the CPU from the model's own generator: the same on every device, and torch's global one is
-    left as it was. It is not kept: it has no copy. `dim` is the embeddings' width, where it is not an argument.
+    `forward` computes B values or logits of one output, else B x K. Weights are drawn on the CPU from the model's own
+    generator: the same on every device, and torch's global one is left as it was. It is not kept: it has no copy.
     """
 
     learning_rate: ClassVar[float] = 3e-3
     """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
 
     def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
-        """Check and keep a constructor's `locals()`, make the embeddings, and return the generator of the weights."""
+        """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
         super().__init__()
         config = {name: _plain(value) for name, value in given.items() if name not in ("self", "__class__")}
         _check(self, config)
@@ -91,8 +88,8 @@ class Tabular(nn.Module):
             raise BadConfig(where, "not a schema", got=type(given), expected=expected, remedy=remedy)
         parameters = signature(cls).parameters
         known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists")]
-        for option in options:
-            if option not in known and all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
+        if all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
+            for option in [option for option in options if option not in known]:
                 near, expected = nearest(option, known), f"some of {', '.join(known)}"
                 remedy = f"{where}(schema)" if near is None else f"{near}="
                 raise BadConfig(where, "no such option", got=option, expected=expected, remedy=remedy)
@@ -105,19 +102,21 @@ class Tabular(nn.Module):
 
     def check(self, batch: Batch) -> None:
         """Raise `SchemaMismatch` for a batch of other columns than the model was made for, or of other lists."""
-        name, shown = type(self).__name__, "{} numeric and {} categorical columns"
+        name = type(self).__name__
         if not hasattr(batch, "numeric"):
             expected = "a gpupipe.Batch, which a loader of gp.Pipeline gives"
             remedy = "trainer.fit(pipeline.loader(train)), or model(gp.Batch(numeric, codes))"
             raise SchemaMismatch(name, "not a batch", got=type(batch), expected=expected, remedy=remedy)
-        remedy = f"{name}.from_schema(pipeline.schema) with the pipeline that makes the batches"
         found = (batch.numeric.shape[1], batch.codes.shape[1])
+        if found == self.num_features and self.lists == list(batch.lists):
+            return
+        got: Any = list(batch.lists)
+        problem, expected = "the batch has other lists than the model", str(self.lists)
         if found != self.num_features:
-            problem, expected = "the batch has other features than the model", shown.format(*self.num_features)
-            raise SchemaMismatch(name, problem, got=shown.format(*found), expected=expected, remedy=remedy)
-        if self.lists != list(batch.lists):
-            problem, expected = "the batch has other lists than the model", str(self.lists)
-            raise SchemaMismatch(name, problem, got=list(batch.lists), expected=expected, remedy=remedy)
+            problem = "the batch has other features than the model"
+            got, expected = ("{} numeric and {} categorical columns".format(*n) for n in (found, self.num_features))
+        remedy = f"{name}.from_schema(pipeline.schema) with the pipeline that makes the batches"
+        raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise `SchemaMismatch` for a pipeline's output of other features or lists, or of ids beyond the model's."""
@@ -126,14 +125,11 @@ class Tabular(nn.Module):
         same = (len(schema.numeric), len(schema.categorical)) == self.num_features
         same = same and [field.name for field in schema.lists] == self.lists
         if not same or any(found > own for found, own in zip(given, ids, strict=True)):
-            name = type(self).__name__
-            raise SchemaMismatch(
-                name,
-                "the model was made for the output of another pipeline",
-                got=f"{len(schema.numeric)} numeric features, ids {given}",
-                expected=f"{self.num_features[0]} numeric features, ids {ids}",
-                remedy=f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches",
-            )
+            name, problem = type(self).__name__, "the model was made for the output of another pipeline"
+            got = f"{len(schema.numeric)} numeric features, ids {given}"
+            expected = f"{self.num_features[0]} numeric features, ids {ids}"
+            remedy = f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches"
+            raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
 
     @property
     def num_inputs(self) -> int:
@@ -178,19 +174,15 @@ def _sizes(schema: Schema, where: str) -> dict[str, Any]:
         raise BadConfig(where, "the schema has no target", got=schema.names, expected=expected, remedy=remedy)
     classes = schema.target.classes
     if classes is not None and len(classes) < 2:
-        where, remedy = f"{where}, target {schema.target.name!r}", "fit the pipeline on data that holds more than one"
-        raise BadConfig(
-            where, "there is nothing to tell apart", got=classes, expected="at least two classes", remedy=remedy
-        )
+        where, problem = f"{where}, target {schema.target.name!r}", "there is nothing to tell apart"
+        remedy = "fit the pipeline on data that holds more than one"
+        raise BadConfig(where, problem, got=classes, expected="at least two classes", remedy=remedy)
     for field in [*schema.categorical, *schema.lists]:
         if field.cardinality is None:
-            raise BadConfig(
-                f"{where}, column {field.name!r}",
-                f"a {field.kind} feature whose number of ids is not known",
-                got=field.dtype,
-                expected="a cardinality in the schema",
-                remedy=f"([{field.name!r}], pre.Categorify()); for numbers a model that reads batch.lists",
-            )
+            where, expected = f"{where}, column {field.name!r}", "a cardinality in the schema"
+            problem = f"a {field.kind} feature whose number of ids is not known"
+            remedy = f"([{field.name!r}], pre.Categorify()); for numbers a model that reads batch.lists"
+            raise BadConfig(where, problem, got=field.dtype, expected=expected, remedy=remedy)
     return {
         "numeric": len(schema.numeric),
         "cardinalities": [field.cardinality for field in schema.categorical],

@@ -43,9 +43,8 @@ logger = logging.getLogger(__name__)
 class Callback:
     """Base class of callbacks: methods that a fit calls with its `TrainState`; override those you need.
 
-    None of them makes the host wait for the device by itself: figures are read once per `log_every` batches, and
-    `on_step_end` should read nothing else from the device. Rank 0 alone calls them; those with `every_rank = True` are
-    called on each rank.
+    Figures are read once per `log_every` batches, and `on_step_end` should read nothing from the device: the host would
+    wait. Rank 0 alone calls them; those with `every_rank = True` are called on each rank.
 
     Example:
         >>> class Shout(Callback):

@@ -72,7 +72,7 @@ class History:
 
     @property
     def best(self) -> dict[str, float]:
-        """The row of the epoch whose monitored metric is best, the first of equal ones; `NotFitted` where none has it."""
+        """The row of the epoch whose monitored metric is best, the first of equals; `NotFitted` where none has it."""
         if self._best is None:
             problem, expected = f"no epoch has {self.monitor!r}", "at least one epoch with it"
             raise NotFitted("History.best", problem, expected=expected, remedy="history.rows")
@@ -181,7 +181,7 @@ class EarlyStopping:
     Raises:
         BadConfig: an argument that makes no sense.
 
-    Memory: One more copy of the model's state on its device; two while a better one is taken.
+    Memory: one more copy of the model's state on its device; two while a better one is taken.
 
     Example:
         >>> EarlyStopping(patience=2, monitor="valid_auc")

@@ -214,8 +214,8 @@ class CheckpointCallback(Callback):
 def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
     """Copy tensors to the host as of this point of the stream; return the event after which the copies are complete.
 
-    The host does not wait: what follows on the stream may change the originals. Copies are pinned where they come from
-    a GPU, contiguous, and never shared: safetensors writes neither tied weights nor views.
+    The host does not wait. Copies are pinned where they come from a GPU, contiguous, and never shared, as safetensors
+    asks.
     """
     copies = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda) for name, t in tensors.items()}
     for name, tensor in tensors.items():

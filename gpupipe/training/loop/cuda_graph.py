@@ -1,8 +1,7 @@
 """CUDA graph of a whole step: gather, forward, backward, clip, optimiser and sums, launched by one call.
 
-Everything a step reads or writes has the same address each time: the table, the epoch's order, the cursor into it,
-the batch, gradients, moments and rates. So the very function that runs eagerly is what is captured; on a CPU it runs
-uncaptured, and is tested there. Nothing is trained to warm up: the first steps of a run are that, and count.
+Everything a step reads or writes has the same address each time. So the very function that runs eagerly is captured; on
+a CPU it runs uncaptured, and is tested there. The first steps of a run are the warm-up, and count.
 """
 
 from __future__ import annotations
@@ -65,8 +64,7 @@ def explain_not_resident(loader: object, device: torch.device) -> str | None:
 class CursorBatches:
     """Batches of a loader with its table on the device, gathered there at a cursor that is there too.
 
-    An iteration gives `full` in the place of each full batch, whatever is in it then, and the last one, which is
-    smaller, as it is.
+    An iteration gives `full` in the place of each full batch, and a smaller last one as it is.
 
     Memory: 8 bytes per row for the epoch's order, and one batch, kept columns included.
     """
@@ -133,10 +131,9 @@ class CursorBatches:
 
 
 class CapturedUpdate:
-    """Captured `Update`: full batches come from a cursor, and replay as one graph on a GPU.
+    """Captured `Update`: full batches come from a cursor, and replay as one graph, which keeps its gradients, on a GPU.
 
-    It goes on eagerly, with the reason logged, where it cannot be captured. The graph keeps the step's gradients and
-    inner values for itself.
+    It goes on eagerly, with the reason logged, where it cannot be captured.
     """
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:

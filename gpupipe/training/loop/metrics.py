@@ -1,8 +1,7 @@
 """Metrics summed on the device batch by batch, read once, and equal to scikit-learn's, sample weights included.
 
-A metric that is not defined for what it saw (no rows, AUC of one class, R2 of a constant target) is None, never NaN.
-Outputs are logits for classification: B values for binary targets, B x K for K classes. Of several targets the value is
-the mean of theirs.
+One that is not defined for what it saw (no rows, AUC of one class, R2 of a constant target) is None, never NaN. Outputs
+are logits: B values for binary targets, B x K for K classes. Of several targets the value is the mean of theirs.
 """
 
 from __future__ import annotations
@@ -176,8 +175,7 @@ class _OfClasses(_Sums):
 class _Ranking:
     """Metric of the order of all rows, exact; of several classes the mean of each against the rest.
 
-    Memory: 9 bytes a row on the device (5 without weights; 5 more per further class) until `reset`; `compute` takes
-    some 60 more meanwhile.
+    Memory: 9 bytes a row on the device (5 without weights; 5 more per further class); `compute` takes some 60 more.
     """
 
     name: str

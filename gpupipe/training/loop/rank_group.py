@@ -1,9 +1,8 @@
 """Rank group: the collectives of the processes that train one model; all ranks make each call or all hear of a failure.
 
-Each rank learns its part of a batch. Gradients of sum(weight * loss) and the sum of weights are reduced over the ranks
-in one call per step, then divided: every row counts once, however many each rank has. torch cannot do that:
-DistributedDataParallel reduces in the backward pass, and hangs if a rank has no rows or learns its batch in more parts;
-its collectives of objects pickle, and cannot be left when another rank has failed.
+Gradients of sum(weight * loss) and the sum of weights are reduced over the ranks in one call per step, then divided:
+every row counts once, however many each rank has. torch's DistributedDataParallel reduces in the backward pass, and
+hangs if a rank has no rows or learns its batch in more parts; its collectives cannot be left when another rank failed.
 """
 
 from __future__ import annotations

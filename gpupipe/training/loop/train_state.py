@@ -27,16 +27,11 @@ class TrainState:
     """Training state of a fit in progress.
 
     Args:
-        model: what is trained.
         update: one step of it, with the optimiser in `update.optimizer`.
-        train: the loader.
         history: the rows of the epochs so far.
         steps_per_epoch: batches in an epoch.
-        max_epochs: epochs in all.
         rates: the learning rate of each update, on the host, before what a plateau multiplies them by.
-        device: where it runs.
         best: early stopping's weights, where there is early stopping.
-        ranks: the ranks that train.
         epoch: the one under way, from 1; `step_in_epoch` batches and `rows` rows (of all ranks) of it are done.
         metrics: of the last log: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
             spent waiting for batches) since the log before.

@@ -131,11 +131,8 @@ class Lamb(Optimizer):
     """LAMB: Adam whose steps are as long as the layer's weights (You et al. 2020, arXiv:1904.00962, algorithm 2).
 
     m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w, bias-corrected as in
-    Adam; w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
-
-    All in multi-tensor calls, with rate and count on the device; a step whose `found_inf` is 1 changes nothing.
-
-    Memory: two moments as large as the weights, and two more such tensors during a step.
+    Adam; w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0). A step whose `found_inf` is 1
+    changes nothing. Memory: two moments as large as the weights, and two more such tensors during a step.
     """
 
     def __init__(self, params: Any, lr: Tensor) -> None:
@@ -189,9 +186,7 @@ class RowWise(AdamW):
     """AdamW, and row-wise Adagrad for large embedding tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
 
     h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up. Groups with
-    `"table": True` have gradients of single rows (`use_sparse_gradients`).
-
-    Memory: 4 bytes per row of a table; of the others two moments.
+    `"table": True` have gradients of single rows. Memory: 4 bytes per row of a table; of the others two moments.
     """
 
     def __init__(self, params: Any, lr: Tensor) -> None:
@@ -342,11 +337,10 @@ class LossScale:
 class EMA:
     """Moving average of weights: d * average + (1 - d) * weights, d = min(decay, (1 + t) / (10 + t)) at update t.
 
-    The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
-    ExponentialMovingAverage with `num_updates`). Parameters and floating-point buffers are averaged; other buffers are
-    the model's own. torch's AveragedModel reads its counter on the host at each update.
-
-    Memory: one more copy of the weights; a second one for a moment when they change places.
+    The smaller d of the first updates keeps the initial weights out of the average (as TensorFlow's
+    ExponentialMovingAverage with `num_updates`). Other buffers than floating-point ones are the model's own. torch's
+    AveragedModel reads its counter on the host. Memory: one more copy of the weights; a second one for a moment when
+    they change places.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
