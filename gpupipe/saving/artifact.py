@@ -34,7 +34,7 @@ from gpupipe.backend import resolve, select
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
-from gpupipe.models.tabular import Tabular
+from gpupipe.models.networks import Tabular
 from gpupipe.monitoring.drift import Profile
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.serialization import MAX_TABLE_BYTES, Decoder, Encoder

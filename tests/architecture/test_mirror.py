@@ -37,7 +37,6 @@ ELSEWHERE = {
     "io/relational/side_columns": "transforms/test_window_transform",
     "io/relational/sort": "io/relational/test_verbs",
     "io/stores/file_errors": "io/formats/test_bad_files",
-    "models/tabular": "models/test_networks",
     "monitoring/expectation_report": "transforms/test_expect",
     "pipeline/apply": "pipeline/test_pipeline",
     "pipeline/cluster_loader": "cluster/test_training",

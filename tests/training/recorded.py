@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gpupipe.training.loop import losses, trainer
-from gpupipe.training.loop.cuda_graph import WARM_UP, CapturedUpdate, explain_not_resident
+from gpupipe.training.loop.train_step import WARM_UP, CapturedUpdate, explain_not_resident
 
 
 class Graph:

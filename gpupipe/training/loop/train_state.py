@@ -16,10 +16,9 @@ from gpupipe.errors import BadData
 from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import TorchBatches
 from gpupipe.training.callbacks.history import BestWeights, History
-from gpupipe.training.loop.cuda_graph import CursorBatches
 from gpupipe.training.loop.device import fork_rng
 from gpupipe.training.loop.rank_group import RankGroup
-from gpupipe.training.loop.train_step import Range, Update
+from gpupipe.training.loop.train_step import CursorBatches, Range, Update
 
 
 @dataclass(eq=False)

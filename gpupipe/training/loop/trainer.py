@@ -31,13 +31,12 @@ from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, Histo
 from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
 from gpupipe.training.loop import losses
 from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
-from gpupipe.training.loop.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture
 from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
 from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss, LossMean, compute_mean_loss
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.train_state import TrainState, check_loss
-from gpupipe.training.loop.train_step import Update
+from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
 from gpupipe.training.optim import optimizers
 from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer
 from gpupipe.training.optim.schedules import Schedule, compute_learning_rates, get_plateau_factor
