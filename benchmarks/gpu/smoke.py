@@ -38,10 +38,10 @@ from gpupipe.cli.demo import flights_pipeline
 from gpupipe.errors import OutOfDeviceMemory
 from gpupipe.schema import Field
 from gpupipe.tensors.batch import Batch
-from gpupipe.training.loop.build import make_objective
 from gpupipe.training.loop.device import make_forward, session
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.train_step import Update
+from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
 from gpupipe.training.optim.schedules import compute_learning_rates
 

@@ -14,7 +14,7 @@ from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import TableReport, flush_right
-from gpupipe.support.validation import as_list, check_integer
+from gpupipe.support.validation import as_list, check_integer, refuse_argument
 from gpupipe.tensors import FeatureTable, Loader, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK
@@ -100,42 +100,32 @@ def baselines(
         feature of lists takes up to 400 bytes a row, and 20 bytes for each element meanwhile.
 
     Example:
-        >>> import pandas as pd
-        >>> import gpupipe as gp
+        >>> import gpupipe as gp, pandas as pd
         >>> frame = pd.DataFrame({"x": range(300), "y": [v // 100 % 2 for v in range(300)]})
         >>> loader = gp.Pipeline([], gp.Features(["x"], target="y == 1")).fit(frame).loader(frame)
-        >>> table = baselines(loader, loader, only=["linear", "hist-gradient-boosting"])
-        >>> table.rows[0]["model"], table.rows[0]["auc"] > 0.99
-        ('HistGradientBoostingClassifier', True)
+        >>> baselines(loader, loader, only="hist-gradient-boosting")["HistGradientBoostingClassifier"]["auc"] > 0.99
+        True
     """
     networks: Any = {type(trainers.model).__name__: trainers} if isinstance(trainers, Trainer) else trainers or {}
     if not isinstance(networks, Mapping) or not all(isinstance(each, Trainer) for each in networks.values()):
-        raise BadConfig(
-            "baselines(trainers=)",
-            "not trainers by name",
-            got=type(trainers),
-            expected="a Trainer, or several by the names to show",
-            remedy="gp.baselines(train, valid, {'wide': trainer})",
-        )
+        expected, remedy = "a Trainer, or several by the names to show", "gp.baselines(train, valid, {'wide': trainer})"
+        raise refuse_argument("baselines", "trainers", type(trainers), expected, remedy, problem="not trainers by name")
     check_integer(baselines, "[0, inf)", seed=seed)
-    learned, judged = (get_block("baselines", name, loader) for loader, name in ((train, "train"), (valid, "valid")))
-    names = [
+    learned, judged = get_block("baselines", "train", train), get_block("baselines", "valid", valid)
+    names, others = (
         [item.name for item in (*s.numeric, *s.categorical, *s.lists, *s.targets)]
         for s in (learned.schema, judged.schema)
-    ]
-    if names[0] != names[1]:
-        problem, expected = "the loaders have other columns", ", ".join(names[0])
-        raise SchemaMismatch("baselines", problem, got=names[1], expected=expected, remedy="loaders of one pipeline")
-    columns, notes = _columns(learned.schema, seed), [_note(item) for item in learned.schema.lists]
+    )
+    if names != others:
+        problem, expected = "the loaders have other columns", ", ".join(names)
+        raise SchemaMismatch("baselines", problem, got=others, expected=expected, remedy="loaders of one pipeline")
+    columns, notes = _describe_matrix(learned.schema, seed), [_note(item) for item in learned.schema.lists]
     for note in notes:
         _log.info("baselines: %s", note)
-    chosen = BASELINES if only is None else as_list(only)
-    models = make_baselines(chosen, columns, on_gpu=learned.device.type == "cuda")
+    models = make_baselines(BASELINES if only is None else as_list(only), columns, on_gpu=learned.device.type == "cuda")
     units, batch = valid.target_units, judged.batch_of(judged.words)
-    measures = [
-        metric if units is None else InUnits(metric, units)
-        for metric in choose_metrics(metrics, LOSS_OF_TASK[columns.task])
-    ]
+    chosen = choose_metrics(metrics, LOSS_OF_TASK[columns.task])
+    measures = chosen if units is None else [InUnits(metric, units) for metric in chosen]
     rows: list[dict[str, Any]] = []
 
     def judge(name: str, output: Tensor, seconds: float | None) -> None:
@@ -146,24 +136,24 @@ def baselines(
 
     for name, trainer in networks.items():
         judge(name, trainer.predict(Loader(judged, batch_size=valid.batch_size)), None)
-    features, others = _features(learned, columns), _features(judged, columns)
+    features, asked = _make_matrix(learned, columns), _make_matrix(judged, columns)
     target, weight = (None if part is None else part.cpu().numpy() for part in (learned.target, learned.weight))
     for model in models:
         started = time.perf_counter()
         model.fit(features, target, weight)
         seconds = time.perf_counter() - started
-        judge(model.name, torch.as_tensor(model.outputs(others)), seconds)
+        judge(model.name, torch.as_tensor(model.outputs(asked)), seconds)
     return Baselines(rows, measures[0] if measures else None, notes)
 
 
-def _features(block: FeatureTable, columns: MatrixLayout) -> Any:
+def _make_matrix(block: FeatureTable, columns: MatrixLayout) -> Any:
     """Concatenate the features on the host: numbers, lists, ids."""
     kind = torch.float32 if all(n <= EXACT_IN_FLOAT32 for n in columns.cardinalities) else torch.float64
     bags = [_bag(block.lists[item.name], _width(item)).to(kind) for item in block.schema.lists]
     return torch.cat([block.numeric.to(kind), *bags, block.codes.to(kind)], 1).cpu().numpy()
 
 
-def _columns(schema: Schema, seed: int) -> MatrixLayout:
+def _describe_matrix(schema: Schema, seed: int) -> MatrixLayout:
     if schema.target is None or schema.task is None:
         problem, remedy = "nothing to learn", "gp.Features(..., target='column')"
         raise BadConfig("baselines", problem, got=schema.names, expected="a column with the role target", remedy=remedy)
@@ -185,8 +175,7 @@ def _bag(lists: Ragged, width: int) -> Tensor:
         return torch.stack([lists.lengths.float(), sums / lists.lengths.clamp_min(1)], 1)
     rows = torch.repeat_interleave(torch.arange(len(lists), device=lists.values.device), lists.lengths)
     places = rows * width + torch.where(lists.values < width, lists.values, 1)
-    counts = torch.zeros(len(lists) * width, device=lists.values.device)
-    return counts.scatter_add_(0, places, torch.ones(1, device=places.device).expand(len(places))).view(-1, width)
+    return torch.bincount(places, minlength=len(lists) * width).float().view(-1, width)
 
 
 def _note(item: Field) -> str:
@@ -202,10 +191,6 @@ def get_block(where: str, name: str, loader: object) -> FeatureTable:
     block = getattr(loader, "table", None)
     if isinstance(block, FeatureTable):
         return block
-    raise BadConfig(
-        f"{where}({name}=)",
-        "its rows are not in memory as one block",
-        got=type(loader).__name__,
-        expected="a loader with a resident block",
-        remedy="pipeline.loader(data), on a part of the rows that fits",
-    )
+    expected, remedy = "a loader with a resident block", "pipeline.loader(data), on a part of the rows that fits"
+    problem = "its rows are not in memory as one block"
+    raise refuse_argument(where, name, type(loader).__name__, expected, remedy, problem=problem)

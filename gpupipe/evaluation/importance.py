@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.evaluation.baselines import RowTable, get_block
 from gpupipe.saving.scorer import Scorer
-from gpupipe.schema import Field
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
-from gpupipe.tensors import Batch, Loader, Permutation
+from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.loop.build import choose_loss_and_metrics
+from gpupipe.training.loop.trainer import choose_loss_and_metrics
 
 
 class Importance(RowTable):
@@ -36,11 +35,10 @@ class Importance(RowTable):
 
     def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
         self.losses, self.metric, self.value = losses, metric, value
-        self.rows = [
-            {"feature": name, "mean": statistics.fmean(each), "std": statistics.pstdev(each)}
-            for name, each in losses.items()
+        rows = [
+            {"feature": n, "mean": statistics.fmean(each), "std": statistics.pstdev(each)} for n, each in losses.items()
         ]
-        self.rows.sort(key=lambda row: -row["mean"])
+        self.rows = sorted(rows, key=lambda row: -row["mean"])
 
     @property
     def _title(self) -> str:
@@ -70,8 +68,7 @@ def importance(
         column (of numbers as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile).
 
     Example:
-        >>> import pandas as pd
-        >>> import gpupipe as gp
+        >>> import gpupipe as gp, pandas as pd
         >>> frame = pd.DataFrame({"a": [0.0, 1.0] * 50, "b": 0.5, "y": [True, False] * 50})
         >>> pipeline = gp.Pipeline([], gp.Features(["a", "b"], target="y")).fit(frame)
         >>> model = gp.models.Linear.from_schema(pipeline.schema)
@@ -83,7 +80,6 @@ def importance(
     check_instance(importance, kinds, "a Trainer, what gp.load gives, or a torch.nn.Module", remedy=remedy, model=model)
     check_integer(importance, "[1, inf)", repeats=repeats)
     check_seed(importance, seed=seed)
-    repeats, seed = int(repeats), int(seed)
     if isinstance(model, Scorer) and not isinstance(loader, Loader):
         loader = model.pipeline.loader(loader)
     block = get_block("importance", "loader", loader)
@@ -95,12 +91,12 @@ def importance(
     whole = trainer.evaluate(_Rows(loader))
     check_choice("importance", ["auto", *whole], metric=metric)
     name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
-    _, metrics = choose_loss_and_metrics(trainer, _Rows(loader))
+    _, metrics = choose_loss_and_metrics(trainer, loader)
     sign = 1 if any(each.name == name and each.higher_is_better for each in metrics) else -1
     features = [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
     losses: dict[str, list[float]] = {item.name: [] for item in features}
-    for repeat in range(repeats):
-        order = Permutation(len(block), seed=seed, epoch=repeat).order(block.device)
+    for repeat in range(int(repeats)):
+        order = Permutation(len(block), seed=int(seed), epoch=repeat).order(block.device)
         for item in features:
             figures = trainer.evaluate(_Rows(loader, item, order))
             losses[item.name].append(sign * (whole[name] - figures[name]))
@@ -110,22 +106,23 @@ def importance(
 class _Rows:
     """Loader's rows in the order of its block, with one feature permuted if requested."""
 
-    def __init__(self, loader: Loader, item: Field | None = None, order: Tensor | None = None) -> None:
-        block, units, size = loader.table, loader.target_units, loader.batch_size
-        self._in_order = Loader(block, batch_size=size, device=loader.device, target_units=units)
-        self.schema, self.device, self.target_units = block.schema, loader.device, units
-        self._item, self._part, self._place = item, "", 0
+    def __init__(self, loader: Loader, item: Any = None, order: Tensor | None = None) -> None:
+        block, self.device, self.target_units = loader.table, loader.device, loader.target_units
+        self.schema, self._item = block.schema, item
         self._values: Any = None
-        if item is None or order is None:
-            return
-        if item.name in block.lists:
-            self._values = block.lists[item.name].take(order)
-            return
-        self._part, fields = "numeric", block.schema.numeric
-        if item not in fields:
-            self._part, fields = "codes", block.schema.categorical
-        self._place = [field.name for field in fields].index(item.name)
-        self._values = getattr(block, self._part)[:, self._place][order].to(loader.device)
+        self._in_order = Loader(block, batch_size=loader.batch_size, device=self.device, target_units=self.target_units)
+        if order is not None:
+            found = self._get_feature(block)
+            self._values = found.take(order) if isinstance(found, Ragged) else found[order].to(self.device)
+
+    def _get_feature(self, rows: Any) -> Any:
+        """Return the feature of a block or a batch: its lists, or a view of its column."""
+        numeric, categorical = self.schema.numeric, self.schema.categorical
+        if self._item in numeric:
+            return rows.numeric[:, numeric.index(self._item)]
+        if self._item in categorical:
+            return rows.codes[:, categorical.index(self._item)]
+        return rows.lists[self._item.name]
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -134,9 +131,9 @@ class _Rows:
         start = 0
         for batch in self._in_order:  # copies of the block's rows, which may be written to
             end = start + len(batch)
-            if self._part:
-                getattr(batch, self._part)[:, self._place] = self._values[start:end]
-            elif self._item is not None:
+            if isinstance(self._values, Ragged):
                 batch.lists[self._item.name] = self._values.narrow(start, end)
+            elif self._values is not None:
+                self._get_feature(batch)[:] = self._values[start:end]
             yield batch
             start = end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpupipe.models.embeddings import Periodic, PiecewiseLinear
-from gpupipe.models.ft_transformer import FTTransformer
-from gpupipe.models.networks import MLP, DCNv2, Linear, MultiTask, ResNet
+from gpupipe.models.networks import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
 
 __all__ = ["MLP", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet"]

@@ -1,8 +1,8 @@
 """Embeddings: one table for the ids of all columns and lists; vectors of numbers by bins or waves.
 
-A trunk of ReLUs bends a number where a layer's weights happen to put a corner. An embedding of its own gives each
-number corners where its values are (`PiecewiseLinear`), or waves of learned length (`Periodic`): Gorishniy, Rubachev &
-Babenko 2022, arXiv:2203.05556. Shapes: B rows, F numbers, T bins or frequencies, C columns, D the embedding's width.
+An embedding gives each number corners where its values are (`PiecewiseLinear`), or waves of learned length
+(`Periodic`): Gorishniy et al. 2022, arXiv:2203.05556. B rows, F numbers, T bins or frequencies, C columns, D the
+embedding's width.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ SAMPLE_ROWS = 1 << 18  # enough for quantiles, and few enough to sort at once
 class SharedEmbedding(nn.Module):
     """Embedding table of width D for all C columns: a batch needs one lookup whatever C is.
 
-    `dim="auto"` is the width fast.ai's rule gives for the largest cardinality n (fastai.tabular.model.emb_sz_rule),
-    1.6 n^0.56, but at most 32 and a multiple of 4. The rows of missing (0) and unknown (1) start at zero, so what was
-    never met in training adds nothing. An id the column has no row for is read as unknown, on the device: the host
-    checks no values.
+    `dim="auto"` is the width fast.ai's rule gives for the largest cardinality n (fastai.tabular.model.emb_sz_rule), 1.6
+    n^0.56, but at most 32 and a multiple of 4. The rows of missing (0) and unknown (1) start at zero, so what was never
+    met in training adds nothing. An id the column has no row for is read as unknown, on the device.
 
     The rows of L columns of lists (their numbers of ids by name) follow them: of each list the rows of its elements are
     put together into one, by `bag`; zeros without any. Memory: sum(cardinalities) x D float32.
@@ -121,12 +120,8 @@ class NumericEmbedding(nn.Module):
 class Periodic:
     """Periodic embedding: sin(2 pi c x) and cos(2 pi c x) of `frequencies` learned c, a linear layer and a ReLU.
 
-    For standardised numbers. The defaults are those of the authors' package.
-
-    Args:
-        dim: D.
-        frequencies: how many c a number has.
-        sigma: the c start normal with this standard deviation; the choice that matters most (0.01 to 1).
+    For standardised numbers. `dim` is D. The c start normal with standard deviation `sigma`, the choice that matters
+    most (0.01 to 1). The defaults are those of the authors' package.
     """
 
     kind: ClassVar[str] = "periodic"
@@ -151,11 +146,8 @@ class Periodic:
 class PiecewiseLinear:
     """Piecewise linear encoding: 1 for the bins below a number, a fraction for its own, 0 for those above.
 
-    Beyond the outer edges the first and the last bin go on in a straight line, so no value is cut off.
-
-    Args:
-        edges: for each number its bins' edges, ascending; fewer than two for a constant number.
-        dim: D.
+    Beyond the outer `edges` (for each number its bins', ascending; fewer than two for a constant) the first and the
+    last bin go on in a straight line. `dim` is D.
     """
 
     kind: ClassVar[str] = "piecewise-linear"

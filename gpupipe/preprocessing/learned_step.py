@@ -15,15 +15,10 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, float_kernels, infer_backend
 from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.kernels import DeferredColumn
-from gpupipe.backend.kernels import ElementwiseProgram
-from gpupipe.backend.kernels import Scale
-from gpupipe.backend.kernels import compute_moments
-from gpupipe.backend.kernels import compute_moments_each
-from gpupipe.backend.kernels import fill_into
-from gpupipe.backend.kernels import find_bounds
-from gpupipe.backend.kernels import scale_each
-from gpupipe.backend.kernels import scale_into
+from gpupipe.backend.kernels import (
+    DeferredColumn,
+    ElementwiseProgram,
+)
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step

@@ -35,7 +35,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.files import replacing, writing
 from gpupipe.io import as_dataset
-from gpupipe.models.tabular import Tabular
+from gpupipe.models.networks import Tabular
 from gpupipe.monitoring.drift import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.saving.scorer import Scorer

@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
 from gpupipe.io import as_rows
-from gpupipe.models.tabular import Tabular
+from gpupipe.models.networks import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_integer

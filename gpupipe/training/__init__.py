@@ -13,25 +13,6 @@ from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze
 from gpupipe.training.optim.schedules import Plateau, scaled_rate
 
-__all__ = [
-    "BatchSizes",
-    "CSVLogger",
-    "Callback",
-    "Checkpoints",
-    "EarlyStopping",
-    "History",
-    "JSONLinesLogger",
-    "LoadReport",
-    "Metric",
-    "PairwiseRanking",
-    "PerTarget",
-    "Plateau",
-    "TensorBoardLogger",
-    "TrainState",
-    "Trainer",
-    "freeze",
-    "load_weights",
-    "scaled_rate",
-    "tune_batch_size",
-    "unfreeze",
-]
+__all__ = ["BatchSizes", "CSVLogger", "Callback", "Checkpoints", "EarlyStopping", "History", "JSONLinesLogger"]
+__all__ += ["LoadReport", "Metric", "PairwiseRanking", "PerTarget", "Plateau", "TensorBoardLogger", "TrainState"]
+__all__ += ["Trainer", "freeze", "load_weights", "scaled_rate", "tune_batch_size", "unfreeze"]

@@ -13,10 +13,9 @@ import torch
 
 from gpupipe.errors import BadConfig
 from gpupipe.tensors.loader import Loader
-from gpupipe.training.loop.build import build_update, capture_update, choose_loss_and_metrics, prepare_model
 from gpupipe.training.loop.device import choose_device, session
 from gpupipe.training.loop.rank_group import RankGroup
-from gpupipe.training.loop.trainer import Trainer
+from gpupipe.training.loop.trainer import Trainer, build_update, capture_update, choose_loss_and_metrics, prepare_model
 from gpupipe.training.optim.schedules import compute_learning_rates
 
 WARM_UP = 5  # updates before the clock: libraries choose their kernels, and a graph is captured after three
@@ -26,12 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchSizes:
-    """Speed of training by batch size.
-
-    Args:
-        best: the knee.
-        rows_per_second: by batch size.
-        stopped: why no larger one was tried.
+    """Speed of training by batch size: the knee, rows per second, and why no larger one was tried.
 
     Example:
         >>> print(BatchSizes(512, {256: 1e6, 512: 1.8e6, 1024: 1.9e6}, "1024 was hardly faster than 512"))
@@ -71,8 +65,7 @@ def tune_batch_size(
     Raises:
         BadConfig: no such loader, no memory for the smallest batch, or sizes that make no sense.
 
-    Memory:
-        As training with the largest batch that was tried, and one more copy of the weights.
+    Memory: As training with the largest batch that was tried, and one more copy of the weights.
 
     Example:
         >>> import gpupipe as gp, pandas as pd
@@ -83,13 +76,10 @@ def tune_batch_size(
         64
     """
     if not isinstance(loader, Loader):
-        raise BadConfig(
-            "tune_batch_size",
-            "the loader cannot be made with another batch size",
-            got=type(loader).__name__,
-            expected="a Loader, as pipeline.loader(...) gives it",
-            remedy="measure it yourself: history.rows[-1]['rows_per_second']",
-        )
+        problem, got = "the loader cannot be made with another batch size", type(loader).__name__
+        expected = "a Loader, as pipeline.loader(...) gives it"
+        remedy = "measure it yourself: history.rows[-1]['rows_per_second']"
+        raise BadConfig("tune_batch_size", problem, got=got, expected=expected, remedy=remedy)
     most = min(largest or loader.num_rows, loader.num_rows)
     if not 1 <= smallest <= most:
         got = f"from {smallest} to {most}"
@@ -98,44 +88,34 @@ def tune_batch_size(
     model, device = trainer.model, choose_device(trainer.device, loader)
     weights, training = deepcopy(model.state_dict()), model.training
     found: dict[int, float] = {}
-    size, before, stopped = smallest, 0, ""
+    best, size, stopped = 0, smallest, "larger ones were not asked for"
     try:
-        while not stopped:
+        while size <= most:
             speed = _measure_speed(trainer, loader, size, updates, device)
             if speed is None:
                 stopped = f"{size} rows do not fit in memory"
                 break
             found[size] = speed
-            if before and speed < least_gain * found[before]:
-                stopped = f"{size} was hardly faster than {before}"
+            if best and speed < least_gain * found[best]:
+                stopped = f"{size} was hardly faster than {best}"
                 break
-            before, size = size, 2 * size
-            if size > most:
-                stopped = "larger ones were not asked for"
+            best, size = size, 2 * size
     finally:
         model.load_state_dict(weights)
         model.train(training).zero_grad()
     if not found:
         problem, remedy = "the smallest batch does not fit in memory", f"smallest={max(smallest // 8, 1)}"
         raise BadConfig("tune_batch_size", problem, got=smallest, expected="one that does", remedy=remedy)
-    sizes = BatchSizes(before, found, stopped)
+    sizes = BatchSizes(best, found, stopped)
     logger.info("%s", sizes)
     return sizes
 
 
 def _measure_speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: torch.device) -> float | None:
     """Measure rows per second of updates of that size; None if they do not fit in memory."""
+    own: Any = {name: getattr(loader, name) for name in ("shuffle", "block_rows", "window", "device")}
     batches: Any = Loader(
-        loader.table,
-        batch_size=size,
-        shuffle=loader.shuffle,
-        block_rows=loader.block_rows,
-        window=loader.window,
-        drop_last=True,
-        reuse_buffers=True,
-        device=loader.device,
-        rank=0,
-        world_size=1,
+        loader.table, batch_size=size, drop_last=True, reuse_buffers=True, rank=0, world_size=1, **own
     )
     rates = compute_learning_rates("constant", lr=trainer.learning_rate, steps=WARM_UP + updates)
     with session(device, seed=trainer.seed, precision=trainer.precision), prepare_model(trainer):

@@ -31,8 +31,6 @@ ELSEWHERE = {
     "io/relational/side_columns": "transforms/test_window_transform",
     "io/relational/sort": "io/relational/test_verbs",
     "io/stores": "io/stores/test_find_files",
-    "models/ft_transformer": "models/test_blocks",
-    "models/tabular": "models/test_networks",
     "monitoring/expectation_report": "transforms/test_expect",
     "pipeline/apply": "pipeline/test_pipeline",
     "pipeline/cluster_loader": "cluster/test_training",
@@ -47,8 +45,6 @@ ELSEWHERE = {
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
     "tensors/streaming": "tensors/test_streams",
-    "training/checkpointing/checkpoint_callback": "training/checkpointing/test_checkpoints",
-    "training/loop/build": "training/loop/test_settings",
     "training/loop/train_state": "training/checkpointing/test_checkpoints",
     "transforms/transform": "laws/test_transforms",
 }

@@ -11,8 +11,7 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
-from gpupipe.models.ft_transformer import Attention
-from gpupipe.models.networks import BatchNorm, Cross
+from gpupipe.models.networks import Attention, BatchNorm, Cross
 from gpupipe.tensors.batch import Batch
 
 

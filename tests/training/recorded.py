@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpupipe.training.loop import build, losses
-from gpupipe.training.loop.cuda_graph import WARM_UP, CapturedUpdate, explain_not_resident
+from gpupipe.training.loop import losses, trainer
+from gpupipe.training.loop.train_step import WARM_UP, CapturedUpdate, explain_not_resident
 
 
 class Graph:
@@ -71,7 +71,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     monkeypatch.setattr(torch.cuda, "graph", _record)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
     monkeypatch.setattr(
-        build, "explain_no_capture", lambda _, loader, device, *__, **___: explain_not_resident(loader, device)
+        trainer, "explain_no_capture", lambda _, loader, device, *__, **___: explain_not_resident(loader, device)
     )
     monkeypatch.setattr(losses, "_TOGETHER", 1)  # losses are summed at once, as on a device
     monkeypatch.setattr(Graph, "made", 0)

@@ -15,9 +15,9 @@ from gpupipe.backend.columns import floats, whole_numbers
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings
 from gpupipe.backend.estimators import make_analyzer
 from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
-from gpupipe.backend.hashing import hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions.dtypes import DATE_FLAGS, DATE_PARTS
+from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import (
     Columns,
@@ -30,8 +30,8 @@ from gpupipe.preprocessing.learned_step import (
 )
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
 from gpupipe.schema import FLOATS, Field
-from gpupipe.support.text import as_list
 from gpupipe.support.validation import (
+    as_list,
     check_bool,
     check_choice,
     check_integer,

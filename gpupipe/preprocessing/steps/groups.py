@@ -11,26 +11,10 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.columns import floats, require_comparable
-from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.dictionaries import sort_values
-from gpupipe.backend.dictionaries import unite_dictionaries
-from gpupipe.backend.groups import FUNCTIONS
-from gpupipe.backend.groups import State
-from gpupipe.backend.groups import compute_result
-from gpupipe.backend.kernels import KeyIndex
-from gpupipe.errors import BadConfig
-from gpupipe.errors import BadData
-from gpupipe.errors import ColumnNotFound
-from gpupipe.preprocessing.categories import FIRST
-from gpupipe.preprocessing.categories import MISSING
-from gpupipe.preprocessing.categories import check_categories
-from gpupipe.preprocessing.categories import find_lookup
-from gpupipe.preprocessing.categories import learn_ids
-from gpupipe.backend.dictionaries import Dictionary
-from gpupipe.backend.dictionaries import make_dictionary
-from gpupipe.backend.groups import Groups
-from gpupipe.backend.hashing import splitmix64
-from gpupipe.errors import NotFitted
+from gpupipe.backend.dictionaries import Dictionary, find_positions, make_dictionary, sort_values
+from gpupipe.backend.groups import FUNCTIONS, Groups, State, compute_result
+from gpupipe.backend.kernels import KeyIndex, splitmix64
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, NotFitted
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing.learned_step import (
     LARGEST_SQUARED,
@@ -47,22 +31,19 @@ from gpupipe.preprocessing.learned_step import (
     to_columns,
     to_frame,
 )
-from gpupipe.preprocessing.summaries import ColumnSummaries
-from gpupipe.preprocessing.summaries import GroupTable
-from gpupipe.schema import FLOATS
-from gpupipe.schema import Field
+from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values, merge_moments
+from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import derive
-from gpupipe.support.validation import as_list
-from gpupipe.support.validation import check_bool
-from gpupipe.support.validation import check_choice
-from gpupipe.support.validation import check_name
-from gpupipe.support.validation import check_names
-from gpupipe.preprocessing.summaries import encode_values
-from gpupipe.preprocessing.summaries import merge_moments
-from gpupipe.schema import INTEGERS
-from gpupipe.support.validation import check_integer
-from gpupipe.support.validation import check_number
-from gpupipe.support.validation import check_seed
+from gpupipe.support.validation import (
+    as_list,
+    check_bool,
+    check_choice,
+    check_integer,
+    check_name,
+    check_names,
+    check_number,
+    check_seed,
+)
 
 _COUNTS = ("size", "count", "nunique")
 _STATS = (*_COUNTS, "sum", "mean", "std", "var", "min", "max")

@@ -13,10 +13,10 @@ from typing import Any, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
-from gpupipe.backend.columns import cast_column, floats
+from gpupipe.backend.cast import cast_column
+from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
-from gpupipe.backend.float_kernels import fill_into, scale_each, scale_into
-from gpupipe.backend.fused.program import ElementwiseProgram, Scale
+from gpupipe.backend.kernels import ElementwiseProgram, Scale, fill_into, scale_each, scale_into
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import (

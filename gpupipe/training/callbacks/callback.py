@@ -11,7 +11,8 @@ import statistics
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from operator import methodcaller
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,10 +22,9 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing
-from gpupipe.files import writing
+from gpupipe.files import replacing, writing
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
-from gpupipe.training.loop.train_step import no_range
 
 EVERY = 1.0  # seconds between two looks at the GPU
 SLOWDOWNS = {
@@ -43,9 +43,8 @@ logger = logging.getLogger(__name__)
 class Callback:
     """Base class of callbacks: methods that a fit calls with its `TrainState`; override those you need.
 
-    None of them makes the host wait for the device by itself: figures are read once per `log_every` batches, and
-    `on_step_end` should read nothing else from the device. Rank 0 alone calls them; those with `every_rank = True` are
-    called on each rank.
+    Figures are read once per `log_every` batches, and `on_step_end` should read nothing from the device: the host would
+    wait. Rank 0 alone calls them; those with `every_rank = True` are called on each rank.
 
     Example:
         >>> class Shout(Callback):
@@ -105,18 +104,10 @@ class Callbacks:
                     error.add_note(f"and then {type(callback).__name__}.on_exception: {second}")
             raise
 
-    def on_epoch_start(self, run: TrainState) -> None:
+    def call(self, event: str, run: TrainState) -> None:
+        """Call this method of each callback."""
         for callback in self._all:
-            callback.on_epoch_start(run)
-
-    def on_log(self, run: TrainState, loss: float | None) -> None:
-        run.log_metrics(loss)
-        for callback in self._all:
-            callback.on_log(run)
-
-    def on_epoch_end(self, run: TrainState) -> None:
-        for callback in self._all:
-            callback.on_epoch_end(run)
+            getattr(callback, event)(run)
 
 
 class _Closing(Callback):
@@ -124,15 +115,6 @@ class _Closing(Callback):
 
     def on_exception(self, run: TrainState, error: BaseException) -> None:
         self.on_fit_end(run)
-
-
-class Agreement(Callback):
-    """Agreement of ranks: where a callback of one rank ends the fit, all ranks end it."""
-
-    every_rank = True
-
-    def on_epoch_end(self, run: TrainState) -> None:
-        run.stop = run.ranks.any(run.stop)
 
 
 class ProgressBar(_Closing):
@@ -174,9 +156,10 @@ class Profiling(_Closing):
         left = (run.last_step - run.step) // run.update.accumulate  # of updates, at the least
         skipped = SKIPPED if left > SKIPPED + WARMING + TRACED else 0
         plan = schedule(wait=skipped, warmup=WARMING, active=TRACED, repeat=1)
-        on_gpu = run.device.type == "cuda"
+        on_gpu, trace = run.device.type == "cuda", str(self.folder / "trace.json")
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=self._export)
+        export = methodcaller("export_chrome_trace", trace)
+        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=export)
         run.range = run.update.range = _record_nvtx_range if on_gpu else record_function
         self._profile.start()
 
@@ -185,10 +168,7 @@ class Profiling(_Closing):
 
     def on_fit_end(self, run: TrainState) -> None:
         self._profile.stop()
-        run.range = run.update.range = no_range
-
-    def _export(self, traced: profile) -> None:
-        traced.export_chrome_trace(str(self.folder / "trace.json"))
+        run.range = run.update.range = nullcontext
 
 
 @contextmanager
@@ -218,9 +198,7 @@ class GpuStats(_Closing):
             logger.warning("no figures of the GPU: NVML does not answer (%s)", error)
             return
         self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=self._sample_until_stopped, args=(handle,), name="gpupipe-nvml", daemon=True
-        )
+        self._thread = threading.Thread(target=self._sample, args=(handle,), name="gpupipe-nvml", daemon=True)
         self._thread.start()
 
     def on_fit_end(self, run: TrainState) -> None:
@@ -245,8 +223,8 @@ class GpuStats(_Closing):
         uuid = str(torch.cuda.get_device_properties(device).uuid)
         return self.nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
 
-    def _sample_until_stopped(self, handle: Any) -> None:
-        nvml = self.nvml
+    def _sample(self, handle: Any) -> None:
+        nvml, stopped = self.nvml, False
         figures: dict[str, Callable[[], Any]] = {
             "utilization_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
             "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
@@ -254,7 +232,7 @@ class GpuStats(_Closing):
             "power_watts": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000,
             "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         }
-        while True:
+        while not stopped:
             for name, ask in figures.items():
                 with suppress(nvml.NVMLError):  # not every GPU answers every question
                     value = float(ask())
@@ -262,8 +240,7 @@ class GpuStats(_Closing):
             with suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
                 self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)
-            if self._ended.wait(self.every):
-                return
+            stopped = self._ended.wait(self.every)
 
 
 class _FileLogger(Callback):
@@ -274,10 +251,10 @@ class _FileLogger(Callback):
         self.path = Path(path)
 
     @contextmanager
-    def _open(self, mode: str, path: Path | None = None) -> Iterator[IO[str]]:
+    def _open(self, mode: str) -> Iterator[IO[str]]:
         with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with (path or self.path).open(mode, encoding="utf-8", newline="") as file:
+            with self.path.open(mode, encoding="utf-8", newline="") as file:
                 yield file
 
 
@@ -293,14 +270,10 @@ class JSONLinesLogger(_FileLogger):
 
     def on_fit_start(self, run: TrainState) -> None:
         """Make the folder and the file; a resumed fit keeps the lines before its checkpoint."""
-        if not run.step or not self.path.is_file():
-            with self._open("w"):
-                return
-        draft = self.path.with_name(f".{self.path.name}.tmp")
-        with writing(self.path):
-            with self._open("w", draft) as file:
-                file.writelines(f"{line}\n" for line in self._read_lines_until(run))
-            draft.replace(self.path)
+        with self._open("a"):
+            kept = self._read_lines_until(run) if run.step else []
+        with replacing(self.path, overwrite=True) as draft:
+            draft.write_text("".join(f"{line}\n" for line in kept), "utf-8")
 
     def on_log(self, run: TrainState) -> None:
         self._write({"event": "log", "step": run.step, "epoch": run.epoch, **run.metrics})
@@ -317,16 +290,13 @@ class JSONLinesLogger(_FileLogger):
         """Read the lines that an earlier run had logged before the checkpoint, and somebody else's."""
         kept = []
         for line in self.path.read_text("utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:  # cut short by the end of that run
-                continue
-            match row:
-                case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
-                    continue
-                case {"event": "log", "step": int(step)} if step > run.step:
-                    continue
-            kept.append(line)
+            with suppress(ValueError):  # cut short by the end of that run
+                match json.loads(line):
+                    case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
+                        continue
+                    case {"event": "log", "step": int(step)} if step > run.step:
+                        continue
+                kept.append(line)
         return kept
 
 
@@ -365,9 +335,9 @@ class TensorBoardLogger(_Closing):
             # torch.utils.tensorboard imports TensorBoard, which is optional.
             self._module = importlib.import_module("torch.utils.tensorboard")
         except ImportError as cause:
-            where, problem = "TensorBoardLogger", "TensorBoard is not installed"
-            expected = "the package tensorboard"
-            raise BackendMissing(where, problem, expected=expected, remedy="pip install tensorboard") from cause
+            problem, expected = "TensorBoard is not installed", "the package tensorboard"
+            remedy = "pip install tensorboard"
+            raise BackendMissing("TensorBoardLogger", problem, expected=expected, remedy=remedy) from cause
 
     def on_fit_start(self, run: TrainState) -> None:
         """Open a file; what an earlier run logged after the checkpoint is hidden."""

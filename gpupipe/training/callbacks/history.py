@@ -62,11 +62,7 @@ class History:
 
     @property
     def monitored(self) -> float:
-        """The last epoch's monitored metric.
-
-        Raises:
-            BadData: it is not defined for the data it was computed on.
-        """
+        """The last epoch's monitored metric; `BadData` where it is not defined for the data it was computed on."""
         if self.monitor not in self.rows[-1]:
             where, got = f"the monitored figure {self.monitor!r}", list(self.rows[-1])
             problem = "it is not defined for the validation data"
@@ -76,11 +72,7 @@ class History:
 
     @property
     def best(self) -> dict[str, float]:
-        """The row of the epoch whose monitored metric is best; of equal ones the first.
-
-        Raises:
-            NotFitted: no epoch has it.
-        """
+        """The row of the epoch whose monitored metric is best, the first of equals; `NotFitted` where none has it."""
         if self._best is None:
             problem, expected = f"no epoch has {self.monitor!r}", "at least one epoch with it"
             raise NotFitted("History.best", problem, expected=expected, remedy="history.rows")
@@ -102,25 +94,24 @@ class History:
         return choose(seen, key=lambda row: row[self.monitor], default=None)
 
     @property
-    def _figures(self) -> list[str]:
-        """All names that any row has, in the order they appear."""
-        return list(dict.fromkeys(name for row in self.rows for name in row))
+    def _cells(self) -> list[list[str]]:
+        """The table: all names that any row has, in the order they appear, and the rows."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        return [names, *([_short(row.get(name)) for name in names] for row in self.rows)]
 
     @property
     def _curves(self) -> dict[str, _Points]:
         """The (epoch, value) points of losses and metrics."""
-        names = [name for name in self._figures if name.startswith(("train_", "valid_"))]
+        names = [name for name in self._cells[0] if name.startswith(("train_", "valid_"))]
         return {name: [(row["epoch"], row[name]) for row in self.rows if name in row] for name in names}
 
     def __repr__(self) -> str:
         if not self.rows:
             return "History of no epochs"
-        cells = [self._figures, *([_short(row.get(name)) for name in self._figures] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in cells]
-        best = self._best
+        widths = [max(map(len, column)) for column in zip(*self._cells, strict=True)]
+        lines = ["  ".join(map(str.rjust, line, widths)) for line in self._cells]
         for index, row in enumerate(self.rows, start=1):
-            lines[index] += f"  best {self.monitor}" if row is best else ""
+            lines[index] += f"  best {self.monitor}" if row is self._best else ""
         pad = max(map(len, self._curves), default=0)
         for name, points in self._curves.items():
             values = [value for _, value in points]
@@ -133,11 +124,11 @@ class History:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{html.escape(name)}</th>" for name in self._figures)
-        body, best = "", self._best
-        for row in self.rows:
-            style = ' style="font-weight:bold"' if row is best else ""
-            body += f"<tr{style}>" + "".join(f"<td>{_short(row.get(name))}</td>" for name in self._figures) + "</tr>"
+        names, *lines = self._cells
+        head, body = "".join(f"<th>{html.escape(name)}</th>" for name in names), ""
+        for row, line in zip(self.rows, lines, strict=True):
+            style = ' style="font-weight:bold"' if row is self._best else ""
+            body += f"<tr{style}>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>"
         panels: dict[str, dict[str, _Points]] = {}
         for name, points in self._curves.items():
             part, _, figure = name.partition("_")
@@ -178,10 +169,9 @@ def _draw_panel(title: str, lines: dict[str, _Points]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EarlyStopping:
-    """Stop when a figure has not improved for some epochs, and keep the weights of the best one.
+    """Stop when a figure has not improved for some epochs; `fit` always ends with the weights of the best one.
 
-    The best weights are restored whenever `fit` ends, by stopping or by reaching `max_epochs`. Whether larger is better
-    is the metric's to say; for losses smaller is. A schedule that falls over `max_epochs` is cut off by stopping.
+    Whether larger is better is the metric's to say. A schedule that falls over `max_epochs` is cut off by stopping.
 
     Args:
         patience: epochs in a row without improvement after which training stops, at least 1.
@@ -191,8 +181,7 @@ class EarlyStopping:
     Raises:
         BadConfig: an argument that makes no sense.
 
-    Memory:
-        One more copy of the model's state on its device; two while a better one is taken.
+    Memory: one more copy of the model's state on its device; two while a better one is taken.
 
     Example:
         >>> EarlyStopping(patience=2, monitor="valid_auc")
@@ -213,19 +202,16 @@ class BestWeights:
     """Model state of the best epoch so far."""
 
     def __init__(self, model: nn.Module, stopping: EarlyStopping, *, higher_is_better: bool) -> None:
-        self._model, self._stopping = model, stopping
-        self._sign = 1.0 if higher_is_better else -1.0
-        self._best = -float("inf")
-        self._waited = 0
+        self._model, self._stopping, self._sign = model, stopping, 1.0 if higher_is_better else -1.0
+        self._best, self._waited = -float("inf"), 0
         self._state: dict[str, Any] = {}
 
     def update(self, value: float) -> bool:
         """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop."""
+        self._waited += 1
         if self._sign * value - self._best > self._stopping.min_delta:
             self._best, self._waited = self._sign * value, 0
             self._state = deepcopy(self._model.state_dict())
-            return False
-        self._waited += 1
         return self.should_stop
 
     @property

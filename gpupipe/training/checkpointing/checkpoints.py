@@ -1,4 +1,4 @@
-"""Checkpoints of a fit: nested state as named tensors and plain JSON in folders, written atomically, in the background.
+"""Checkpoints of a fit: state as tensors and JSON in folders, written in the background, and read to resume.
 
 runs/flights/step-0000012000/state.json             numbers, history, shapes, checksums
 runs/flights/step-0000012000/tensors.safetensors    weights, moments, random states
@@ -11,10 +11,16 @@ import json
 import logging
 import re
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -22,13 +28,18 @@ from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from gpupipe.errors import ArtifactError, BadConfig
-from gpupipe.files import replacing
+from gpupipe.errors import ArtifactError, BadConfig, SchemaMismatch
+from gpupipe.files import replacing, writing
+from gpupipe.schema import Schema
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
+from gpupipe.training.callbacks.callback import Callback
+from gpupipe.training.loop.batches import join_tensors, split_tensors
+from gpupipe.training.loop.train_state import TrainState
 
 FORMAT = 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
 NAME = re.compile(r"step-(\d{10})")
+EXIT_CODE = 128 + signal.SIGTERM  # 143, as of any program that SIGTERM ends
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +61,7 @@ class Checkpoints:
     Raises:
         BadConfig: an argument that makes no sense.
 
-    Memory:
-        One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
+    Memory: One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
 
     Example:
         >>> Checkpoints("runs/flights", every_steps=1000, keep=2)
@@ -73,54 +83,139 @@ class Checkpoints:
         check_integer(self, "[1, inf)", keep=self.keep)
 
 
-def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
-    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers."""
-    tensors: dict[str, Tensor] = {}
-
-    def split(node: Any) -> Any:
-        if isinstance(node, Tensor):
-            name = str(len(tensors))
-            tensors[name] = node.detach()
-            return {"$tensor": name}
-        if isinstance(node, Mapping):
-            if all(isinstance(key, str) and not key.startswith("$") for key in node):
-                return {key: split(value) for key, value in node.items()}
-            return {"$pairs": [[split(key), split(value)] for key, value in node.items()]}
-        if isinstance(node, tuple):
-            return {"$tuple": [split(value) for value in node]}
-        if isinstance(node, list):
-            return [split(value) for value in node]
-        if node is None or isinstance(node, str | bool | int | float):
-            return node
-        problem = "the state of the loader or optimiser holds something that cannot be written without pickle"
-        expected = "tensors, numbers, strings, None, and lists, tuples and mappings of them"
-        remedy = "a loader without state_dict, whose batches are passed over when a fit goes on"
-        raise BadConfig("checkpoint", problem, got=type(node).__name__, expected=expected, remedy=remedy)
-
-    return split(tree), tensors
+class Terminated(SystemExit):
+    """Exit after SIGTERM, once the fit has saved."""
 
 
-def join_tensors(text: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Rebuild the tree that `split_tensors` split."""
-    if isinstance(text, list):
-        return [join_tensors(value, tensors) for value in text]
-    match text:
-        case {"$tensor": name}:
-            return tensors[name]
-        case {"$pairs": pairs}:
-            return {join_tensors(key, tensors): join_tensors(value, tensors) for key, value in pairs}
-        case {"$tuple": values}:
-            return tuple(join_tensors(values, tensors))
-        case dict():
-            return {key: join_tensors(value, tensors) for key, value in text.items()}
-    return text
+class CheckpointCallback(Callback):
+    """Checkpoint callback: writes in a thread of its own, and saves a last checkpoint on SIGTERM.
+
+    Rank 0 writes. At the next log all ranks agree on saving or ending after a clock or a signal of one of them.
+    """
+
+    every_rank = True
+
+    def __init__(self, checkpoints: Checkpoints, *, resumed: bool) -> None:
+        self.checkpoints, self._resumed = checkpoints, resumed
+        self._folder = Path(checkpoints.folder)
+        self._last = time.monotonic()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="gpupipe-checkpoint")
+        self._pending: Future[None] | None = None
+        self._terminated = self._takes_signals = False
+        self._agreed = False, False  # to end, to save
+        self._outer: Any = None
+
+    def on_fit_start(self, run: TrainState) -> None:
+        run.ranks.broadcast_object(self._make_folder)
+        self._about, self._last_step = _describe_run(run), run.step
+        self._takes_signals = threading.current_thread() is threading.main_thread()
+        if self._takes_signals:  # no other thread gets any
+
+            def handle(_number: int, _frame: FrameType | None) -> None:
+                self._terminated = True
+                if run.validating and run.ranks.size == 1:  # nothing is half done there, and it may take long
+                    raise Terminated(EXIT_CODE)
+
+            self._outer = signal.signal(signal.SIGTERM, handle)
+
+    def _make_folder(self) -> None:
+        there = list_checkpoints(self._folder)
+        if there and not self._resumed:
+            problem = "the folder holds checkpoints of another run"
+            remedy = "fit(..., resume='latest'), or another folder"
+            expected = "a folder of its own for each run, or a fit that goes on from there"
+            raise refuse_argument("Trainer", "checkpoints", str(there[-1].path), expected, remedy, problem=problem)
+        with writing(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
+                shutil.rmtree(draft)
+
+    def on_log(self, run: TrainState) -> None:
+        if run.ranks.size > 1:
+            end, due = run.ranks.all_gather_scalar(torch.tensor([self._terminated, self._due])).any(0).tolist()
+            self._agreed = end, due
+
+    def on_step_end(self, run: TrainState) -> None:
+        end, due = (self._terminated, self._due) if run.ranks.size == 1 else self._agreed
+        if end:
+            raise Terminated(EXIT_CODE)
+        steps = self.checkpoints.every_steps
+        # Passed, not met: with accumulation not every batch ends an update.
+        passed = steps is not None and run.step // steps > self._last_step // steps
+        self._last_step = run.step
+        if passed or due:
+            self._save(run)
+
+    def on_epoch_end(self, run: TrainState) -> None:
+        if run.ranks.any(self._terminated):
+            raise Terminated(EXIT_CODE)
+        run.stop = run.ranks.any(run.stop)
+        every = self.checkpoints.every_epochs
+        if run.finished or (every is not None and run.epoch % every == 0):
+            self._save(run)
+
+    def on_fit_end(self, run: TrainState) -> None:
+        try:
+            self._wait_for_save()
+        finally:
+            self._writer.shutdown()
+            if self._takes_signals:
+                signal.signal(signal.SIGTERM, self._outer)
+
+    def on_exception(self, run: TrainState, error: BaseException) -> None:
+        try:
+            if isinstance(error, Terminated):
+                self._save(run)
+                logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
+        finally:
+            self.on_fit_end(run)
+        if isinstance(error, Terminated) and callable(self._outer):
+            self._outer(signal.SIGTERM, None)  # the program has its own way to end
+
+    def _save(self, run: TrainState) -> None:
+        """Copy the state, and write it in the background."""
+        self._wait_for_save()
+        state = run.state_dict()
+        self._last, self._agreed = time.monotonic(), (False, False)
+        if not run.ranks.is_main:
+            return
+        text, tensors = split_tensors(state)
+        copies, event = snapshot(tensors)
+        ended = len(run.history) >= run.epoch
+        figure = run.history.rows[-1].get(run.history.monitor) if ended else None
+        described = {**self._about, "figure": figure, "higher_is_better": run.history.higher_is_better}
+        learned = {text["model"][name]["$tensor"] for name, _ in run.model.named_parameters()}
+        step = run.step  # which moves on meanwhile
+
+        def write() -> None:
+            if event is not None:
+                event.synchronize()
+            if not all(bool(copies[name].isfinite().all()) for name in learned):
+                logger.warning("no checkpoint after batch %d: the weights are not finite", step)
+                return
+            _write_checkpoint(self._folder, step, text, copies, described)
+            with writing(self._folder):
+                _prune_checkpoints(self._folder, self.checkpoints.keep)
+
+        self._pending = self._writer.submit(write)
+
+    @property
+    def _due(self) -> bool:
+        seconds = self.checkpoints.every_seconds
+        return seconds is not None and time.monotonic() - self._last >= seconds
+
+    def _wait_for_save(self) -> None:
+        """Wait for the save in progress, and raise its error."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
     """Copy tensors to the host as of this point of the stream; return the event after which the copies are complete.
 
-    The host does not wait: what follows on the stream may change the originals. Copies are pinned where they come from
-    a GPU, contiguous, and never shared: safetensors writes neither tied weights nor views.
+    The host does not wait. Copies are pinned where they come from a GPU, contiguous, and never shared, as safetensors
+    asks.
     """
     copies = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda) for name, t in tensors.items()}
     for name, tensor in tensors.items():
@@ -129,7 +224,7 @@ def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cu
     return copies, torch.cuda.current_stream().record_event() if on_gpu else None
 
 
-def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> None:
+def _write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write the state after `step` batches, as `split_tensors` gives it, and what it is of."""
     content, inside = bytes_of(tensors), json.dumps(text)
     described = {"format": FORMAT, "step": step, "state": _digest(inside.encode()), "tensors": _digest(content)}
@@ -139,28 +234,31 @@ def write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tens
         (draft / STATE).write_text(json.dumps({**described, **about, "text": inside}))
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a checkpoint's state and its description; refuse one that is damaged or of another format."""
+    trouble: Exception | None = None
     try:
         about = json.loads((path / STATE).read_text())
         content = (path / TENSORS).read_bytes()
         if about["format"] != FORMAT:
-            raise _refuse_damaged(path, f"its format is {about['format']}, not {FORMAT}")
-        if _digest(about["text"].encode()) != about["state"] or _digest(content) != about["tensors"]:
-            raise _refuse_damaged(path, "its content is not what was written")
-        return join_tensors(json.loads(about["text"]), tensors_from(content)), about
-    except ArtifactError:
-        raise
+            reason = f"its format is {about['format']}, not {FORMAT}"
+        elif _digest(about["text"].encode()) != about["state"] or _digest(content) != about["tensors"]:
+            reason = "its content is not what was written"
+        else:
+            return join_tensors(json.loads(about["text"]), tensors_from(content)), about
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
-        raise _refuse_damaged(path, f"{type(cause).__name__}: {cause}") from cause
+        trouble, reason = cause, f"{type(cause).__name__}: {cause}"
+    problem = f"it is no whole checkpoint ({reason})"
+    expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
+    remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
+    raise ArtifactError(str(path), problem, expected=expected, remedy=remedy) from trouble
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFolder:
+class CheckpointFolder(NamedTuple):
     """Checkpoint on disk, not yet read; `figure` is the monitored one of its last epoch, if an epoch had ended."""
 
-    path: Path
     step: int
+    path: Path
     figure: float | None
     higher_is_better: bool
 
@@ -177,16 +275,16 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
                 continue
             except (OSError, ValueError, KeyError, TypeError):  # found out, and said, when it is read
                 figure, higher = None, False
-            found.append(CheckpointFolder(path, int(named[1]), figure, higher))
-    return sorted(found, key=lambda checkpoint: checkpoint.step)
+            found.append(CheckpointFolder(int(named[1]), path, figure, higher))
+    return sorted(found)
 
 
-def find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+def _find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
     """Read the last whole checkpoint of a folder: its path, state and description; None if there are none at all."""
     trouble = None
     for checkpoint in reversed(list_checkpoints(folder)):
         try:
-            return str(checkpoint.path), *read_checkpoint(checkpoint.path)
+            return str(checkpoint.path), *_read_checkpoint(checkpoint.path)
         except ArtifactError as error:
             logger.warning("%s; the one before is tried", str(error).splitlines()[0])
             trouble = trouble or error
@@ -195,7 +293,7 @@ def find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | No
     return None
 
 
-def prune_checkpoints(folder: Path, keep: int) -> None:
+def _prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the last few and the best."""
     found = list_checkpoints(folder)
     scored = [(c.figure if c.higher_is_better else -c.figure, c.step) for c in found if c.figure is not None]
@@ -211,7 +309,66 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _refuse_damaged(path: Path, problem: str) -> ArtifactError:
-    expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
-    remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
-    return ArtifactError(str(path), f"it is no whole checkpoint ({problem})", expected=expected, remedy=remedy)
+def resume_run(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
+    """Restore a run from a checkpoint, and return whether there was one.
+
+    `wanted` is "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
+    """
+    if wanted == "latest" and checkpoints is None:
+        where, problem = "Trainer.fit(resume='latest')", "the trainer has no folder of checkpoints"
+        remedy = "Trainer(..., checkpoints='runs/flights'), or a checkpoint's path"
+        raise BadConfig(where, problem, expected="a folder to read from", remedy=remedy)
+    place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
+
+    def find_checkpoint() -> tuple[str, dict[str, Any], dict[str, Any]] | None:
+        found = _find_latest(place)
+        return (str(place), *_read_checkpoint(place)) if found is None and wanted != "latest" else found
+
+    found = run.ranks.broadcast_object(find_checkpoint)  # the folder need not be there where the other ranks are
+    if found is None:
+        logger.info("no checkpoint in %s: the fit starts from the beginning", place)
+        return False
+    path, state, described = found
+    here = _describe_run(run)
+    if not state["step_in_epoch"] and here["rows"] is not None:
+        del here["batches per epoch"]  # between epochs the same rows may be dealt anew
+    _check_same(path, described, here)
+    run.load_state_dict(state)
+    logger.info("the fit goes on after batch %d, from %s", run.step, path)
+    return True
+
+
+def _describe_run(run: TrainState) -> dict[str, Any]:
+    """Describe what a run trains on: a checkpoint fits a run where all of this is the same."""
+    schema = getattr(run.train, "schema", None)
+    told = json.dumps(schema.to_json(), sort_keys=True).encode() if isinstance(schema, Schema) else None
+    names = {id(parameter): name for name, parameter in run.model.named_parameters()}
+    return {
+        "weights": {name: f"{value.dtype} {tuple(value.shape)}" for name, value in run.model.state_dict().items()},
+        "optimizer": type(run.update.optimizer).__name__,
+        "trained parameters": [names.get(id(p)) for p in run.update.parameters],  # in the order of moments
+        "rows": getattr(run.train, "total_rows", None),
+        "schema": None if told is None else _digest(told),
+        "batches per epoch": run.steps_per_epoch,
+    }
+
+
+def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
+    what = next((what for what, now in here.items() if saved.get(what) != now), None)
+    if what is None:
+        return
+    kind = "data set" if what in ("rows", "schema", "batches per epoch") else "model"
+    problem = f"the checkpoint is of another {kind}: {what}"
+    remedy = "the model, optimiser and loader it was made with; model.load_state_dict for weights alone"
+    then, now = saved.get(what), here[what]
+    if what == "weights" and isinstance(then, dict):
+        name = next(name for name in [*now, *then] if now.get(name) != then.get(name))
+        problem = problem.replace(what, f"weight {name!r}")
+        then, now = then.get(name, "none"), now.get(name, "none")
+    elif what == "trained parameters" and then is not None:
+        then, now = next((a, b) for a, b in zip_longest(then, now, fillvalue="none") if a != b)
+        remedy = "freeze(), unfreeze() and param_groups= as they were; model.load_state_dict for weights alone"
+    elif what == "batches per epoch" and here["rows"] is not None:
+        problem = f"the checkpoint is from the middle of an epoch of other batches: {what}"
+        remedy = "as many ranks, and the batch size, as then; or a checkpoint from the end of an epoch"
+    raise SchemaMismatch(path, problem, got=then, expected=f"{now!r}, as in this fit", remedy=remedy)

@@ -1,4 +1,4 @@
-"""Access to batches, a `Batch` or any tree of tensors: rows, target, weight, another device."""
+"""Access to batches, a `Batch` or any tree of tensors: rows, target, weight, another device; trees as plain JSON."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def num_batches(loader: Any) -> int:
     try:
         return len(loader)
     except TypeError:
-        problem = "the train loader does not say how many batches it has"
+        problem, got = "the train loader does not say how many batches it has", type(loader).__name__
         expected = "an iterable with len(), which the schedule is made for"
         remedy = "pipeline.loader(...), a DataLoader over a sized dataset, or a list of batches"
-        raise BadConfig("Trainer.fit", problem, got=type(loader).__name__, expected=expected, remedy=remedy) from None
+        raise BadConfig("Trainer.fit", problem, got=got, expected=expected, remedy=remedy) from None
 
 
 def get_weight(batch: Any) -> Tensor | None:
@@ -60,16 +60,13 @@ def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = F
         remedy = "gp.Features(..., target='column'), or a callable: loss=lambda output, batch: ..."
         raise BadData(where, "the batch has no target", got=type(batch).__name__, expected=expected, remedy=remedy)
     if (output.shape[:-1] if classes else output.shape) != target.shape:
-        several = not classes and output.ndim == target.ndim + 1 and output.shape[-1] > 1
-        raise SchemaMismatch(
-            where,
-            "the model's output does not fit the target",
-            got=f"output {tuple(output.shape)}, target {tuple(target.shape)}",
-            expected="B x K logits for B class indices" if classes else "as many values as the target has, B",
-            remedy="loss='cross-entropy' for classes, or a model of one output: MLP.from_schema(pipeline.schema)"
-            if several
-            else "MLP.from_schema(pipeline.schema), or `output.squeeze(1)` in the model's forward",
-        )
+        problem = "the model's output does not fit the target"
+        got = f"output {tuple(output.shape)}, target {tuple(target.shape)}"
+        expected = "B x K logits for B class indices" if classes else "as many values as the target has, B"
+        remedy = "MLP.from_schema(pipeline.schema), or `output.squeeze(1)` in the model's forward"
+        if not classes and output.ndim == target.ndim + 1 and output.shape[-1] > 1:
+            remedy = "loss='cross-entropy' for classes, or a model of one output: MLP.from_schema(pipeline.schema)"
+        raise SchemaMismatch(where, problem, got=got, expected=expected, remedy=remedy)
     return target
 
 
@@ -107,7 +104,7 @@ def split_rows(batch: Tree, parts: int) -> Iterator[Tree]:
             lambda lists: lists.narrow(start, stop),
         )
 
-    return (take(start) for start in range(0, rows, size))
+    return map(take, range(0, rows, size))
 
 
 def _map_tensors(
@@ -129,3 +126,45 @@ def _map_tensors(
         return type(node)(map(convert, node)) if isinstance(node, list | tuple) else node
 
     return cast(Tree, convert(tree))
+
+
+def split_tensors(tree: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Split a tree into plain JSON with numbers for the tensors, and the tensors by these numbers."""
+    tensors: dict[str, Tensor] = {}
+
+    def split(node: Any) -> Any:
+        if isinstance(node, Tensor):
+            name = str(len(tensors))
+            tensors[name] = node.detach()
+            return {"$tensor": name}
+        if isinstance(node, Mapping):
+            if all(isinstance(key, str) and not key.startswith("$") for key in node):
+                return {key: split(value) for key, value in node.items()}
+            return {"$pairs": [[split(key), split(value)] for key, value in node.items()]}
+        if isinstance(node, list | tuple):
+            each = [split(value) for value in node]
+            return {"$tuple": each} if isinstance(node, tuple) else each
+        if node is None or isinstance(node, str | bool | int | float):
+            return node
+        problem = "the state of the loader or optimiser holds something that cannot be written without pickle"
+        expected = "tensors, numbers, strings, None, and lists, tuples and mappings of them"
+        remedy = "a loader without state_dict, whose batches are passed over when a fit goes on"
+        raise BadConfig("checkpoint", problem, got=type(node).__name__, expected=expected, remedy=remedy)
+
+    return split(tree), tensors
+
+
+def join_tensors(text: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Rebuild the tree that `split_tensors` split."""
+    match text:
+        case list():
+            return [join_tensors(value, tensors) for value in text]
+        case {"$tensor": name}:
+            return tensors[name]
+        case {"$pairs": pairs}:
+            return {join_tensors(key, tensors): join_tensors(value, tensors) for key, value in pairs}
+        case {"$tuple": values}:
+            return tuple(join_tensors(values, tensors))
+        case dict():
+            return {key: join_tensors(value, tensors) for key, value in text.items()}
+    return text

@@ -1,8 +1,7 @@
 """Session on a device: its stream, precision and random numbers; all restored afterwards.
 
-ETL works on the legacy stream, training on a non-blocking stream of its own, or the two would wait for each other all
-the time. Events hand the data over: training's stream waits for what was written before, and the caller's streams wait
-for training's last use before they give memory back.
+ETL works on the legacy stream, training on a non-blocking one of its own, or the two would wait for each other. Events
+hand the data over: each side's stream waits for what the other has written or used before.
 """
 
 from __future__ import annotations

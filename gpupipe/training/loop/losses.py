@@ -28,38 +28,48 @@ ClassWeight: TypeAlias = str | Mapping[Any, float]
 
 TINY = torch.finfo(torch.float32).tiny
 _TOGETHER = 64  # losses that are summed at once on a CPU
-
-
-def _apply_elementwise(name: str, function: Callable[..., Tensor]) -> Loss:
-    def loss(output: Tensor, batch: Any) -> Tensor:
-        output = full_precision(output)
-        target = matching_target(output, batch, f"loss {name!r}")
-        values = function(output, target.to(output.dtype), reduction="none")
-        return values.mean(1) if values.ndim == 2 else values  # several targets count alike
-
-    return loss
-
-
-def _cross_entropy(output: Tensor, batch: Any, amount: float = 0.0) -> Tensor:
-    target = matching_target(output, batch, "loss 'cross-entropy'", classes=True)
-    return F.cross_entropy(full_precision(output), target.long(), reduction="none", label_smoothing=amount)
-
-
-LOSSES: dict[str, Loss] = {
-    "bce": _apply_elementwise("bce", F.binary_cross_entropy_with_logits),
-    "cross-entropy": _cross_entropy,
-    "mse": _apply_elementwise("mse", F.mse_loss),
-    "huber": _apply_elementwise("huber", F.huber_loss),
-}
-LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 # Losses that mean the same of a standardised target, up to a factor or a threshold in its units.
-_SCALE_FREE = ("mse", "huber")
-_TORCHS_SCALE_FREE = {
-    *("MSELoss", "mse_loss", "L1Loss", "l1_loss"),
-    *("SmoothL1Loss", "smooth_l1_loss", "HuberLoss", "huber_loss"),
-}
+_SCALE_FREE = {"mse", "MSELoss", "mse_loss", "L1Loss", "l1_loss"}
+_SCALE_FREE |= {"huber", "HuberLoss", "huber_loss", "SmoothL1Loss", "smooth_l1_loss"}
 _OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
 _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
+
+
+@dataclass(frozen=True)
+class TargetLoss:
+    """Loss of B outputs or B x K logits (`classes`; None for both) and the target in the type that goes with them."""
+
+    function: Callable[..., Any]
+    name: str
+    classes: bool | None = None
+
+    def __call__(self, output: Tensor, batch: Any) -> Tensor:
+        """Compute B values, or the mean that the function gives, which must not ignore weights."""
+        is_module, classes = isinstance(self.function, nn.Module), self.classes
+        if isinstance(self.function, nn.Module):
+            self.function.to(output.device)  # its own tensors, such as pos_weight
+        output = full_precision(output)
+        if classes is None:
+            classes = output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
+        target = matching_target(output, batch, f"loss {self.name}", classes=classes)
+        values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
+        if isinstance(values, Tensor) and values.ndim == 0 and get_weight(batch) is not None:
+            problem = "a mean, in which the rows' weights do not count"
+            expected = "a value for each row where rows have weights"
+            remedy = f"{self.name}(reduction='none')" if is_module else f"partial({self.name}, reduction='none')"
+            raise refuse_argument("Trainer", "loss", self.name, expected, remedy, problem=problem)
+        # Several targets count alike.
+        return values.mean(1) if isinstance(values, Tensor) and values.ndim == 2 else values
+
+
+_cross_entropy = partial(F.cross_entropy, reduction="none")
+LOSSES: dict[str, Loss] = {
+    "bce": TargetLoss(partial(F.binary_cross_entropy_with_logits, reduction="none"), "'bce'", classes=False),
+    "cross-entropy": TargetLoss(_cross_entropy, "'cross-entropy'", classes=True),
+    "mse": TargetLoss(partial(F.mse_loss, reduction="none"), "'mse'", classes=False),
+    "huber": TargetLoss(partial(F.huber_loss, reduction="none"), "'huber'", classes=False),
+}
+LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
 def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
@@ -71,64 +81,42 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     if not is_one_of(loss, ["auto"]):
         also = "a callable of the model's output and the batch"
         raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES], also)
-    if schema is None or schema.task is None:
-        problem = "nothing tells what the target is" if schema is None else "the loader's rows have no target"
-        got = "a loader without a schema" if schema is None else schema.names
-        expected = "a loader of gp.Pipeline whose Features have a target, of data that have its columns"
-        remedy = "loss='bce'" if schema is None else "pipeline.loader(data) of data that have the target's columns"
-        raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
-    return LOSS_OF_TASK[schema.task]
+    if schema is not None and schema.task is not None:
+        return LOSS_OF_TASK[schema.task]
+    problem, got = "nothing tells what the target is", "a loader without a schema"
+    expected = "a loader of gp.Pipeline whose Features have a target, of data that have its columns"
+    remedy = "loss='bce'"
+    if schema is not None:
+        problem, got = "the loader's rows have no target", schema.names
+        remedy = "pipeline.loader(data) of data that have the target's columns"
+    raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
     """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds."""
     if schema.task not in (None, "regression") and _is_scale_free(loss):
         problem = f"a regression's loss, and the target is {schema.task}: the outputs would be no log-odds"
-        got = _get_name(loss.function) if isinstance(loss, TargetLoss) else loss
+        got = loss.name if isinstance(loss, TargetLoss) else loss
         expected = f"{LOSS_OF_TASK[schema.task]!r}, or a target that is a number"
         remedy = "loss='auto', or Features(task='regression')"
-        raise BadConfig("Trainer(loss=)", problem, got=got, expected=expected, remedy=remedy)
+        raise refuse_argument("Trainer", "loss", got, expected, remedy, problem=problem)
 
 
 def check_units(loss: str | Loss, units: object) -> None:
     """Refuse targets that were standardised by default for a loss whose meaning depends on their units."""
     if getattr(units, "by_default", False) and not _is_scale_free(loss):
         problem = "the regression's target is standardised by default, and this loss may mean it in its own units"
-        expected = f"one of {', '.join(map(repr, _SCALE_FREE))}, or a target_transform that is said"
+        expected = "one of 'mse', 'huber', or a target_transform that is said"
         remedy = "Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()"
-        raise BadConfig("Trainer(loss=)", problem, got=loss, expected=expected, remedy=remedy)
+        raise refuse_argument("Trainer", "loss", loss, expected, remedy, problem=problem)
 
 
 def _is_scale_free(loss: str | Loss) -> bool:
-    if isinstance(loss, TargetLoss):
-        return _get_name(loss.function) in _TORCHS_SCALE_FREE
-    return loss in _SCALE_FREE
+    name = loss.name if isinstance(loss, TargetLoss) else loss
+    return isinstance(name, str) and name in _SCALE_FREE
 
 
-@dataclass(frozen=True)
-class TargetLoss:
-    """Loss of B outputs or B x K logits and the target in the type that goes with them, as torch's are."""
-
-    function: Callable[[Tensor, Tensor], Any]
-
-    def __call__(self, output: Tensor, batch: Any) -> Tensor:
-        """Compute B values, or the mean that the function gives, which must not ignore weights."""
-        name, is_module = _get_name(self.function), isinstance(self.function, nn.Module)
-        if isinstance(self.function, nn.Module):
-            self.function.to(output.device)  # its own tensors, such as pos_weight
-        output = full_precision(output)
-        classes = name in _OF_CLASSES or output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
-        target = matching_target(output, batch, f"loss {name}", classes=classes)
-        values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
-        if isinstance(values, Tensor) and values.ndim == 0 and get_weight(batch) is not None:
-            problem = "a mean, in which the rows' weights do not count"
-            expected = "a value for each row where rows have weights"
-            remedy = f"{name}(reduction='none')" if is_module else f"partial({name}, reduction='none')"
-            raise BadConfig("Trainer(loss=)", problem, got=name, expected=expected, remedy=remedy)
-        return values.mean(1) if isinstance(values, Tensor) and values.ndim == 2 else values
-
-
-def _wrap_loss(loss: Loss) -> Loss:
+def _wrap_loss(loss: Any) -> Loss:
     """Wrap a function as a loss of output and batch."""
     expected = "a function of output and batch, or of output and target"
     if isinstance(loss, type):
@@ -143,13 +131,12 @@ def _wrap_loss(loss: Loss) -> Loss:
     except TypeError as cause:
         problem = f"it takes {found}"
         raise refuse_argument("Trainer", "loss", loss, expected, "loss=torch.nn.MSELoss()", problem=problem) from cause
-    second = [*found.parameters.values()][1:2]
-    return TargetLoss(loss) if second and second[0].name in _TARGET_NAMES else loss
-
-
-def _get_name(function: object) -> str:
-    function = function.func if isinstance(function, partial) else function
-    return getattr(function, "__name__", None) or type(function).__name__
+    second = [*found.parameters][1:2]
+    if not second or second[0] not in _TARGET_NAMES:
+        return loss
+    plain = loss.func if isinstance(loss, partial) else loss
+    name = getattr(plain, "__name__", None) or type(plain).__name__
+    return TargetLoss(loss, name, classes=True if name in _OF_CLASSES else None)
 
 
 def smooth_labels(loss: str | Loss, amount: float) -> Loss:
@@ -161,10 +148,11 @@ def smooth_labels(loss: str | Loss, amount: float) -> Loss:
         plain = LOSSES["bce"]
         return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
     if loss == "cross-entropy":
-        return partial(_cross_entropy, amount=amount)
-    where, problem = "Trainer(label_smoothing=)", "the loss has no classes to smooth"
+        return TargetLoss(partial(_cross_entropy, label_smoothing=amount), "'cross-entropy'", classes=True)
     got = loss if isinstance(loss, str) else "a function"
-    raise BadConfig(where, problem, got=got, expected="loss 'bce' or 'cross-entropy'", remedy="label_smoothing=0.0")
+    expected, remedy = "loss 'bce' or 'cross-entropy'", "label_smoothing=0.0"
+    problem = "the loss has no classes to smooth"
+    raise refuse_argument("Trainer", "label_smoothing", got, expected, remedy, problem=problem)
 
 
 def compute_class_weights(
@@ -176,22 +164,19 @@ def compute_class_weights(
     """
     target = None if schema is None else schema.target
     if schema is None or target is None or target.classes is None or schema.task == "multilabel":
-        several = schema is not None and schema.task == "multilabel"
-        none = "nothing tells the classes" if target is None else "the target has no classes"
-        problem = "a row has several targets, and one weight" if several else none
-        got = [item.name for item in schema.targets] if several and schema is not None else wanted
+        problem, got = "nothing tells the classes" if target is None else "the target has no classes", wanted
+        if schema is not None and schema.task == "multilabel":
+            problem, got = "a row has several targets, and one weight", [item.name for item in schema.targets]
         expected = "a classification of one target, and a loader of gp.Pipeline"
         remedy = "class_weight=None, or Features(weight=...) for a weight per row"
-        raise BadConfig("Trainer(class_weight=)", problem, got=got, expected=expected, remedy=remedy)
+        raise refuse_argument("Trainer", "class_weight", got, expected, remedy, problem=problem)
     classes = list(target.classes)
     if not isinstance(wanted, str):
         for name in wanted:
             if name not in classes or not wanted[name] >= 0:
                 problem = "no such class" if name not in classes else "a weight below 0"
-                expected, remedy = f"weights of some of {classes}", "class_weight='balanced'"
-                raise refuse_argument(
-                    "Trainer", "class_weight", {name: wanted[name]}, expected, remedy, problem=problem
-                )
+                got, expected, remedy = {name: wanted[name]}, f"weights of some of {classes}", "class_weight='balanced'"
+                raise refuse_argument("Trainer", "class_weight", got, expected, remedy, problem=problem)
         return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
     streamed = getattr(loader, "residency", "stream") == "stream"
     counts = torch.zeros(len(classes), dtype=torch.int64)
@@ -212,9 +197,9 @@ def compute_class_weights(
 def weight_by_class(batch: Any, weights: Tensor) -> Any:
     """Multiply each row's weight by that of its class."""
     if not is_dataclass(batch) or isinstance(batch, type):
-        where, problem = "Trainer(class_weight=)", "the batches have no weights to change"
-        expected = "batches of gp.Pipeline's loader"
-        raise BadConfig(where, problem, got=type(batch).__name__, expected=expected, remedy="pipeline.loader(...)")
+        got, expected = type(batch).__name__, "batches of gp.Pipeline's loader"
+        problem, remedy = "the batches have no weights to change", "pipeline.loader(...)"
+        raise refuse_argument("Trainer", "class_weight", got, expected, remedy, problem=problem)
     own: Any = batch
     of_class = weights[own.target.long()]
     return replace(own, weight=of_class if own.weight is None else own.weight * of_class)
@@ -229,11 +214,11 @@ def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
     if is_tensor and values.ndim == 0:
         return values, num_rows(batch) if weight is None else weight.sum()
     if not is_tensor or values.ndim != 1 or (weight is not None and values.shape != weight.shape):
-        per_row = "loss=lambda output, batch: per_row(output, batch).mean(1)"
-        problem = "neither a scalar nor one value a row" if is_tensor else "not a tensor"
-        got = tuple(values.shape) if is_tensor else type(values)
+        problem, got, remedy = "not a tensor", type(values), "return the loss, not its `.item()`"
+        if is_tensor:
+            problem, got = "neither a scalar nor one value a row", tuple(values.shape)
+            remedy = "loss=lambda output, batch: per_row(output, batch).mean(1)"
         expected = f"a tensor of shape () or ({num_rows(batch)},)"
-        remedy = per_row if is_tensor else "return the loss, not its `.item()`"
         raise SchemaMismatch("loss", problem, got=got, expected=expected, remedy=remedy)
     if weight is None:
         return values.mean(), values.shape[0]
@@ -245,8 +230,8 @@ def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
 class LossMean:
     """Mean loss over batches, summed in float64 on the device and read on request.
 
-    On a CPU the batches' losses are kept for a while and summed many at a time, one after the other all the same: four
-    operations on single numbers would cost a small network's step 3 %.
+    On a CPU many batches' losses are summed at a time, one after the other all the same: a small network's step is 3 %
+    faster than with four operations on single numbers.
     """
 
     def __init__(self, device: torch.device, ranks: RankGroup | None = None) -> None:
@@ -260,8 +245,7 @@ class LossMean:
     @property
     def sums(self) -> Tensor:
         """The sums of losses and weights, and the number of batches before the first non-finite loss."""
-        if self._losses:
-            self._flush()
+        self._flush()
         return self._sums
 
     def add(self, loss: Tensor, weight: Tensor | int) -> None:
@@ -276,6 +260,8 @@ class LossMean:
             self._flush()
 
     def _flush(self) -> None:
+        if not self._losses:
+            return
         weights = torch.stack([torch.as_tensor(weight) for weight in self._weights]).double()
         totals = torch.cat([self._total[None], torch.stack(self._losses) * weights]).cumsum(0)  # in order: exact resume
         self._total.copy_(totals[-1])
@@ -313,15 +299,13 @@ class PairwiseRanking:
 
     Args:
         group: a kept column (`gp.Features(keep=...)`), within whose values rows are ordered, such as a query; None for
-            all rows of a batch. Rows of a group in different batches are paired only when the shuffle brings them
-            together.
+            all rows of a batch. Rows of a group are paired only where they are in one batch.
 
     Raises:
         ColumnNotFound: (when called) the batch has no such kept column.
         SchemaMismatch: (when called) more than one output a row.
 
-    Memory:
-        Some 16 bytes per pair of rows of a batch on the device: 0.3 GB at 4096 rows, four times that at 8192.
+    Memory: some 16 bytes per pair of rows of a batch on the device: 0.3 GB at 4096 rows, four times that at 8192.
 
     Example:
         >>> from gpupipe.tensors.batch import Batch
@@ -335,8 +319,7 @@ class PairwiseRanking:
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
         """Compute the mean over the pairs, a scalar."""
-        output = full_precision(output)
-        where = "loss PairwiseRanking"
+        output, where = full_precision(output), "loss PairwiseRanking"
         target = matching_target(output, batch, where)
         if output.ndim != 1:
             problem, got = "more than one output a row", tuple(output.shape)
@@ -389,12 +372,11 @@ class PerTarget:
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
         """Compute B values of B x T outputs."""
-        where = "loss PerTarget"
-        target = matching_target(output, batch, where)
+        target = matching_target(output, batch, "loss PerTarget")
         if output.ndim != 2 or output.shape[1] != len(self.losses):
             problem, expected = "another number of targets", f"B x {len(self.losses)}"
             remedy = "a loss for each of schema.targets"
-            raise SchemaMismatch(where, problem, got=tuple(output.shape), expected=expected, remedy=remedy)
+            raise SchemaMismatch("loss PerTarget", problem, got=tuple(output.shape), expected=expected, remedy=remedy)
         each = [
             share * LOSSES[name](output[:, place], replace(batch, target=target[:, place]))
             for place, (name, share) in enumerate(zip(self.losses, self.shares, strict=True))

@@ -1,8 +1,7 @@
 """Metrics summed on the device batch by batch, read once, and equal to scikit-learn's, sample weights included.
 
-A metric that is not defined for what it saw (no rows, AUC of one class, R2 of a constant target) is None, never NaN.
-Outputs are logits for classification: B values for binary targets, B x K for K classes. Of several targets the value is
-the mean of theirs.
+One that is not defined for what it saw (no rows, AUC of one class, R2 of a constant target) is None, never NaN. Outputs
+are logits: B values for binary targets, B x K for K classes. Of several targets the value is the mean of theirs.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
-from gpupipe.support.validation import is_one_of, refuse_choice
+from gpupipe.support.validation import is_one_of, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
 
 TINY = torch.finfo(torch.float64).tiny
@@ -30,8 +28,8 @@ class Metric(Protocol):
     """Protocol of a metric; any object with these methods will do.
 
     Example:
-        >>> isinstance(METRICS["auc"]().name, str)
-        True
+        >>> METRICS["auc"]().name
+        'auc'
     """
 
     name: str
@@ -177,8 +175,7 @@ class _OfClasses(_Sums):
 class _Ranking:
     """Metric of the order of all rows, exact; of several classes the mean of each against the rest.
 
-    Memory: 9 bytes a row on the device (5 without weights; 5 more per further class) until `reset`; `compute` takes
-    some 60 more meanwhile.
+    Memory: 9 bytes a row on the device (5 without weights; 5 more per further class); `compute` takes some 60 more.
     """
 
     name: str
@@ -274,31 +271,31 @@ class InUnits:
 def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
     """Raise `BadConfig` for a metric that does not fit the task of the schema's target."""
     of_one = schema.task == "regression" and len(schema.targets) == 1
-    wrong = _OF_LABELS if of_one else _OF_NUMBERS if schema.task == "multiclass" else set[str]()
+    wrong, fit, what = set[str](), ["accuracy", "auc", "log_loss"], "a target of several classes"
+    if of_one:
+        wrong, fit, what = _OF_LABELS, ["rmse", "mae", "r2"], "a regression"
+    elif schema.task == "multiclass":
+        wrong = _OF_NUMBERS
     for name in (metric.name for metric in metrics if isinstance(metric, _Sums | _Ranking)):
         if name in wrong:
-            fit = ("rmse", "mae", "r2") if of_one else ("accuracy", "auc", "log_loss")
-            problem = f"{name!r} says nothing of {'a regression' if of_one else 'a target of several classes'}"
-            expected = f"some of {', '.join(map(repr, fit))}"
-            raise BadConfig("Trainer(metrics=)", problem, got=name, expected=expected, remedy=f"metrics={[*fit]!r}")
+            problem, expected = f"{name!r} says nothing of {what}", f"some of {', '.join(map(repr, fit))}"
+            raise refuse_argument("Trainer", "metrics", name, expected, f"metrics={fit!r}", problem=problem)
 
 
 def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
     """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss."""
     if is_one_of(metrics, ["auto"]):
         metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
-    elif isinstance(metrics, str):
-        metrics = [metrics]
-    also, chosen = "a list of these and of Metrics", list[Metric]()
-    if not isinstance(metrics, list | tuple):
-        raise refuse_choice("Trainer", "metrics", metrics, ["auto", *METRICS], also)
-    for metric in metrics:
+    chosen = list[Metric]()
+    for metric in metrics if isinstance(metrics, list | tuple) else [metrics]:
         needed = ("name", "higher_is_better", "reset", "update", "compute")
-        own = not isinstance(metric, str | type) and all(hasattr(metric, name) for name in needed)
-        if not own and (not isinstance(metric, str) or metric not in METRICS):
+        own: Any = METRICS[metric]() if isinstance(metric, str) and metric in METRICS else metric
+        listed = isinstance(metrics, list | tuple) or isinstance(metric, str)
+        if not listed or isinstance(own, type) or not all(hasattr(own, name) for name in needed):
+            also = "a list of these and of Metrics"
             raise refuse_choice("Trainer", "metrics", metric, ["auto", *METRICS], also)
-        chosen.append(METRICS[metric]() if isinstance(metric, str) else metric)
-        chosen[-1].reset()
+        own.reset()
+        chosen.append(own)
     return chosen
 
 

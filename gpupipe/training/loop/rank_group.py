@@ -1,9 +1,8 @@
 """Rank group: the collectives of the processes that train one model; all ranks make each call or all hear of a failure.
 
-Each rank learns its part of a batch. Gradients of sum(weight * loss) and the sum of weights are reduced over the ranks
-in one call per step, then divided: every row counts once, however many each rank has. torch cannot do that:
-DistributedDataParallel reduces in the backward pass, and hangs if a rank has no rows or learns its batch in more parts;
-its collectives of objects pickle, and cannot be left when another rank has failed.
+Gradients of sum(weight * loss) and the sum of weights are reduced over the ranks in one call per step, then divided:
+every row counts once, however many each rank has. torch's DistributedDataParallel reduces in the backward pass, and
+hangs if a rank has no rows or learns its batch in more parts; its collectives cannot be left when another rank failed.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ from torch import Tensor, distributed, nn
 
 from gpupipe.errors import BadConfig, ClusterLost
 from gpupipe.tensors.order import gather_tensors, get_rank, make_host_group, open_store
-from gpupipe.training.checkpointing.checkpoints import join_tensors, split_tensors
-from gpupipe.training.loop.batches import num_batches
+from gpupipe.training.loop.batches import join_tensors, num_batches, split_tensors
 from gpupipe.training.optim.optimizers import get_entries
 
 Value = TypeVar("Value")
 
 ANSWER = 5.0  # seconds in which each rank that lives can have noticed that another failed
-_LENGTH = 8
 _ALARM = "alarm"
 _LOOK_EVERY = timedelta(seconds=1)
 _DENSE = -1
@@ -41,15 +38,13 @@ _DENSE = -1
 def _pack_tree(value: object) -> Tensor:
     """Serialize a tree of tensors, numbers, strings, booleans and None to bytes on the host: uint8."""
     text, tensors = split_tensors(value)
-    inside = json.dumps(text).encode()
-    content = len(inside).to_bytes(_LENGTH, "little") + inside + bytes_of(tensors)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    tensors["text"] = torch.frombuffer(bytearray(json.dumps(text).encode()), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(bytes_of(tensors)), dtype=torch.uint8)
 
 
 def _unpack_tree(content: Tensor) -> Any:
-    whole = content.numpy().tobytes()
-    end = _LENGTH + int.from_bytes(whole[:_LENGTH], "little")
-    return join_tensors(json.loads(whole[_LENGTH:end]), tensors_from(whole[end:]))
+    tensors = tensors_from(content.numpy().tobytes())
+    return join_tensors(json.loads(tensors["text"].numpy().tobytes()), tensors)
 
 
 def _all_gather_object(value: Value, each: Callable[[Tensor], Tensor]) -> list[Value]:
@@ -85,15 +80,19 @@ class FailureStore:
     def make_lost_error(self, cause: Exception) -> ClusterLost:
         """Make the error of a rank that waits in vain: which ranks failed and why, and which do not answer."""
         self.report("")
+        others, deadline = {*range(self.size)} - {self.rank}, time.monotonic() + ANSWER
         try:
-            failed, silent = self._collect_reasons()
+            failed, silent = self._read_reasons(others)
+            while silent and not failed and time.monotonic() <= deadline:
+                time.sleep(0.05)
+                failed, silent = self._read_reasons(others)
             self._store.set(f"read {self.rank}", "")
         except RuntimeError:
-            failed, silent = {}, [0]
+            failed, silent = {}, {0}
         self._waits_for -= {*silent, *failed}
         reports = [f"rank {rank} failed ({reason})" for rank, reason in failed.items()]
         if silent and not failed:
-            reports.append(f"rank {', '.join(map(str, silent))} is gone or hangs")
+            reports.append(f"rank {', '.join(map(str, sorted(silent)))} is gone or hangs")
         where = f"Trainer.fit, rank {self.rank} of {self.size}"
         problem = f"it cannot go on alone: {'; '.join(reports) or str(cause).partition(chr(10))[0]}"
         remedy = "read that rank's own output; then fit(..., resume='latest') where there are checkpoints"
@@ -103,23 +102,15 @@ class FailureStore:
         """Keep the store on rank 0 until the ranks that live have read it or failed, or for some seconds."""
         deadline = time.monotonic() + ANSWER
         while self.rank == 0 and self._waits_for and time.monotonic() < deadline:
-            failed = {rank for rank, reason in self._read_reasons(self._waits_for).items() if reason}
-            self._waits_for = {rank for rank in self._waits_for - failed if not self._store.check([f"read {rank}"])}
+            left = self._waits_for - {*self._read_reasons(self._waits_for)[0]}
+            self._waits_for = {rank for rank in left if not self._store.check([f"read {rank}"])}
             time.sleep(0.05)
 
-    def _collect_reasons(self) -> tuple[dict[int, str], list[int]]:
-        """Return the reasons of ranks that failed by themselves, and the ranks that did not answer in time."""
-        others, deadline = [rank for rank in range(self.size) if rank != self.rank], time.monotonic() + ANSWER
-        while True:
-            reasons = self._read_reasons(others)
-            failed = {rank: reason for rank, reason in reasons.items() if reason}
-            if failed or len(reasons) == len(others) or time.monotonic() > deadline:
-                return failed, [rank for rank in others if rank not in reasons]
-            time.sleep(0.05)
-
-    def _read_reasons(self, ranks: Collection[int]) -> dict[int, str]:
+    def _read_reasons(self, ranks: Collection[int]) -> tuple[dict[int, str], set[int]]:
+        """Read the reasons of those of these ranks that failed by themselves, and which have not written any."""
         here = [rank for rank in ranks if self._store.check([f"rank {rank}"])]
-        return {rank: self._store.get(f"rank {rank}").decode() for rank in here}
+        reasons = {rank: self._store.get(f"rank {rank}").decode() for rank in here}
+        return {rank: reason for rank, reason in reasons.items() if reason}, {*ranks} - {*here}
 
 
 class RankGroup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from typing import Any
@@ -16,10 +16,9 @@ from gpupipe.errors import BadData
 from gpupipe.tensors import Loader
 from gpupipe.tensors.loader import TorchBatches
 from gpupipe.training.callbacks.history import BestWeights, History
-from gpupipe.training.loop.cuda_graph import CursorBatches
 from gpupipe.training.loop.device import fork_rng
 from gpupipe.training.loop.rank_group import RankGroup
-from gpupipe.training.loop.train_step import Range, Update, no_range
+from gpupipe.training.loop.train_step import CursorBatches, Range, Update
 
 
 @dataclass(eq=False)
@@ -27,16 +26,11 @@ class TrainState:
     """Training state of a fit in progress.
 
     Args:
-        model: what is trained.
         update: one step of it, with the optimiser in `update.optimizer`.
-        train: the loader.
         history: the rows of the epochs so far.
         steps_per_epoch: batches in an epoch.
-        max_epochs: epochs in all.
         rates: the learning rate of each update, on the host, before what a plateau multiplies them by.
-        device: where it runs.
         best: early stopping's weights, where there is early stopping.
-        ranks: the ranks that train.
         epoch: the one under way, from 1; `step_in_epoch` batches and `rows` rows (of all ranks) of it are done.
         metrics: of the last log: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
             spent waiting for batches) since the log before.
@@ -62,7 +56,7 @@ class TrainState:
     stop: bool = False
     validating: bool = False
     plateau_lr_factor: float = 1.0
-    range: Range = no_range
+    range: Range = nullcontext
     _offset: int = 0  # batches done more (or fewer) than epochs of this length would make
     _earlier_seconds: float = 0.0  # seconds spent in this epoch by the run that this one goes on from
     _started: float = 0.0
@@ -128,15 +122,6 @@ class TrainState:
                 return
             yield batch
 
-    def batch_at(self, number: int) -> Any:
-        """Read a batch of this epoch again, numbered from 1; return None if the loader cannot give it again."""
-        if self._rng is None:
-            return None
-        with fork_rng(self.device):
-            _set_random_state(self._rng, self.device)
-            self._rewind_loader()
-            return next(islice(self.train, number - 1, None), None)
-
     @contextmanager
     def validation(self) -> Iterator[None]:
         """Set `validating` during validation."""
@@ -152,12 +137,9 @@ class TrainState:
         then, waited_then, rows_then = self._last_log
         passed = max(now - then, 1e-9)
         self._last_log = now, waited, rows
-        self.metrics = {
-            **({} if loss is None else {"loss": loss}),
-            "lr": self.lr,
-            "rows_per_second": (rows - rows_then) / passed,
-            "data_wait": (waited - waited_then) / passed,
-        }
+        self.metrics = {} if loss is None else {"loss": loss}
+        self.metrics |= {"lr": self.lr, "rows_per_second": (rows - rows_then) / passed}
+        self.metrics["data_wait"] = (waited - waited_then) / passed
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a fit needs to resume from here; the ranks gather it together."""
@@ -219,17 +201,23 @@ class TrainState:
         self._rewind_loader()
         if state is None or not self.step_in_epoch:
             return iter(self.train)
-        if self.step_in_epoch >= self.steps_per_epoch:  # only validation is left to do
-            iterator = iter(())
-        elif state["loader"] is not None:
+        if state["loader"] is not None and self.step_in_epoch < self.steps_per_epoch:
             self.train.load_state_dict(state["loader"])
-            iterator = iter(self.train)
-        else:
-            iterator = iter(self.train)
-            for _ in range(self.step_in_epoch):
-                next(iterator)
+        # At an epoch's end only validation is left to do.
+        iterator = iter(self.train if self.step_in_epoch < self.steps_per_epoch else ())
+        if state["loader"] is None:
+            next(islice(iterator, self.step_in_epoch, self.step_in_epoch), None)
         self._restore_rng(state["rng"])
         return iterator
+
+    def batch_at(self, number: int) -> Any:
+        """Read a batch of this epoch again, numbered from 1; return None if the loader cannot give it again."""
+        if self._rng is None:
+            return None
+        with fork_rng(self.device):
+            _set_random_state(self._rng, self.device)
+            self._rewind_loader()
+            return next(islice(self.train, number - 1, None), None)
 
     def _rewind_loader(self) -> None:
         """Rewind the loader to the first batch of this epoch."""
@@ -262,26 +250,22 @@ def check_loss(run: TrainState, since: int) -> float | None:
     Their sum shows what is not finite, and a counter on the device says at which of the batches after `since` it began,
     so a healthy run costs no extra read of the device. The error names the batch, and its rows if they are the reason.
     """
-    where = f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}"
     try:
-        return run.update.losses.read(where)
+        return run.update.losses.read(f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}")
     except BadData as seen:
         if isinstance(run.train, CursorBatches):
             run.train = run.train.loader  # batches to look into
         number = min(int(run.update.losses.sum_over_ranks()[2]) + 1, run.step_in_epoch)  # of the batch, from 1
-        reasons = run.ranks.gather(_describe_rows(run, number))
-        reason = next(filter(None, reasons), "")  # of the first rank with one
+        reason = next(filter(None, run.ranks.gather(_describe_rows(run, number))), "")  # of the first rank with one
         bad = [name for name, weight in run.model.named_parameters() if not weight.isfinite().all()]
         if not reason and bad:
             more = f" and of {len(bad) - 1} more" if len(bad) > 1 else ""
             reason = f"its features and target are finite, the weights of {bad[0]!r}{more} are not"
-        reason = reason or "its features, its target and the weights are finite"
+        problem = f"the loss is not finite: {reason or 'its features, its target and the weights are finite'}"
         each = run.update.accumulate
-        place = f"epoch {run.epoch}, update {-(-number // each)}" + ("" if each == 1 else f", batch {number}")
-        problem = f"the loss is not finite: {reason}"
-        raise BadData(
-            f"Trainer.fit, {place}", problem, got=seen.got, expected=seen.expected, remedy=seen.remedy
-        ) from None
+        where = f"Trainer.fit, epoch {run.epoch}, update {-(-number // each)}"
+        where += "" if each == 1 else f", batch {number}"
+        raise BadData(where, problem, got=seen.got, expected=seen.expected, remedy=seen.remedy) from None
 
 
 def _describe_rows(run: TrainState, number: int) -> str:

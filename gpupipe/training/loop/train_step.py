@@ -7,7 +7,8 @@ that are written in place, at a counter that is there too, so a CUDA graph can c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gpupipe.errors import BadConfig
+from gpupipe.tensors.batch import Batch
+from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.batches import num_rows, split_rows
 from gpupipe.training.loop.losses import TINY, LossMean
 from gpupipe.training.loop.rank_group import RankGroup
@@ -25,14 +28,7 @@ from gpupipe.training.optim.optimizers import EMA, LossScale, add_gradients, com
 # Names a part of an update (data, forward, backward, optimizer) for a profiler.
 Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
 
-_NOTHING = nullcontext()
-
 logger = logging.getLogger(__name__)
-
-
-def no_range(_name: str) -> AbstractContextManager[object]:
-    """Return an empty context: no profiler."""
-    return _NOTHING
 
 
 @dataclass(eq=False)
@@ -59,7 +55,7 @@ class Update:
     ranks: RankGroup = field(default_factory=RankGroup)
     parts: int = 1
     splits: bool = True  # a batch that does not fit in memory
-    range: Range = no_range
+    range: Range = nullcontext  # no profiler
     _waiting: bool = False  # whether there are gradients that wait for the step
 
     def __post_init__(self) -> None:
@@ -69,8 +65,7 @@ class Update:
         self.count = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses = LossMean(device, self.ranks)
         self._weight = torch.zeros((), device=device)
-        owners: dict[str, LossScale | EMA | None] = {"scale": self.scale, "average": self.average}
-        self._owners = {name: owner for name, owner in owners.items() if owner is not None}
+        self._owners = {name: owner for name in ("scale", "average") if (owner := getattr(self, name)) is not None}
         # The rate that most groups share is written to directly; others are multiples of it.
         rates_of = {id(group["lr"]): (group["lr"].view(1), group.get("lr_factor", 1.0)) for group in groups}
         shared = [lr for lr, factor in rates_of.values() if factor == 1]
@@ -85,27 +80,22 @@ class Update:
         """Add the gradients of `batch`, in smaller parts from now on if memory does not suffice; count its loss."""
         parts = [batch] if self.parts == 1 else list(split_rows(batch, self.parts))
         while parts:
-            if self._fits(parts[0]):
-                del parts[0]
+            try:
+                self._learn(parts[0])
+            except torch.OutOfMemoryError:
+                rows = num_rows(parts[0])
+                if rows == 1 or not self.splits:
+                    raise
             else:
-                parts = [half for part in parts for half in split_rows(part, 2)]
-
-    def _fits(self, part: Any) -> bool:
-        """Learn if memory suffices, and return whether it did; a part of one row must fit."""
-        try:
-            self._learn(part)
-        except torch.OutOfMemoryError:
-            if num_rows(part) == 1 or not self.splits:
-                raise
-        else:
-            return True
-        self.parts *= 2
-        text = (
-            "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the same, "
-            "unless rows of a batch see each other (batch normalisation, a loss of pairs)"
-        )
-        logger.warning(text, self.parts, -(-num_rows(part) // 2))
-        return False
+                del parts[0]
+                continue
+            self.parts *= 2
+            parts = [half for part in parts for half in split_rows(part, 2)]
+            text = (
+                "out of memory: each batch is learnt in %d parts from now on, of %d rows or fewer; the result is the "
+                "same, unless rows of a batch see each other (batch normalisation, a loss of pairs)"
+            )
+            logger.warning(text, self.parts, -(-rows // 2))
 
     def _learn(self, batch: Any) -> None:
         with self.range("forward"):
@@ -197,14 +187,13 @@ class Update:
         state = {"count": self.count}
         for index, parameter in enumerate(self.parameters):
             for name, value in self.optimizer.state[parameter].items():
-                if value is None:
-                    continue
-                if not isinstance(value, Tensor):
+                if value is not None and not isinstance(value, Tensor):
                     where, got = "Trainer(optimizer=)", type(self.optimizer).__name__
                     problem = f"its state {name!r} is no tensor and cannot be saved"
                     expected = "an optimiser whose state is tensors, as torch's are"
                     raise BadConfig(where, problem, got=got, expected=expected, remedy="optimizer='adamw'")
-                state[f"optimizer.{index}.{name}"] = value
+                if value is not None:
+                    state[f"optimizer.{index}.{name}"] = value
         for part, owner in self._owners.items():
             state |= {f"{part}.{name}": value for name, value in owner.state_dict().items()}
         return state
@@ -212,19 +201,186 @@ class Update:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave, between two updates and before anything is captured."""
         self.count.copy_(state["count"])
-        found: dict[int, dict[str, Tensor]] = {}
-        parts: dict[str, dict[str, Tensor]] = {}
+        parts: dict[str, dict[str, Tensor]] = {name: {} for name in ("optimizer", *self._owners)}
         for name, value in state.items():
             part, _, rest = name.partition(".")
-            index, _, key = rest.partition(".")
-            if part == "optimizer":
-                found.setdefault(int(index), {})[key] = value
-            else:
-                parts.setdefault(part, {})[rest] = value
+            parts.setdefault(part, {})[rest] = value
+        found: dict[int, dict[str, Tensor]] = {}
+        for name, value in parts["optimizer"].items():
+            index, _, key = name.partition(".")
+            found.setdefault(int(index), {})[key] = value
         rates = [group["lr"] for group in self.optimizer.param_groups]
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": found, "param_groups": groups})
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": found})
         for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = lr  # torch puts a copy in its place, which the schedule would not reach
         for part, owner in self._owners.items():
-            owner.load_state_dict(parts.get(part, {}))
+            owner.load_state_dict(parts[part])
+
+
+WARM_UP = 3  # eager steps before the capture: libraries choose kernels and workspaces, optimisers make their state
+
+
+def explain_no_capture(
+    wanted: bool | str,
+    loader: object,
+    device: torch.device,
+    accumulate: int = 1,
+    *,
+    activation_checkpointing: bool = False,
+) -> str | None:
+    """Explain why a run cannot be captured, or return None; refuse what has to be captured and cannot be."""
+    if wanted is False:
+        return "Trainer(cuda_graph=False)"
+    reasons = {
+        "it runs on a CPU": device.type != "cuda",
+        "gradients are accumulated": accumulate > 1,
+        "inner values are computed again, for which torch asks the device what it drew": activation_checkpointing,
+    }
+    reason = next((why for why, holds in reasons.items() if holds), None) or explain_not_resident(loader, device)
+    if reason is not None and wanted is True:
+        where, problem = "Trainer(cuda_graph=True)", f"the step cannot be captured: {reason}"
+        expected = "a Loader of one process over a table on the GPU"
+        raise BadConfig(where, problem, got=type(loader).__name__, expected=expected, remedy="cuda_graph='auto'")
+    return reason
+
+
+def explain_not_resident(loader: object, device: torch.device) -> str | None:
+    """Explain why a loader's batches cannot be gathered at a cursor on the device, or return None."""
+    if not isinstance(loader, Loader):
+        return "the batches are not those of gp.Pipeline's loader"
+    if loader.residency != "device" or loader.device != device:
+        return "the table is not on the device"
+    if loader.world_size > 1 or not {"sampler", "shards"}.isdisjoint(loader.state_dict()):
+        return "rows are drawn, or dealt to several processes"
+    if loader.schema.lists:
+        return "lists are longer in one batch than in another"
+    return None if loader.num_rows >= loader.batch_size else "there is no full batch"
+
+
+class CursorBatches:
+    """Batches of a loader with its table on the device, gathered there at a cursor that is there too.
+
+    An iteration gives `full` in the place of each full batch, and a smaller last one as it is.
+
+    Memory: 8 bytes per row for the epoch's order, and one batch, kept columns included.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self._block, size = loader, loader.table, loader.batch_size
+        device = loader.device
+        self._order = torch.arange(loader.num_rows, device=device)
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
+        self._places = torch.arange(size, device=device)
+        self._positions, self._rows = torch.empty_like(self._places), torch.empty_like(self._places)
+        self._words = self._block.words.new_empty((size, self._block.words.shape[1]))
+        self._keep = {name: values.new_empty(size) for name, values in self._block.keep.items()}
+        self.full = self._make_batch(self._words, self._keep)
+        self._at: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+    def gather(self) -> Batch:
+        """Gather the batch at the cursor and advance it; overwrites the previous batch."""
+        torch.add(self._places, self._cursor, out=self._positions)
+        torch.index_select(self._order, 0, self._positions, out=self._rows)
+        torch.index_select(self._block.words, 0, self._rows, out=self._words)
+        for name, values in self._block.keep.items():
+            torch.index_select(values, 0, self._rows, out=self._keep[name])
+        self._cursor.add_(len(self._places))
+        return self._make_batch(self._words, self._keep)
+
+    def _make_batch(self, words: Tensor, keep: Mapping[str, Tensor]) -> Batch:
+        batch = self._block.batch_of(words)
+        batch.keep |= keep
+        return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        begun, size = self.loader.state_dict(), self.loader.batch_size
+        epoch, first, full = begun["epoch"], begun["batch"], self.loader.num_rows // size
+        order = self.loader.order(epoch)
+        if not isinstance(order, slice):
+            self._order.copy_(order)
+        self._cursor.fill_(first * size)
+        for number in range(first, len(self)):
+            self._at = epoch, number + 1
+            if number < full:
+                yield self.full
+            else:
+                rows = self._order[full * size :]
+                keep = {name: values.index_select(0, rows) for name, values in self._block.keep.items()}
+                yield self._make_batch(self._block.words.index_select(0, rows), keep)
+        self._at = None
+        self.loader.set_epoch(epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the loader's state at the current batch."""
+        state = self.loader.state_dict()
+        return state if self._at is None else state | {"epoch": self._at[0], "batch": self._at[1]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._at = None
+        self.loader.load_state_dict(state)
+
+
+class CapturedUpdate:
+    """Captured `Update`: full batches come from a cursor, and replay as one graph, which keeps its gradients, on a GPU.
+
+    It goes on eagerly, with the reason logged, where it cannot be captured.
+    """
+
+    def __init__(self, update: Update, batches: CursorBatches) -> None:
+        self._update, self._batches = update, batches
+        self._device = torch.device(batches.device)
+        self._eager = WARM_UP if self._device.type == "cuda" else -1  # steps left; -1: all
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self._stepped = False
+
+    def learn(self, batch: Any) -> None:
+        """Learn a batch; a full one makes the step at once."""
+        self._stepped = batch is self._batches.full
+        if not self._stepped:
+            self._update.learn(batch)
+            return
+        if self.graph is None and not self._eager:
+            self._capture()
+        if self.graph is not None:
+            self.graph.replay()
+        else:
+            self.run_full_step()
+            self._eager -= self._eager > 0
+
+    def step(self) -> None:
+        """Make the step, if it is not made."""
+        if not self._stepped:
+            self._update.step()
+
+    def run_full_step(self) -> None:
+        """Run a whole step over a full batch: what the graph holds."""
+        self._update(self._batches.gather())
+
+    def _capture(self) -> None:
+        update, outer = self._update, sys.exception()
+        update.splits = False  # what does not fit is no half of a graph: the eager step learns in parts
+        try:
+            graph = torch.cuda.CUDAGraph()
+            # Other threads (of a profiler, of NVML) may call CUDA meanwhile: only this one is watched.
+            # On its own stream: the end of a graph frees the cuBLAS workspace of its stream (pytorch/pytorch#193402).
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                self.run_full_step()
+        except RuntimeError as error:
+            self._eager = -1
+            update.forget()  # gradients that were never computed
+            first: BaseException = error  # of a chain: ending a broken capture raises another error
+            while first.__context__ is not None and first.__context__ is not outer:
+                first = first.__context__
+            logger.warning("the step is not captured and runs eagerly: %s", str(first).splitlines()[0])
+        else:
+            self.graph = graph
+            logger.info("the step is captured as a CUDA graph")
+        finally:
+            update.splits = True

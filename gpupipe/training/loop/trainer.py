@@ -1,4 +1,4 @@
-"""Training loop, top to bottom; and a model's metrics or outputs over a loader.
+"""Trainer: its settings and their checks, the parts of a run, the loop; a model's metrics or outputs over a loader.
 
 An epoch is updates (`train_step.py`) over the train loader, metrics over the validation loader, and a row of history.
 The host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
@@ -8,30 +8,48 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.training.callbacks.callback import Callbacks
-from gpupipe.training.callbacks.history import History
-from gpupipe.training.checkpointing import checkpoint_callback
-from gpupipe.training.loop import build
-from gpupipe.training.loop.batches import full_precision, move, move_batches, num_rows
-from gpupipe.training.loop.cuda_graph import CapturedUpdate
-from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
-from gpupipe.training.loop.losses import Loss, LossMean, compute_mean_loss
-from gpupipe.training.loop.metrics import Metric
+from gpupipe.schema import Schema
+from gpupipe.support import validation
+from gpupipe.support.validation import (
+    as_list,
+    is_number,
+    is_one_of,
+    is_sequence,
+    refuse_argument,
+    refuse_choice,
+    to_python,
+)
+from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
+from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
+from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
+from gpupipe.training.loop import losses
+from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
+from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
+from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss, LossMean, compute_mean_loss
+from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.train_state import TrainState, check_loss
-from gpupipe.training.loop.train_step import Update
-from gpupipe.training.optim.schedules import get_plateau_factor
+from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
+from gpupipe.training.optim import optimizers
+from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer
+from gpupipe.training.optim.schedules import Schedule, compute_learning_rates, get_plateau_factor
+
+LEARNING_RATE = 3e-3  # of a model that has none of its own
+FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +67,12 @@ class RemoteRows(Protocol):
 
     executor: Any
 
-    def fit_on_workers(self, trainer: build.TrainerSettings, valid: Any, resume: Any) -> History:
+    def fit_on_workers(self, trainer: Trainer, valid: Any, resume: Any) -> History:
         """Fit in the processes that hold the rows; the trainer's model has the weights afterwards."""
 
 
 @dataclass(eq=False, repr=False)
-class Trainer(build.TrainerSettings):
+class Trainer:
     """Trainer of a module on batches.
 
     The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
@@ -114,6 +132,52 @@ class Trainer(build.TrainerSettings):
         1.0
     """
 
+    model: nn.Module
+    _: KW_ONLY
+    max_epochs: int
+    loss: str | Loss = "auto"
+    optimizer: str | MakeOptimizer = "adamw"
+    lr: float | None = None
+    schedule: Schedule = "one-cycle"
+    warmup: float | None = None
+    weight_decay: float = 0.01
+    param_groups: Groups | None = None
+    max_grad_norm: float | None = None
+    accumulate: int = 1
+    ema_decay: float | None = None
+    label_smoothing: float = 0.0
+    precision: str = "auto"
+    activation_checkpointing: bool | Sequence[str] = False
+    compile: bool = False
+    cuda_graph: bool | str = "auto"
+    class_weight: ClassWeight | None = None
+    metrics: str | Sequence[str | Metric] = "auto"
+    early_stopping: EarlyStopping | None = None
+    seed: int = 0
+    deterministic: bool = False
+    device: str | torch.device = "auto"
+    progress: str | bool = "auto"
+    log_every: int = 100
+    callbacks: Sequence[Callback] = ()
+    checkpoints: Checkpoints | str | Path | None = None
+    profile: str | Path | None = None
+    gpu_stats: bool = False
+    timeout: float = 600.0
+
+    def __post_init__(self) -> None:
+        _check(self)
+        vars(self).update({name: to_python(value) for name, value in vars(self).items()})
+        given = self.checkpoints
+        self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest learning rate of a run."""
+        if self.lr is not None:
+            return self.lr
+        own = getattr(self.model, "learning_rate", None)
+        return float(own) if isinstance(own, int | float) else LEARNING_RATE
+
     def fit(
         self,
         train: Batches | RemoteRows,
@@ -144,28 +208,27 @@ class Trainer(build.TrainerSettings):
             SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
             ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
 
-        Memory:
-            Batches on other devices are copied to the device. Weights, gradients and two moments; with
+        Memory: Batches on other devices are copied to the device. Weights, gradients and two moments; with
             `early_stopping` one more copy of the weights.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
             return _fit_on_workers(self, train, valid, resume, executor)
-        build.check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
+        check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
-            raise BadConfig(
-                "Trainer.fit(resume=)", "not a checkpoint", got=resume, expected="a path", remedy="resume='latest'"
+            raise refuse_argument(
+                "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
-        loss, metrics = build.choose_loss_and_metrics(self, train)
-        history = build.make_history(self, metrics, validated=valid is not None)
+        loss, metrics = choose_loss_and_metrics(self, train)
+        history = _make_history(self, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
-        with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), build.prepare_model(self):
-            learner, run = build.start_run(self, loss, train, history, device, ranks)
+        with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), prepare_model(self):
+            learner, run = _start_run(self, loss, train, history, device, ranks)
             update, best = run.update, run.best
-            resumed = resume is not None and checkpoint_callback.resume(run, resume, self.saves)
-            callbacks = build.make_callbacks(self, ranks, resumed=resumed)
+            resumed = resume is not None and resume_run(run, resume, self.saves)
+            callbacks = _make_callbacks(self, ranks, resumed=resumed)
             with callbacks.around(run):
                 for epoch in run.epochs():
-                    callbacks.on_epoch_start(run)
+                    callbacks.call("on_epoch_start", run)
                     row = {"epoch": epoch, "train_loss": self._train_epoch(run, learner, callbacks)}
                     speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
                     if valid is not None:
@@ -181,7 +244,8 @@ class Trainer(build.TrainerSettings):
                         run.stop = run.stop or (best is not None and best.update(history.monitored))
                     if (factor := get_plateau_factor(self.schedule, history)) is not None:
                         run.scale_rates(factor)
-                    callbacks.on_epoch_end(run)
+                    callbacks.call("on_epoch_end", run)
+                    run.stop = ranks.any(run.stop)  # where a callback of one rank ends the fit, all ranks end it
                 if (best is None or not best.restore()) and update.average is not None:
                     update.average.swap()
                 self.model.eval().zero_grad()  # gives the gradients' memory back
@@ -207,7 +271,8 @@ class Trainer(build.TrainerSettings):
             if run.completes_update:
                 learner.step()
             if run.step_in_epoch % self.log_every == 0:
-                callbacks.on_log(run, check_loss(run, checked))
+                run.log_metrics(check_loss(run, checked))
+                callbacks.call("on_log", run)
                 checked = run.step_in_epoch
             for call in callbacks.on_step_end if run.completes_update else ():
                 call(run)
@@ -220,7 +285,8 @@ class Trainer(build.TrainerSettings):
                 remedy = "drop_last=False, or a smaller batch_size"
             raise BadData("Trainer.fit", problem, got=got, expected="at least one row that counts", remedy=remedy)
         if checked < run.step_in_epoch:
-            callbacks.on_log(run, loss)
+            run.log_metrics(loss)
+            callbacks.call("on_log", run)
         return loss
 
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
@@ -230,11 +296,10 @@ class Trainer(build.TrainerSettings):
             BadData: no target, or a loss that is not finite.
             BadConfig: no loader, or "auto" loss without a schema.
 
-        Memory:
-            Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
+        Memory: Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
         """
-        build.check_batches("Trainer.evaluate", loader=loader)
-        loss, metrics = build.choose_loss_and_metrics(self, loader)
+        check_batches("Trainer.evaluate", loader=loader)
+        loss, metrics = choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
             return self._evaluate(loader, loss, metrics, device, ranks)
@@ -242,21 +307,21 @@ class Trainer(build.TrainerSettings):
     def _evaluate(
         self, loader: Iterable[Any], loss: Loss, metrics: Sequence[Metric], device: torch.device, ranks: RankGroup
     ) -> dict[str, float]:
-        """Compute the mean loss and the metrics by name, without those that are undefined for the loader's rows.
+        """Compute them as `evaluate` does.
 
         If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
         """
         readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
-        losses = LossMean(device, readers)
+        mean_loss = LossMean(device, readers)
         for metric in metrics:
             metric.reset()
         with _eval_mode(self.model, device, self.precision) as forward:
             for batch in move_batches(loader, device):
                 output = forward(batch)
-                losses.add(*compute_mean_loss(loss(output, batch), batch))
+                mean_loss.add(*compute_mean_loss(loss(output, batch), batch))
                 for metric in metrics:
                     metric.update(*_gather_ranks(output, batch, readers))
-        figures = {"loss": losses.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
+        figures = {"loss": mean_loss.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
         defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
         return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
 
@@ -274,10 +339,9 @@ class Trainer(build.TrainerSettings):
             BadData: the model's output is no tensor.
             BadConfig: no loader.
 
-        Memory:
-            The outputs, twice for a moment.
+        Memory: The outputs, twice for a moment.
         """
-        build.check_batches("Trainer.predict", loader=loader)
+        check_batches("Trainer.predict", loader=loader)
         device, outputs = choose_device(self.device, loader), []
         with self._session(device), _eval_mode(self.model, device, self.precision) as forward:
             for batch in move_batches(loader, device):
@@ -297,20 +361,261 @@ class Trainer(build.TrainerSettings):
         return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)
 
 
+def _check(trainer: Trainer) -> None:
+    """Refuse invalid settings before anything is read."""
+    _check_objects(trainer)
+    counts = {"max_epochs": trainer.max_epochs, "accumulate": trainer.accumulate, "log_every": trainer.log_every}
+    validation.check_integer(trainer, "[1, inf)", **counts)
+    validation.check_number(trainer, "(0, inf)", None, lr=trainer.lr, max_grad_norm=trainer.max_grad_norm)
+    validation.check_number(trainer, "(0, inf)", timeout=trainer.timeout)
+    validation.check_number(trainer, "[0, inf)", weight_decay=trainer.weight_decay)
+    validation.check_number(trainer, "(0, 1)", None, ema_decay=trainer.ema_decay)
+    validation.check_number(trainer, "[0, 1)", None, warmup=trainer.warmup)
+    validation.check_number(trainer, "[0, 1)", label_smoothing=trainer.label_smoothing)
+    validation.check_seed(trainer, seed=trainer.seed)
+    flags = {"compile": trainer.compile, "deterministic": trainer.deterministic, "gpu_stats": trainer.gpu_stats}
+    validation.check_bool(trainer, **flags)
+    validation.check_choice(trainer, ("auto", True, False), cuda_graph=trainer.cuda_graph, progress=trainer.progress)
+    validation.check_choice(trainer, PRECISIONS, precision=trainer.precision)
+    check_device(trainer.device)
+    optimizers.check_optimizer(trainer.optimizer)
+    compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
+    choose_metrics(trainer.metrics, trainer.loss)
+    if not is_one_of(trainer.loss, ["auto"]):
+        losses.choose_loss(trainer.loss, None)
+
+
+def _check_objects(trainer: Trainer) -> None:
+    check, folder = validation.check_instance, trainer.profile
+    check(trainer, nn.Module, "a torch.nn.Module", remedy="gp.models.MLP.from_schema(schema)", model=trainer.model)
+    remedy = "early_stopping=gp.EarlyStopping(patience=3)"
+    check(trainer, EarlyStopping, "an EarlyStopping", None, remedy=remedy, early_stopping=trainer.early_stopping)
+    kinds, remedy = (Checkpoints, str, PathLike), "checkpoints='runs/flights'"
+    check(trainer, kinds, "a folder, a Checkpoints", None, remedy=remedy, checkpoints=trainer.checkpoints)
+    groups: Any = trainer.param_groups
+    blocks: Any = trainer.activation_checkpointing
+    weights, callbacks = trainer.class_weight, trainer.callbacks
+    if isinstance(weights, str) and weights != "balanced":
+        also = "a mapping from classes to weights, or None"
+        raise refuse_choice("Trainer", "class_weight", weights, ["balanced"], also)
+    by_name = isinstance(groups, Mapping) and all(
+        isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
+        for pattern, options in groups.items()
+    )
+    by_class = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
+    patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
+    hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
+    by_class, patterns = by_class or is_one_of(weights, (None, "balanced")), patterns or isinstance(blocks, bool | str)
+    for name, good, expected, example in (
+        ("param_groups", groups is None or by_name, "mappings by patterns of names", "{'embedding.*': {'lr': 1e-4}}"),
+        ("activation_checkpointing", patterns, "True, or patterns", "['layers.*']"),
+        ("class_weight", by_class, "'balanced', a mapping from classes to weights, or None", "'balanced'"),
+        ("profile", folder is None or validation.is_path(folder), "a folder, or None", "'runs/flights/trace'"),
+        (
+            "callbacks",
+            hooks,
+            "a list of objects of classes made from gpupipe.training.Callback",
+            "[gp.training.CSVLogger('runs/flights/log.csv')]",
+        ),
+    ):
+        if not good:
+            raise refuse_argument(trainer, name, getattr(trainer, name), expected, f"{name}={example}")
+
+
+def check_batches(where: str, **given: object) -> None:
+    """Refuse a table, an array, a path, a pipeline or nothing at all where batches are needed."""
+    for name, loader in given.items():
+        rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
+        call = where.replace("Trainer", "trainer")
+        if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
+            remedy = f"{call}(pipeline.loader({name if rows and name != 'loader' else 'data'}))"
+            expected = "a loader: gp.Pipeline's, a DataLoader, or a list of batches"
+            raise refuse_argument(where, name, type(loader), expected, remedy, problem="not batches")
+        if isinstance(loader, list | tuple) and not loader and name != "train":  # whose rows are counted
+            remedy = f"{call}(pipeline.loader({name}))"
+            raise refuse_argument(where, name, loader, "one batch at least", remedy, problem="no batches")
+
+
+def get_schema(loader: object) -> Schema | None:
+    """Return the schema of a gpupipe loader, or None."""
+    schema = getattr(loader, "schema", None)
+    return schema if isinstance(schema, Schema) else None
+
+
+def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metric]]:
+    """Choose the loss to minimise and the metrics to report."""
+    schema, units = get_schema(loader), getattr(loader, "target_units", None)
+    first: nn.Module = trainer.model
+    while isinstance(first, nn.Sequential) and len(first):
+        first = first[0]
+    if schema is not None and type(first).__module__.startswith("torch.nn.modules"):
+        problem = "its first layer takes a tensor, and the loader gives Batches"
+        expected = "a module whose forward takes a gpupipe.Batch"
+        remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
+        raise refuse_argument("Trainer", "model", type(first), expected, remedy, problem=problem)
+    loss = losses.choose_loss(trainer.loss, schema)
+    metrics = choose_metrics(trainer.metrics, loss)
+    losses.check_units(loss, units)
+    if schema is not None:
+        losses.check_loss_task(loss, schema)
+        if trainer.metrics != "auto":  # those that go with a loss are defined where it is
+            check_task(metrics, schema)
+    if units is not None:
+        metrics = [InUnits(metric, units) for metric in metrics]
+    return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+
+
+def _make_history(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) -> History:
+    """Make an empty history; refuse to monitor a figure that there will not be."""
+    directions = {"train_loss": False}
+    if validated:
+        directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
+    monitor = "valid_loss" if validated else "train_loss"
+    if trainer.early_stopping is not None:
+        monitor = trainer.early_stopping.monitor
+        validation.check_choice("EarlyStopping", directions, monitor=monitor)
+    return History(monitor, directions[monitor])
+
+
+def _make_callbacks(trainer: Trainer, ranks: RankGroup, *, resumed: bool) -> Callbacks:
+    """Make the callbacks, the trainer's own around the user's; checkpoints last, after all others saw an epoch."""
+    before: list[Callback] = [ProgressBar(trainer.progress)]
+    before += [] if trainer.profile is None else [Profiling(trainer.profile)]
+    before += [GpuStats()] if trainer.gpu_stats else []
+    after = [] if trainer.saves is None else [CheckpointCallback(trainer.saves, resumed=resumed)]
+    return Callbacks([*before, *trainer.callbacks, *after], first=ranks.is_main)
+
+
+@contextmanager
+def prepare_model(trainer: Trainer) -> Iterator[None]:
+    """Set the model's switches as the settings ask, and restore them afterwards."""
+    with ExitStack() as stack:
+        if trainer.optimizer == "rowwise":
+            stack.enter_context(optimizers.use_sparse_gradients(trainer.model))
+        if trainer.activation_checkpointing:
+            stack.enter_context(checkpoint_activations(trainer.model, trainer.activation_checkpointing))
+        yield
+
+
+@contextmanager
+def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:
+    """Recompute inside, in the backward pass, what blocks of the model computed (Chen et al., arXiv:1604.06174).
+
+    What a block draws (dropout) is drawn the same again. `blocks` are patterns of modules' names, or True for the
+    members of all `nn.ModuleList`s; of each its inputs are kept instead of all its values, for a third more time.
+    """
+    names = dict(model.named_modules())
+    if blocks is True:
+        lists = [module for module in names.values() if isinstance(module, nn.ModuleList)]
+        chosen: list[Any] = [member for members in lists for member in members]
+    else:
+        patterns = as_list(blocks or [])
+        chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
+    if not chosen:
+        expected = "members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}"
+        remedy = "activation_checkpointing=False, or activation_checkpointing=['layers.*']"
+        problem = "the model has no such blocks"
+        raise refuse_argument("Trainer", "activation_checkpointing", blocks, expected, remedy, problem=problem)
+    for module in chosen:
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for module in chosen:
+            del module.forward  # the class's own comes to light again
+
+
+def _start_run(
+    trainer: Trainer, loss: Loss, train: Any, history: History, device: torch.device, ranks: RankGroup
+) -> tuple[Update | CapturedUpdate, TrainState]:
+    """Move the model to the device, and make the update and the initial state of a run."""
+    steps = num_batches(train)
+    model, best = trainer.model.to(device), None
+    tables = {} if trainer.optimizer == "rowwise" else optimizers.find_dense_tables(model)
+    for name, table in tables.items():
+        what = f"{name} ({' x '.join(f'{size:,}' for size in table.shape)})"
+        logger.warning("%s is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", what)
+    ranks.broadcast_model(model)
+    updates = -(-steps // trainer.accumulate) * trainer.max_epochs
+    rates = compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
+    if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
+        text = "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs"
+        logger.warning(text, updates, rates[-1])
+    update = build_update(trainer, loss, rates, device, train, ranks)
+    learner, batches = capture_update(trainer, update, train, device)
+    if trainer.early_stopping is not None:
+        best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
+    return learner, TrainState(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, ranks)
+
+
+def build_update(
+    trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device, train: Any, ranks: RankGroup
+) -> Update:
+    """Build the update of a run: optimiser, loss scale, average and all."""
+    lr, schema, by_rows = torch.zeros((), device=device), get_schema(train), trainer.optimizer == "rowwise"
+    if trainer.label_smoothing:
+        loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema), trainer.label_smoothing)
+    highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
+    groups = optimizers.make_parameter_groups(
+        trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows
+    )
+    optimizer = optimizers.make_optimizer(trainer.optimizer, groups, lr)
+    weights = None
+    if trainer.class_weight is not None:
+        weights = losses.compute_class_weights(trainer.class_weight, train, schema, ranks).to(device)
+    objective = make_objective(make_forward(trainer.precision, trainer.model, device), loss, weights)
+    return Update(
+        torch.compile(objective, dynamic=False) if trainer.compile else objective,
+        optimizer,
+        rates=rates.to(device),
+        max_grad_norm=None if trainer.max_grad_norm is None else float(trainer.max_grad_norm),
+        accumulate=trainer.accumulate,
+        unit=float(getattr(train, "batch_size", None) or 1),
+        scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
+        average=None if trainer.ema_decay is None else EMA(trainer.model, trainer.ema_decay),
+        ranks=ranks,
+    )
+
+
+def make_objective(
+    forward: Callable[[Any], Any], loss: Loss, weights: Tensor | None = None
+) -> Callable[[Any], tuple[Tensor, Tensor | int]]:
+    """Make the function to differentiate, compiled if asked: a batch's mean loss and its weight."""
+
+    def objective(batch: Any) -> tuple[Tensor, Tensor | int]:
+        if weights is not None:
+            batch = losses.weight_by_class(batch, weights)
+        return compute_mean_loss(loss(forward(batch), batch), batch)
+
+    return objective
+
+
+def capture_update(
+    trainer: Trainer, update: Update, train: Any, device: torch.device
+) -> tuple[Update | CapturedUpdate, Any]:
+    """Return the update and its batches, captured as one CUDA graph if possible."""
+    recomputed = bool(trainer.activation_checkpointing)
+    reason = explain_no_capture(
+        trainer.cuda_graph, train, device, trainer.accumulate, activation_checkpointing=recomputed
+    )
+    if reason is not None:
+        slower = device.type == "cuda" and trainer.cuda_graph is not False  # which nobody has asked for
+        logger.log(logging.WARNING if slower else logging.INFO, "the step runs eagerly: %s", reason)
+        return update, train
+    batches = CursorBatches(train)
+    return CapturedUpdate(update, batches), batches
+
+
 def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, executor: Any) -> History:
     """Fit in the processes that hold the rows, all of them the executor's."""
-    for loader in (train, valid):
-        if loader is None:
-            continue
+    for loader in filter(lambda given: given is not None, (train, valid)):
         place = loader.executor if isinstance(loader, RemoteRows) else None
         if place is None or place is not (executor or getattr(train, "executor", None)):
-            raise BadConfig(
-                "Trainer.fit",
-                "the rows of a loader lie in this process" if place is None else "a loader's rows lie on other workers",
-                got=type(loader).__name__,
-                expected="all loaders' rows on the executor's workers",
-                remedy="gp.ClusterLoader(cluster, pipeline, data)",
-            )
+            here, elsewhere = "the rows of a loader lie in this process", "a loader's rows lie on other workers"
+            problem, got = here if place is None else elsewhere, type(loader).__name__
+            expected = "all loaders' rows on the executor's workers"
+            remedy = "gp.ClusterLoader(cluster, pipeline, data)"
+            raise BadConfig("Trainer.fit", problem, got=got, expected=expected, remedy=remedy)
     history: History = train.fit_on_workers(trainer, valid, resume)
     return history
 

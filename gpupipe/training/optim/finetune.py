@@ -23,10 +23,9 @@ from gpupipe.support.validation import check_bool, refuse_argument, refuse_choic
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Load report: what became of each weight.
+    """Load report: what became of each weight, by the name of `torch.nn.Module.load_state_dict`.
 
-    Of the model's weights `missing` were not given and are unchanged, and `unexpected` were given beside them; those of
-    `other_shape` are in both, with the model's shape and the given one, and were not loaded.
+    Those of `other_shape` are in both, with the model's shape and the given one, and were not loaded.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
@@ -71,13 +70,11 @@ def load_weights(
     """
     _check_model("load_weights", model)
     check_bool(load_weights, strict=strict)
-    given: Any = weights
-    if not isinstance(given, str | Path | Mapping):
-        raise refuse_argument(
-            "load_weights", "weights", type(weights), "tensors by name, or a file's path", "other.state_dict()"
-        )
-    given = _read(given) if isinstance(given, str | Path) else given
-    given = {name.removeprefix(prefix): value for name, value in given.items()}
+    if not isinstance(weights, str | Path | Mapping):
+        expected = "tensors by name, or a file's path"
+        raise refuse_argument("load_weights", "weights", type(weights), expected, "other.state_dict()")
+    named = _read(weights) if isinstance(weights, str | Path) else weights
+    given = {name.removeprefix(prefix): value for name, value in named.items()}
     own = model.state_dict()
     both = [name for name in own if name in given]
     fitting = [name for name in both if own[name].shape == given[name].shape]
@@ -96,12 +93,10 @@ def load_weights(
 
 
 def _read(path: str | Path) -> Mapping[str, Tensor]:
-    file = Path(path)
-    if (file / "model.safetensors").is_file():
-        file = file / "model.safetensors"  # what gp.save wrote
+    file, inside = Path(path), Path(path) / "model.safetensors"  # what gp.save wrote
     try:
-        if file.suffix == ".safetensors":
-            return load_file(file)
+        if inside.is_file() or file.suffix == ".safetensors":
+            return load_file(inside if inside.is_file() else file)
         found: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as cause:
         problem = f"no weights can be read from it ({str(cause).splitlines()[0]})"
@@ -111,10 +106,7 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
 
 
 def freeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Freeze the parameters whose names fit for the next fits; return their names.
-
-    Raises:
-        BadConfig: a pattern that fits none.
+    """Freeze the parameters whose names fit for the next fits; return their names; `BadConfig` where none fit.
 
     Example:
         >>> freeze(nn.Linear(2, 1), "bias")
@@ -124,10 +116,7 @@ def freeze(model: nn.Module, *patterns: str) -> list[str]:
 
 
 def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Unfreeze the parameters whose names fit for the next fits; return their names.
-
-    Raises:
-        BadConfig: a pattern that fits none.
+    """Unfreeze the parameters whose names fit for the next fits; return their names; `BadConfig` where none fit.
 
     Example:
         >>> unfreeze(nn.Linear(2, 1).requires_grad_(False), "*")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.validation import refuse_choice
+from gpupipe.support.validation import refuse_argument, refuse_choice
 
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
@@ -35,15 +35,15 @@ def check_optimizer(choice: object) -> None:
     """Refuse an unknown name, an optimiser that is made already, and what is neither a name nor a function."""
     also = "a class of torch.optim, or a function of the parameters and the learning rate"
     if isinstance(choice, Optimizer):
-        where, expected = "Trainer(optimizer=)", f"a name, or {also}: each fit makes its own"
+        problem, expected = "an optimiser that is made already", f"a name, or {also}: each fit makes its own"
         remedy = f"optimizer=torch.optim.{type(choice).__name__}"
-        raise BadConfig(where, "an optimiser that is made already", got=type(choice), expected=expected, remedy=remedy)
+        raise refuse_argument("Trainer", "optimizer", type(choice), expected, remedy, problem=problem)
     if callable(choice) and not isinstance(choice, type):
         try:
             signature(choice).bind(None, None)
         except TypeError as cause:
             problem, remedy = f"the function takes {signature(choice)}", "optimizer=lambda parameters, lr: ..."
-            raise BadConfig("Trainer(optimizer=)", problem, got=choice, expected=also, remedy=remedy) from cause
+            raise refuse_argument("Trainer", "optimizer", choice, also, remedy, problem=problem) from cause
     if not callable(choice) and (not isinstance(choice, str) or choice not in OPTIMIZERS):
         raise refuse_choice("Trainer", "optimizer", choice, OPTIMIZERS, also)
 
@@ -66,13 +66,13 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
         optimizer = choice([parameter for group in groups for parameter in group["params"]], lr)
     remedy = "optimizer=lambda parameters, lr: torch.optim.SGD(parameters, lr=lr, momentum=0.9)"
     if not isinstance(optimizer, Optimizer):
-        where, problem = "Trainer(optimizer=)", "the function gives no optimiser"
-        raise BadConfig(where, problem, got=type(optimizer), expected="a torch.optim.Optimizer", remedy=remedy)
+        got, problem, expected = type(optimizer), "the function gives no optimiser", "a torch.optim.Optimizer"
+        raise refuse_argument("Trainer", "optimizer", got, expected, remedy, problem=problem)
     for group in optimizer.param_groups:
         if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
             problem = "the optimiser has a learning rate of its own"
             expected = "the tensor it is given, which the schedule writes to"
-            raise BadConfig("Trainer(optimizer=)", problem, got=group["lr"], expected=expected, remedy=remedy)
+            raise refuse_argument("Trainer", "optimizer", group["lr"], expected, remedy, problem=problem)
     return optimizer
 
 
@@ -121,14 +121,9 @@ def make_parameter_groups(
         key = (own.get("lr", highest) / highest, decay, tables and embedding and _is_table(parameter))
         found.setdefault(key, []).append(parameter)
     return [
-        {
-            "params": parameters,
-            "lr": lr if factor == 1 else torch.zeros_like(lr),
-            "lr_factor": factor,
-            "weight_decay": decay,
-            "table": table,
-        }
-        for (factor, decay, table), parameters in found.items()
+        {"params": params, "lr": lr if factor == 1 else torch.zeros_like(lr), "lr_factor": factor}
+        | {"weight_decay": decay, "table": table}
+        for (factor, decay, table), params in found.items()
     ]
 
 
@@ -136,46 +131,37 @@ class Lamb(Optimizer):
     """LAMB: Adam whose steps are as long as the layer's weights (You et al. 2020, arXiv:1904.00962, algorithm 2).
 
     m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; r = m^ / (sqrt(v^) + eps) + weight_decay w, bias-corrected as in
-    Adam; w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0).
-
-    All in multi-tensor calls, with rate and count on the device; a step whose `found_inf` is 1 changes nothing.
-
-    Memory:
-        Two moments as large as the weights, and two more such tensors during a step.
+    Adam; w = w - lr ||w|| / ||r|| r for each tensor w (lr r where one of the norms is 0). A step whose `found_inf` is 1
+    changes nothing. Memory: two moments as large as the weights, and two more such tensors during a step.
     """
 
     def __init__(self, params: Any, lr: Tensor) -> None:
         # The count of steps is read on the device; torch puts one that is loaded there where `capturable` says so.
-        super().__init__(
-            params, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0, "capturable": True}
-        )
+        options = {"betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0, "capturable": True}
+        super().__init__(params, {"lr": lr, **options})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
         """Update all parameters that have a gradient."""
         for group in self.param_groups:
-            trained: list[Tensor] = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if trained:
+            if trained := [parameter for parameter in group["params"] if parameter.grad is not None]:
                 self._move(group, trained)
 
     def _move(self, group: dict[str, Any], trained: list[Tensor]) -> None:
         gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-        counted = self.state[group["params"][0]]
-        step = counted.setdefault(
-            "step", torch.zeros_like(group["lr"])
-        )  # of the group, on its first parameter's device
+        # Of the group, on its first parameter's device.
+        step = self.state[group["params"][0]].setdefault("step", torch.zeros_like(group["lr"]))
         for parameter in trained:
-            state = self.state[parameter]
-            if "exp_avg" not in state:
-                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        first = [self.state[parameter]["exp_avg"] for parameter in trained]
-        second = [self.state[parameter]["exp_avg_sq"] for parameter in trained]
+            for name in ("exp_avg", "exp_avg_sq"):
+                if name not in self.state[parameter]:
+                    self.state[parameter][name] = torch.zeros_like(parameter)
+        first, second = ([self.state[p][name] for p in trained] for name in ("exp_avg", "exp_avg_sq"))
         bad: Tensor | None = getattr(self, "found_inf", None)
         if bad is not None:
             # Not finite: they count as 0, for a share of 0 of both moments, and nothing moves.
             gradients = [torch.where(bad > 0, 0.0, gradient) for gradient in gradients]
         taken = 1.0 if bad is None else 1.0 - bad
-        step = counted["step"].add_(taken)
+        step.add_(taken)
         beta1, beta2 = group["betas"]
         _move_towards(first, gradients, (1 - beta1) * taken)
         _move_towards(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
@@ -200,10 +186,7 @@ class RowWise(AdamW):
     """AdamW, and row-wise Adagrad for large embedding tables (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
 
     h_i = h_i + mean_d(g_id^2); w_i = w_i - lr g_i / (sqrt(h_i) + eps), for the rows i that were looked up. Groups with
-    `"table": True` have gradients of single rows (`use_sparse_gradients`).
-
-    Memory:
-        4 bytes per row of a table; of the others two moments.
+    `"table": True` have gradients of single rows. Memory: 4 bytes per row of a table; of the others two moments.
     """
 
     def __init__(self, params: Any, lr: Tensor) -> None:
@@ -212,12 +195,11 @@ class RowWise(AdamW):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure: it would be called outside a graph
         """Update all parameters that have a gradient."""
-        tables = [(group, p) for group in self.param_groups if group.get("table") for p in group["params"]]
-        gradients = [parameter.grad for _, parameter in tables]
-        for _, parameter in tables:
+        tables = [(group, p, p.grad) for group in self.param_groups if group.get("table") for p in group["params"]]
+        for _, parameter, _ in tables:
             parameter.grad = None  # AdamW leaves alone what has no gradient
         super().step()
-        for (group, parameter), gradient in zip(tables, gradients, strict=True):
+        for group, parameter, gradient in tables:
             parameter.grad = gradient
             if gradient is not None:
                 self._move(parameter, gradient, group)
@@ -284,20 +266,17 @@ def compact(gradient: Tensor) -> Tensor:
     return torch.sparse_coo_tensor(ids[None], sums, gradient.shape, check_invariants=False)
 
 
-def find_dense_tables(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def find_dense_tables(model: nn.Module) -> dict[str, nn.Parameter]:
     """Find the large trained tables, by name, of modules with a switch `sparse` that is off."""
-    return [
-        (f"{name}.{own}".lstrip("."), table)
-        for name, module in _find_switches(model).items()
-        for own, table in module.named_parameters(recurse=False)
-        if _is_table(table) and table.requires_grad
-    ]
+    switches = {id(table) for module in _find_switches(model) for table in module.parameters(recurse=False)}
+    own = {name: table for name, table in model.named_parameters() if id(table) in switches}
+    return {name: table for name, table in own.items() if _is_table(table) and table.requires_grad}
 
 
 @contextmanager
 def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
     """Switch modules with a large table and a `sparse` flag (as nn.Embedding has) to sparse gradients inside."""
-    modules = _find_switches(model).values()
+    modules = _find_switches(model)
     for module in modules:
         module.sparse = True
     try:
@@ -307,10 +286,10 @@ def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
             module.sparse = False
 
 
-def _find_switches(model: nn.Module) -> dict[str, Any]:
-    """Find the modules with a large table and a flag `sparse` that is off, by name."""
-    found = {name: module for name, module in model.named_modules() if getattr(module, "sparse", None) is False}
-    return {name: module for name, module in found.items() if any(map(_is_table, module.parameters(recurse=False)))}
+def _find_switches(model: nn.Module) -> list[Any]:
+    """Find the modules with a large table and a flag `sparse` that is off."""
+    found = [module for module in model.modules() if getattr(module, "sparse", None) is False]
+    return [module for module in found if any(map(_is_table, module.parameters(recurse=False)))]
 
 
 def _is_table(parameter: nn.Parameter) -> bool:
@@ -327,10 +306,10 @@ class LossScale:
 
     def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = _INTERVAL) -> None:
         if not isinstance(optimizer, Lamb) and not optimizer.defaults.get("fused"):
-            where, remedy = "Trainer(precision='fp16-mixed')", "precision='bf16-mixed', or optimizer='adamw'"
             problem = "the optimiser cannot leave out a step without asking the host"
             expected = "'adamw', 'sgd', 'lamb', 'rowwise', or one of torch's with fused=True"
-            raise BadConfig(where, problem, got=type(optimizer).__name__, expected=expected, remedy=remedy)
+            got, remedy = type(optimizer).__name__, "precision='bf16-mixed', or optimizer='adamw'"
+            raise BadConfig("Trainer(precision='fp16-mixed')", problem, got=got, expected=expected, remedy=remedy)
         self.value = torch.full((), _START, device=device)
         self.interval = interval
         self._good = torch.zeros((), dtype=torch.int32, device=device)
@@ -358,12 +337,10 @@ class LossScale:
 class EMA:
     """Moving average of weights: d * average + (1 - d) * weights, d = min(decay, (1 + t) / (10 + t)) at update t.
 
-    The smaller d of the first updates keeps the weights the run started from out of the average (as TensorFlow's
-    ExponentialMovingAverage with `num_updates`). Parameters and floating-point buffers are averaged; other buffers are
-    the model's own. torch's AveragedModel reads its counter on the host at each update.
-
-    Memory:
-        One more copy of the weights; a second one for a moment when they change places.
+    The smaller d of the first updates keeps the initial weights out of the average (as TensorFlow's
+    ExponentialMovingAverage with `num_updates`). Other buffers than floating-point ones are the model's own. torch's
+    AveragedModel reads its counter on the host. Memory: one more copy of the weights; a second one for a moment when
+    they change places.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

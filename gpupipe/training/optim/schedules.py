@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from gpupipe.errors import BadConfig
-from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_choice
+from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_argument, refuse_choice
 from gpupipe.training.callbacks.history import History
 
 # The share of updates a schedule warms up for unless told otherwise.
@@ -76,10 +75,9 @@ def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup:
         try:
             return torch.tensor([lr * float(name(number / steps)) for number in range(steps)])
         except (TypeError, ValueError) as cause:
-            problem = f"the function gives no share of the rate ({cause})"
+            problem, remedy = f"the function gives no share of the rate ({cause})", "schedule=lambda done: 1.0 - done"
             expected = "a function of the share of updates done, in [0, 1), that gives a number"
-            remedy = "schedule=lambda done: 1.0 - done"
-            raise BadConfig("Trainer(schedule=)", problem, got=name, expected=expected, remedy=remedy) from cause
+            raise refuse_argument("Trainer", "schedule", name, expected, remedy, problem=problem) from cause
     step = torch.arange(steps, dtype=torch.float64)
     if name == "one-cycle":
         top = max(share * steps - 1, 0.0)

@@ -21,8 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpupipe.errors import ArtifactError, BadConfig, BadFile, SchemaMismatch
 from gpupipe.models import MLP
 from gpupipe.training import Callback, Checkpoints, EarlyStopping, Trainer, TrainState, freeze
-from gpupipe.training.checkpointing.checkpoint_callback import EXIT_CODE
-from gpupipe.training.checkpointing.checkpoints import TENSORS, list_checkpoints
+from gpupipe.training.checkpointing.checkpoints import EXIT_CODE, TENSORS, list_checkpoints
 from tests.training import resumed
 
 ROOT = Path(__file__).parents[3]
@@ -367,7 +366,8 @@ def test_every_so_many_seconds(tmp_path: Path) -> None:
 
 def test_other_state(problem: Callable[..., Any]) -> None:
     """What a state may hold comes back as it was."""
-    from gpupipe.training.checkpointing.checkpoints import join_tensors, snapshot, split_tensors
+    from gpupipe.training.checkpointing.checkpoints import snapshot
+    from gpupipe.training.loop.batches import join_tensors, split_tensors
 
     tree = {"a": (1, None, True, [2.5, {3: torch.ones(2), (1, "x"): "y"}]), "$b": float("inf"), "c": torch.tensor(7)}
     text, tensors = split_tensors(tree)

@@ -20,12 +20,17 @@ from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
 from gpupipe.training.callbacks.history import History
-from gpupipe.training.loop.build import make_objective
-from gpupipe.training.loop.cuda_graph import CapturedUpdate, CursorBatches, explain_no_capture, explain_not_resident
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.train_state import TrainState
-from gpupipe.training.loop.train_step import Update
+from gpupipe.training.loop.train_step import (
+    CapturedUpdate,
+    CursorBatches,
+    Update,
+    explain_no_capture,
+    explain_not_resident,
+)
+from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
 
 CPU = torch.device("cpu")
