@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, float_kernels, infer_backend
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, infer_backend, kernels
 from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
 from gpupipe.backend.kernels import (
@@ -447,12 +447,12 @@ def tabulate(
     are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
     """
     xp = backend.xp
-    if isinstance(columns, Matrix) and function in (float_kernels.find_bounds, float_kernels.compute_moments):
+    if isinstance(columns, Matrix) and function in (kernels.find_bounds, kernels.compute_moments):
         around = np.zeros(len(columns)) if centres is None else np.array(centres)
         tables = [np.zeros((0, width))]
         for rows, places in matrix_pieces(columns, backend):
             block = columns.data[places, rows].astype(np.float64, copy=False)
-            tables.append(float_kernels.compute_moments_each(block, around[places])[:, :width])
+            tables.append(kernels.compute_moments_each(block, around[places])[:, :width])
         return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
