@@ -463,6 +463,7 @@ def test_a_scheduler_that_goes_away(
 ) -> None:
     process, address = scheduler
     with _worker(address), gp.Cluster(address=address, timeout=3) as cluster:
+        until(lambda: cluster.num_workers)
         results = cluster.map(
             abs, _counted(lambda: process.send_signal(how), at=random.Random(repetition).randint(0, 9))
         )
