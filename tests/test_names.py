@@ -11,6 +11,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.schema import Field, Schema
+from tests.raising import raises
 
 FRAME = pd.DataFrame({"delay": [1.0, 2.0], "d": [3.0, 4.0], "origin": ["JFK", "LGA"]})
 SCHEMA = Schema([Field("delay", "float64"), Field("d", "float64")])
@@ -41,7 +42,7 @@ def test_features_take_one_name() -> None:
 
 def test_a_schema_takes_one_name() -> None:
     assert SCHEMA.select("delay").names == ["delay"] and SCHEMA.drop("delay").names == ["d"]
-    with pytest.raises(gp.errors.ColumnNotFound, match="'delays' not found"):
+    with raises(gp.errors.ColumnNotFound, where="test", column="delays"):
         SCHEMA.require("delays", "test")
     assert pre.StandardScaler().fit(FRAME[["delay"]]).get_feature_names_out("delay") == ["delay"]
 

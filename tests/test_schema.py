@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Kind, Role, Schema
 from gpupipe.support.text import html_table, text_table
+from tests.raising import raises
 
 FLIGHTS = Schema([Field("dep_delay", "float64"), Field("carrier", "string"), Field("time_hour", "timestamp")])
 FEATURES = Schema(
@@ -42,7 +43,7 @@ def test_the_types_are_listed_once() -> None:
 
 
 def test_an_unknown_type_is_named_with_its_column() -> None:
-    with pytest.raises(BadConfig, match="column 'x': unknown type, got 'decimal'") as caught:
+    with raises(BadConfig, where="column 'x'", got="decimal") as caught:
         Field("x", "decimal")
     assert "int64" in caught.value.expected and "timestamp" in caught.value.expected
 
@@ -78,15 +79,15 @@ def test_a_schema_is_an_ordered_collection_of_fields() -> None:
 
 
 def test_names_are_unique() -> None:
-    with pytest.raises(BadConfig, match="two columns have the same name, got 'x'"):
+    with raises(BadConfig, where="schema", got="x"):
         Schema([Field("x", "int64"), Field("x", "string")])
 
 
 def test_a_missing_column_is_an_error_that_offers_the_closest() -> None:
-    with pytest.raises(ColumnNotFound, match="schema: column 'carier' not found") as caught:
+    with raises(ColumnNotFound, where="schema", column="carier") as caught:
         FLIGHTS["carier"]
     assert caught.value.remedy == "'carrier' (the closest name)" and caught.value.__cause__ is None
-    with pytest.raises(ColumnNotFound, match="Join: column 'dest' not found"):
+    with raises(ColumnNotFound, where="Join", column="dest"):
         FLIGHTS.require(["carrier", "dest"], "Join")
     FLIGHTS.require([], "Join")
 

@@ -21,6 +21,7 @@ from gpupipe.backend.cast import cast_column, require_castable
 from gpupipe.backend.columns import Column
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, is_passenger
 from tests.examples import examples
+from tests.raising import raises
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - naive, as timestamps are here
 EDGES = sorted(
@@ -165,7 +166,7 @@ def test_a_cast_keeps_every_value_or_names_one(backend: Backend, source: str, dt
         made = cast_column(column, dtype, "x", backend)
         assert made.dtype == dtype and plain(made, backend) == wanted
         return
-    with pytest.raises(errors.BadData, match=r"^Cast of column 'x': .* not fit .*, got (.|\n)*Try: ") as refused:
+    with raises(errors.BadData, where="Cast of column 'x'") as refused:
         cast_column(column, dtype, "x", backend)
     assert refused.value.got in unfit
 

@@ -11,6 +11,7 @@ import pytest
 
 from gpupipe import errors
 from gpupipe.backend import select
+from tests.raising import raises
 
 CPU = select("cpu")
 BIG = 2**53 + 1
@@ -60,16 +61,16 @@ def test_every_kind_of_column_keeps_its_values_and_gaps(kind: str) -> None:
 
 @pytest.mark.parametrize("values", [[object()], [1 + 2j], [["a"], ["b", 1]], [["a"], "b"], ["a", 1]])
 def test_what_is_not_worked_with_is_named(values: list[object]) -> None:
-    with pytest.raises(errors.SchemaMismatch, match="column 'x'"):
+    with raises(errors.SchemaMismatch, where="column 'x'"):
         CPU.encode(pd.DataFrame({"x": values}))
 
 
 def test_names_have_to_be_strings_and_unique() -> None:
-    with pytest.raises(errors.SchemaMismatch, match="name is no string, got 3"):
+    with raises(errors.SchemaMismatch, where="frame", got=3):
         CPU.encode(pd.DataFrame({3: [1]}))
-    with pytest.raises(errors.SchemaMismatch, match="share a name"):
+    with raises(errors.SchemaMismatch, where="frame", got=["x"]):
         CPU.encode(pd.DataFrame([[1, 2]], columns=["x", "x"]))
-    with pytest.raises(errors.SchemaMismatch, match="share a name"):
+    with raises(errors.SchemaMismatch, where="frame", got=["x"]):
         CPU.encode(CPU.select(pd.DataFrame([[1, 2]], columns=["x", "x"]), ["x"]))
 
 

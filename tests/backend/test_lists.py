@@ -16,6 +16,7 @@ from gpupipe.backend.arrow import arrow_type, conform, dtype_from_arrow, split_l
 from gpupipe.backend.columns import Backend, missing_column, with_missing_row
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.schema import Field, Kind, Schema
+from tests.raising import raises
 
 CPU = CpuBackend()
 CHECKS = settings(deadline=None, max_examples=60)
@@ -130,5 +131,5 @@ def test_the_schema_tells_of_lists() -> None:
     assert field.kind == Kind.LIST
     assert Schema.from_json(Schema([field]).to_json()) == Schema([field])
     assert "list<int32>  list" in repr(Schema([field]))
-    with pytest.raises(errors.BadConfig, match="or list<one of them>"):
+    with raises(errors.BadConfig, where="column 'x'", got="list<list<int32>>"):
         Field("x", "list<list<int32>>")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import pytest
-
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.cluster.executor import use_executor
 from tests.cluster.inputs import pipeline
+from tests.raising import raises
 
 
 def checking(on_violation: Literal["count", "raise"] = "count") -> gp.Pipeline:
@@ -31,6 +30,6 @@ def test_reports_of_a_cluster_are_those_of_one_process(flights: gp.Dataset, clus
 
 
 def test_an_error_names_the_file(flights: gp.Dataset, cluster: gp.Cluster) -> None:
-    with pytest.raises(errors.BadData, match="not as expected") as caught:
+    with raises(errors.BadData, where="Expect, column 'distance'", got=96.0) as caught:
         checking("raise").fit(flights, executor=cluster)
     assert any("day01.parquet" in note for note in caught.value.__notes__)

@@ -25,6 +25,7 @@ from gpupipe.cluster.cluster import _start_thread
 from gpupipe.tensors import Batch
 from gpupipe.training import Callback
 from tests.cluster.inputs import pipeline, until
+from tests.raising import raises
 
 BOUND = 120
 """Seconds for a fit of which a worker dies; it builds its blocks in that time, too."""
@@ -244,13 +245,13 @@ def test_a_worker_that_dies_ends_the_fit_and_is_named(
 def test_rows_have_to_lie_there(flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster) -> None:
     train = gp.ClusterLoader(cluster, fitted, flights)
     local = fitted.loader(flights)
-    with pytest.raises(errors.BadConfig, match="lie in this process"):
+    with raises(errors.BadConfig, where="Trainer.fit", got="Loader"):
         trainer(fitted).fit(local, executor=cluster)
-    with pytest.raises(errors.BadConfig, match="lie in this process"):
+    with raises(errors.BadConfig, where="Trainer.fit", got="Loader"):
         trainer(fitted).fit(train, local)
-    with pytest.raises(errors.BadConfig, match="on other workers"):
+    with raises(errors.BadConfig, where="Trainer.fit", got="ClusterLoader"):
         trainer(fitted).fit(train, executor=object())
     with pytest.raises(errors.BadConfig, match="gone through there"):
         iter(train)
-    with pytest.raises(errors.BadConfig, match="no cluster"):
+    with raises(errors.BadConfig, where="ClusterLoader", got="tcp://nowhere"):
         gp.ClusterLoader("tcp://nowhere", fitted, flights)

@@ -19,6 +19,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, Linear
 from gpupipe.tensors import Permutation
+from tests.raising import raises
 
 
 def frame_of(rows: int = 1000) -> pd.DataFrame:
@@ -185,12 +186,12 @@ def test_it_reads_well() -> None:
 def test_what_makes_no_sense_is_refused(fitted: Any) -> None:
     pipeline, frame, trainer = fitted
     loader = pipeline.loader(frame)
-    with pytest.raises(BadConfig, match="no such choice, got 'rsme'") as caught:
+    with raises(BadConfig, where="importance(metric=)", got="rsme") as caught:
         gp.importance(trainer, loader, metric="rsme")
     assert caught.value.remedy == "metric='rmse'"
-    with pytest.raises(BadConfig, match=r"\(repeats=\): makes no sense, got 0"):
+    with raises(BadConfig, where="importance(repeats=)", got=0):
         gp.importance(trainer, loader, repeats=0)
-    with pytest.raises(BadConfig, match="not in memory as one block"):
+    with raises(BadConfig, where="importance(loader=)", got="list"):
         gp.importance(trainer, [])
     with pytest.raises(BadConfig, match="there is no model"):
         gp.importance(gp.Scorer(pipeline, None), loader)

@@ -13,6 +13,7 @@ from gpupipe.errors import ColumnNotFound, ExpressionError
 from gpupipe.io.planning.table import map_frames
 from gpupipe.schema import Field, Schema
 from tests.io.tables import DATA, arrow, flights, plain, tables, values
+from tests.raising import raises
 
 several = settings(deadline=None, max_examples=25)
 
@@ -93,13 +94,13 @@ def test_counting_reads_the_predicate_alone_and_once() -> None:
 
 
 def test_errors_are_there_before_anything_is_read(dataset: gp.Dataset) -> None:
-    with pytest.raises(ColumnNotFound, match=r"select: column 'distnce' not found.*\n.*\nTry: 'distance'"):
+    with raises(ColumnNotFound, where="select", column="distnce"):
         dataset.select(["distnce"])
-    with pytest.raises(ColumnNotFound, match="column 'distnce' not found"):
+    with raises(ColumnNotFound, where="filter", column="distnce"):
         dataset.filter("distnce > 3")
-    with pytest.raises(ColumnNotFound, match="column 'origin' not found"):
+    with raises(ColumnNotFound, where="filter", column="origin"):
         dataset.select(["distance"]).filter("origin == 'JFK'")
-    with pytest.raises(ExpressionError, match=r"filter\('distance \+ 1'\): the expression gives float64"):
+    with raises(ExpressionError, where="filter('distance + 1')"):
         dataset.filter("distance + 1")
     with pytest.raises(ExpressionError, match="Expected `and`"):
         dataset.filter("distance > 100 & distance < 200")
@@ -145,7 +146,7 @@ def test_map_frames_reads_what_the_function_needs() -> None:
     assert values(kept, "speed") == expected[expected > 8].tolist()
     assert set(dataset.reads.columns) == {"distance", "air_time"}
     assert kept.num_partitions == dataset.num_partitions
-    with pytest.raises(ColumnNotFound, match="'distance' not found"):
+    with raises(ColumnNotFound, where="select", column="distance"):
         fast.select(["distance"])
 
 

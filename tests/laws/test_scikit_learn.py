@@ -17,6 +17,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import select
 from gpupipe.schema import get_element_dtype
+from tests.raising import raises
 
 from . import learned
 
@@ -109,7 +110,7 @@ def test_beside_other_columns(example: learned.Example) -> None:
 def test_the_output_is_a_frame_or_nothing() -> None:
     step = pre.StandardScaler()
     assert step.set_output(transform="pandas") is step and step.set_output() is step
-    with pytest.raises(errors.BadConfig, match="polars"):
+    with raises(errors.BadConfig, where="StandardScaler.set_output(transform=)", got="polars"):
         step.set_output(transform="polars")
 
 

@@ -13,6 +13,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.models import MLP
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors.batch import Batch
+from tests.raising import raises
 
 
 def rows(count: int, numeric: int = 3, cardinalities: tuple[int, ...] = (7, 4)) -> Batch:
@@ -138,6 +139,6 @@ def test_a_size_that_makes_no_sense_is_named(arguments: dict[str, Any], name: st
 
 
 def test_a_batch_of_other_features_is_refused() -> None:
-    with pytest.raises(SchemaMismatch, match="2 numeric and 2 categorical columns") as caught:
+    with raises(SchemaMismatch, where="MLP", got="2 numeric and 2 categorical columns") as caught:
         MLP(3, [7, 4])(rows(5, numeric=2))
     assert "3 numeric and 2 categorical" in caught.value.expected

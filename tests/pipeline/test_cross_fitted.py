@@ -13,6 +13,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from tests.raising import raises
 
 
 def flights(rows: int = 900, seed: int = 0) -> pd.DataFrame:
@@ -103,11 +104,11 @@ def test_files_are_known_again_without_a_look_inside(tmp_path: Path) -> None:
 def test_other_rows_have_no_folds() -> None:
     train = flights()
     pipeline = gp.Pipeline([], features()).fit(train)
-    with pytest.raises(errors.BadConfig, match="not the rows of the fit"):
+    with raises(errors.BadConfig, where="loader(out_of_fold=True)"):
         pipeline.loader(flights(seed=1), out_of_fold=True)
-    with pytest.raises(errors.BadConfig, match="another order"):
+    with raises(errors.BadConfig, where="loader(out_of_fold=True)"):
         pipeline.loader(train.iloc[::-1], out_of_fold=True)
-    with pytest.raises(errors.BadConfig, match="another query"):
+    with raises(errors.BadConfig, where="loader(out_of_fold=True)"):
         pipeline.loader(gp.from_frame(train).filter("hour > 3"), out_of_fold=True)
     valid = pipeline.loader(flights(seed=1))
     np.testing.assert_array_equal(
@@ -148,7 +149,7 @@ def test_what_it_learns_is_no_lineage_but_the_column_is() -> None:
     late = gp.Pipeline(
         [T.Derive(late="arr_delay > 60")], gp.Features((["late"], pre.TargetEncoder()), target="arr_delay")
     )
-    with pytest.raises(errors.LeakageError, match="'late'"):
+    with raises(errors.LeakageError, where="feature 'late'"):
         late.fit(train)
 
 

@@ -16,6 +16,7 @@ from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.tensors import Batch
 from gpupipe.training.loop.metrics import METRICS
+from tests.raising import raises
 
 TARGETS = ["y > 0", "late"]
 
@@ -114,15 +115,15 @@ def test_target_encoding_has_a_column_for_each_of_them() -> None:
 
 
 def test_numbers_beside_conditions_and_class_weights_are_refused() -> None:
-    with pytest.raises(errors.BadConfig, match="'late': it is no number"):
+    with raises(errors.BadConfig, where="target 'late'", got="bool"):
         gp.Pipeline([], gp.Features(["x"], target=["y", "late"]), backend="cpu").fit(table())
-    with pytest.raises(errors.BadConfig, match="it is no number"):
+    with raises(errors.BadConfig, where="target 'y > 0'", got="bool"):
         gp.Pipeline([], gp.Features(["x"], target=TARGETS, target_transform=[pre.StandardScaler()])).fit(table())
     made = pipeline()
     trainer = gp.Trainer(
         gp.models.Linear.from_schema(made.schema), max_epochs=1, class_weight="balanced", device="cpu", progress=False
     )
-    with pytest.raises(errors.BadConfig, match="a row has several targets, and one weight"):
+    with raises(errors.BadConfig, where="Trainer(class_weight=)", got=["y > 0", "late"]):
         trainer.fit(made.loader(table()))
-    with pytest.raises(errors.BadData, match="all rows have the same value"):
+    with raises(errors.BadData, where="target 'late'", got=True):
         made.fit(table().assign(late=True))

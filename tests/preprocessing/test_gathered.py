@@ -14,6 +14,7 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401 (makes i
 
 from gpupipe import errors, schema
 from gpupipe.preprocessing import EstimatorStep, SimpleImputer
+from tests.raising import raises
 
 
 def frame(rows: int = 60) -> pd.DataFrame:
@@ -110,9 +111,7 @@ def test_missing_values_are_the_estimators_business() -> None:
     table = frame().assign(a=[None, *np.arange(59.0)])
     found = EstimatorStep(preprocessing.StandardScaler()).fit_transform(table)
     assert found["a"].isna().tolist() == [True, *[False] * 59]
-    with pytest.raises(
-        errors.BadData, match=r"EstimatorStep\(PCA\): the estimator refuses the data \((.|\n)*a SimpleImputer before"
-    ):
+    with raises(errors.BadData, where="EstimatorStep(PCA)"):
         EstimatorStep(decomposition.PCA(2)).fit(table)
     EstimatorStep(decomposition.PCA(2)).fit(SimpleImputer().fit_transform(table))
 
@@ -124,11 +123,11 @@ def test_what_is_refused() -> None:
     for learner in (linear_model.LogisticRegression(), linear_model.Ridge()):
         with pytest.raises(errors.BadConfig, match=r"EstimatorStep\(.*\): it learns from a target"):
             EstimatorStep(learner)
-    with pytest.raises(errors.BadData, match=r"EstimatorStep\(NMF\): the estimator refuses the data"):
+    with raises(errors.BadData, where="EstimatorStep(NMF)"):
         EstimatorStep(decomposition.NMF(1)).fit(frame() - 100)
-    with pytest.raises(errors.BadData, match="column 'a': 1 infinite value"):
+    with raises(errors.BadData, where="EstimatorStep, column 'a'"):
         EstimatorStep(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
-    with pytest.raises(errors.SchemaMismatch, match=r"EstimatorStep\(PCA\), column 'a': not a number, got 'string'"):
+    with raises(errors.SchemaMismatch, where="EstimatorStep(PCA), column 'a'", got="string"):
         EstimatorStep(decomposition.PCA(1)).fit(pd.DataFrame({"a": ["x"]}))
     with pytest.raises(errors.BadData, match="there are no rows"):
         EstimatorStep(decomposition.PCA(1)).fit(frame().iloc[:0])
@@ -137,6 +136,10 @@ def test_what_is_refused() -> None:
 def test_an_unknown_class_works_and_says_why_it_is_not_saved() -> None:
     step = EstimatorStep(preprocessing.PowerTransformer()).fit(frame())
     assert step.transform(frame()).shape == (60, 3)
-    with pytest.raises(errors.ArtifactError, match=r"EstimatorStep\(PowerTransformer\)(.|\n)*without pickle") as caught:
+    with raises(
+        errors.ArtifactError,
+        where="EstimatorStep(PowerTransformer)",
+        got="sklearn.preprocessing._data.PowerTransformer",
+    ) as caught:
         step.get_state()
     assert "StandardScaler" in caught.value.expected

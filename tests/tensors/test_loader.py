@@ -18,6 +18,7 @@ from gpupipe import errors
 from gpupipe.backend import Backend, Column, select
 from gpupipe.schema import Field, Kind, Role, Schema
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation
+from tests.raising import raises
 
 SCHEMA = Schema(
     [
@@ -189,5 +190,5 @@ def test_bad_parameters() -> None:
     for shuffle in ("block", "row", None, 2):
         with pytest.raises(errors.BadConfig, match=rf"\(shuffle=\): no such choice, got {shuffle!r}"):
             Loader(block, shuffle=shuffle)  # type: ignore[arg-type]
-    with pytest.raises(errors.BadConfig, match=r"\(batch_size=\): makes no sense, got 0"):
+    with raises(errors.BadConfig, where="loader(batch_size=)", got=0):
         Loader(block, batch_size=0)

@@ -16,6 +16,7 @@ from gpupipe import errors
 from gpupipe.backend import Backend, Column
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import FeatureTable, Loader, Ragged
+from tests.raising import raises
 
 SCHEMA = Schema(
     [
@@ -59,7 +60,7 @@ def test_pad_is_what_a_loop_would_make(rows: list[list[int]], length: int, value
 
 
 def test_no_length_to_pad_to() -> None:
-    with pytest.raises(errors.BadConfig, match=r"Ragged.pad.*got 0"):
+    with raises(errors.BadConfig, where="Ragged.pad", got=0):
         ragged([[1]]).pad(0)
 
 
@@ -138,7 +139,7 @@ def test_what_must_not_reach_a_model(elements: Column, problem: str) -> None:
 def test_texts_do_not_reach_a_model() -> None:
     words = Column("string", np.zeros(1, np.int8), None, pa.array(["a"], pa.large_string()))
     block = FeatureTable.allocate(SCHEMA.select(["prices"]), 1, "cpu")
-    with pytest.raises(errors.SchemaMismatch, match=r"column 'prices': list<string> values(.|\n)*pre.Categorify"):
+    with raises(errors.SchemaMismatch, where="column 'prices'"):
         block.write(0, {"prices": Column("list<string>", np.array([0, 1]), None, None, words)}, cpu())
 
 

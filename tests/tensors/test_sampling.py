@@ -12,6 +12,7 @@ from gpupipe.backend import Backend, Column, select
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.tensors.order import Drawn
+from tests.raising import raises
 
 from .tables import WEIGHTED, block_of, rows_of
 
@@ -88,8 +89,8 @@ def test_what_cannot_be_drawn_by() -> None:
         with pytest.raises(errors.BadConfig, match=said):
             Loader(plain, sampler=sampler)  # type: ignore[arg-type]
     for weights in ([-1.0, 2.0], [0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]):
-        with pytest.raises(errors.BadData, match="cannot be drawn by these weights"):
+        with raises(errors.BadData, where="loader(sampler=)"):
             Loader(plain, sampler=torch.tensor(weights))
-    with pytest.raises(errors.BadConfig, match="a sampler and a shuffle"):
+    with raises(errors.BadConfig, where="loader", got="shuffle='rows'"):
         Loader(plain, sampler=torch.ones(2), shuffle=True)
     assert list(Loader(with_target(np.zeros(0)), sampler="balanced")) == []

@@ -15,6 +15,7 @@ from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, FeatureTable, Loader
 from gpupipe.training import Trainer, batch_size_finder, tune_batch_size
 from gpupipe.training.loop.losses import LOSSES
+from tests.raising import raises
 
 
 def loader_of(rows: int = 600) -> Loader:
@@ -93,7 +94,7 @@ def test_it_stops_where_memory_ends(accumulate: int, monkeypatch: pytest.MonkeyP
     )
     assert sizes.best == 64 and sizes.stopped == "128 rows do not fit in memory" and loss.largest == 128
     trainer = trainer_of(loss=TooLarge(4), metrics=[])
-    with pytest.raises(BadConfig, match="smallest batch does not fit"):
+    with raises(BadConfig, where="tune_batch_size", got=32):
         tune_batch_size(trainer, loader_of(), smallest=32)
     assert all(parameter.isfinite().all() for parameter in trainer.model.parameters())
 

@@ -21,6 +21,7 @@ from gpupipe import transforms as T
 from gpupipe.errors import ArtifactError, BadConfig, BadData, ColumnNotFound, GpupipeError, LeakageError, SchemaMismatch
 from tests.io.meeting import PARTITIONS
 from tests.io.relational.test_asof import DAY, MANY, ROWS, matches, table_of
+from tests.raising import raises
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -189,7 +190,7 @@ def test_what_makes_no_sense_is_refused_when_it_is_made() -> None:
 def test_times_with_a_zone_are_not_joined_with_times_without(keys: dict[str, Any]) -> None:
     naive = pd.DataFrame({"at": pd.to_datetime(["2024-01-01"]), "n": [1], "x": [1.0]})
     zoned = naive.assign(at=naive["at"].dt.tz_localize("Europe/Oslo"))
-    with pytest.raises(SchemaMismatch, match="have a time zone"):
+    with raises(SchemaMismatch, where="join_asof, left and right", got="'at' without a zone, 'at' Europe/Oslo"):
         gp.from_frame(naive).join_asof(gp.from_frame(zoned), **keys)
     with pytest.raises(SchemaMismatch, match="have a time zone"):
         gp.Pipeline([T.JoinAsOf(zoned, **keys)]).fit(naive).transform(naive)

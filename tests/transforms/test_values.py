@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
+from tests.raising import raises
 
 NUMBERS = st.sampled_from(["float64", "float32", "Int64", "Int8", "UInt16"])
 
@@ -42,14 +43,14 @@ def test_an_end_beyond_a_type_is_none() -> None:
     frame = pd.DataFrame({"a": np.array([-128, 127], "int8"), "b": [-1e6, 1e6]})
     made = T.Clip(["a", "b"], -1000, 1000).transform(frame)
     assert made["a"].tolist() == [-128, 127] and made["b"].tolist() == [-1000.0, 1000.0]
-    with pytest.raises(errors.BadConfig, match=r"Clip of column 'a': int8 cannot hold a value, got 0\.5"):
+    with raises(errors.BadConfig, where="Clip of column 'a'", got=0.5):
         T.Clip("a", 0.5).transform(frame)
     for ends in ((1, 0), (np.nan, 1), ("a", "b"), (200, None)):
         with pytest.raises(errors.BadConfig):
             T.Clip("a", *ends).transform(frame)
     with pytest.raises(errors.BadConfig, match="no range"):
         T.Clip("a")
-    with pytest.raises(errors.SchemaMismatch, match="Clip of column 's'"):
+    with raises(errors.SchemaMismatch, where="Clip of column 's'", got="string"):
         T.Clip("s", 0).transform(pd.DataFrame({"s": ["a"]}))
 
 
@@ -122,7 +123,7 @@ def test_what_a_type_cannot_hold_is_refused() -> None:
     ):
         with pytest.raises(errors.BadConfig, match=f"Replace of column '{column}'"):
             T.Replace({column: pairs}).transform(frame)
-    with pytest.raises(errors.SchemaMismatch, match="Replace, column 'l': lists"):
+    with raises(errors.SchemaMismatch, where="Replace, column 'l'", got="list<int64>"):
         T.Replace({"l": {1: 2}}).transform(frame)
     assert T.Replace({"f": {1.0: np.inf}}).transform(frame)["f"].tolist() == [np.inf]
     assert T.Clip("f", -1e39, 10**400).transform(frame)["f"].tolist() == [1.0]

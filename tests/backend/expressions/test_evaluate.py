@@ -11,6 +11,7 @@ from gpupipe.errors import ColumnNotFound, ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
 from tests.backend.evaluated import column, plain, result_of, run, to_device, to_host
+from tests.raising import raises
 
 
 def test_a_missing_condition_is_a_missing_choice(backend: Backend) -> None:
@@ -109,7 +110,7 @@ def test_through_a_frame_and_back(backend: Backend) -> None:
 
 def test_errors_at_evaluation_are_typed(backend: Backend) -> None:
     x = to_device(column("int64", [1]), backend)
-    with pytest.raises(ColumnNotFound, match="'xx' not found"):
+    with raises(ColumnNotFound, where="Filter", column="xx"):
         evaluate(parse("xx > 1", "Filter"), {"x": x}, backend, 1)
     with pytest.raises(ExpressionError, match=r"column 'x' \(int64\) is compared with 'a'"):
         evaluate(parse("x > 'a'", "Filter"), {"x": x}, backend, 1)

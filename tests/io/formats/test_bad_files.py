@@ -18,6 +18,7 @@ from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.io import inspect
 from gpupipe.io.stores import Manifest
 from tests.io.tables import damage, plain, values
+from tests.raising import raises
 
 GOOD = pa.table({"n": [1, 2], "s": ["a", "b"]})
 
@@ -164,7 +165,7 @@ def test_a_value_that_does_not_fit_the_cast_is_named(tmp_path: Path) -> None:
     pq.write_table(GOOD, tmp_path / "a.parquet")
     pq.write_table(pa.table({"n": [1.0, float("nan"), 2.5], "s": ["", "", ""]}), tmp_path / "b.parquet")
     dataset = gp.read_parquet(tmp_path, on_mismatch="cast")
-    with pytest.raises(SchemaMismatch, match=r"b\.parquet: row 3, column 'n': a value does not fit, got 2\.5"):
+    with raises(SchemaMismatch, where="b.parquet", got=2.5):
         dataset.compute()
     pq.write_table(pa.table({"n": [1.0, float("nan"), 2.0], "s": ["", "", ""]}), tmp_path / "b.parquet")
     assert values(gp.read_parquet(tmp_path, on_mismatch="cast"), "n") == [1, 2, 1, None, 2]
@@ -179,7 +180,7 @@ def test_a_value_that_does_not_fit_the_cast_is_named(tmp_path: Path) -> None:
 def test_casts_that_pyarrow_does_not_know(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": pa.array([0], pa.timestamp("us"))}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"n": [True]}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'n': bool cannot become timestamp"):
+    with raises(SchemaMismatch, where="b.parquet", remedy="on_mismatch='skip'"):
         gp.read_parquet(tmp_path, on_mismatch="cast").compute()
 
 

@@ -25,6 +25,7 @@ from gpupipe.io.planning.table import map_frames
 from gpupipe.io.stores import Manifest
 from tests.io.s3_server import KEY, SECRET, Proxy, Request, options_for
 from tests.io.tables import values
+from tests.raising import raises
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +124,13 @@ def test_what_is_there_stays_until_the_new_is_whole(
 def test_a_place_that_is_not_empty(store: Any, s3: str, inputs: Path) -> None:
     options = options_for(s3)
     store.pipe("out/foreign/note.txt", b"mine")
-    with pytest.raises(BadFile, match="s3://out/foreign: something is there already"):
+    with raises(BadFile, where="s3://out/foreign", remedy="overwrite=True"):
         read(inputs).write_parquet("s3://out/foreign/", storage_options=options)
     assert names(store, "out/foreign") == ["note.txt"]
     read(inputs).write_parquet("s3://out/foreign/", storage_options=options, overwrite=True)
     assert len(names(store, "out/foreign")) == 8
     assert store.cat("out/foreign/note.txt") == b"mine"
-    with pytest.raises(BadConfig, match=r"the URL is a whole bucket, got 's3://out'.\n.*\nTry: .*s3://out/scores"):
+    with raises(BadConfig, where="write_parquet", got="s3://out"):
         read(inputs).write_parquet("s3://out", storage_options=options, overwrite=True)
     with pytest.raises(BadFile, match="no-such-bucket"):
         read(inputs).write_parquet("s3://no-such-bucket/x", storage_options=options)
@@ -139,7 +140,7 @@ def test_one_file(store: Any, s3: str, inputs: Path) -> None:
     url, options = "s3://out/one.parquet", options_for(s3)
     assert read(inputs).write_parquet(url, storage_options=options).files == ["one.parquet"]
     assert values(gp.read_parquet(url, storage_options=options), "n") == list(range(60))
-    with pytest.raises(BadFile, match="something is there already"):
+    with raises(BadFile, where="s3://out/one.parquet", remedy="overwrite=True"):
         read(inputs).write_parquet(url, storage_options=options)
     read(inputs).filter("n < 5").write_parquet(url, storage_options=options, overwrite=True)
     assert values(gp.read_parquet(url, storage_options=options), "n") == list(range(5))

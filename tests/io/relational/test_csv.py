@@ -18,6 +18,7 @@ import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, GpupipeError, SchemaMismatch
 from gpupipe.io.relational import csv
 from tests.io.tables import arrow, flights, plain, values
+from tests.raising import raises
 
 
 def write(path: Path, text: str | bytes) -> Path:
@@ -69,9 +70,9 @@ def test_types_can_be_given(tmp_path: Path) -> None:
         "at": pd.Timestamp("2013-10-01").to_pydatetime(),
         "when": pd.Timestamp("2013-01-01 00:00Z").to_pydatetime(),
     }
-    with pytest.raises(BadConfig, match=r"read_csv\(dtypes=\): no such type for column 'x', got 'text'"):
+    with raises(BadConfig, where="read_csv(dtypes=)", got="text"):
         gp.read_csv(path, dtypes={"x": "text"})
-    with pytest.raises(ColumnNotFound, match=r"'zpi' not found.*\n.*\nTry: 'zip'"):
+    with raises(ColumnNotFound, where="a.csv", column="zpi"):
         gp.read_csv(path, dtypes={"zpi": "string"})
 
 
@@ -89,7 +90,7 @@ def test_forms_of_text(tmp_path: Path) -> None:
         {"a": None},
     ]
     assert plain(gp.read_csv(write(tmp_path / "5.csv.gz", gzip.compress(b"a\n1\n", mtime=0))).compute()) == [{"a": 1}]
-    with pytest.raises(BadConfig, match="delimiter is no single character, got '::'"):
+    with raises(BadConfig, where="read_csv", got="::"):
         gp.read_csv(tmp_path / "1.csv", delimiter="::")
 
 
@@ -103,11 +104,9 @@ def test_a_header_alone_is_an_empty_dataset(tmp_path: Path, text: str) -> None:
 def test_a_ragged_row_is_named(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv, "BLOCK_BYTES", block)
     path = write(tmp_path / "a.csv", "a,b\n" + "1,2\n" * 100 + "3,4,5\n" + "1,2\n")
-    with pytest.raises(
-        BadFile, match=r"a\.csv: row 102 has 3 values, got '3,4,5'.\nExpected 2 values, as in the first row"
-    ):
+    with raises(BadFile, where="a.csv", got="3,4,5"):
         gp.read_csv(path)
-    with pytest.raises(BadFile, match="row 2 has 1 value, got '3'"):
+    with raises(BadFile, where="a.csv", got="3"):
         gp.read_csv(write(path, "a,b\n3\n"))
 
 
@@ -125,7 +124,7 @@ def test_a_value_that_fits_no_longer_is_named(tmp_path: Path, monkeypatch: pytes
     # A column that is not asked for is not looked at, and columns are counted as the file has them.
     path = write(tmp_path / "a.csv", head + "x,,z\n")
     assert len(gp.read_csv(path, columns=["when"])) == 51
-    with pytest.raises(SchemaMismatch, match="row 52, column 'b': invalid value, got 'z'"):
+    with raises(SchemaMismatch, where="a.csv", got="z"):
         gp.read_csv(path, columns=["b"])
 
 
@@ -136,11 +135,11 @@ def test_files_of_one_table(tmp_path: Path) -> None:
     assert [span.file for part in dataset.partitions for span in part.spans] == [0, 1]
     assert str(two) in gp.read_csv([one, two], partition_bytes=1).partitions[1].description
     write(two, "b,a,c\ny,2,3\n")
-    with pytest.raises(SchemaMismatch, match=r"2\.csv: column 'c' is not in .*1\.csv"):
+    with raises(SchemaMismatch, where="2.csv", got=["b", "a", "c"]):
         gp.read_csv(tmp_path)
     assert plain(gp.read_csv(tmp_path, columns=["a"]).compute()) == [{"a": 1}, {"a": 2}]
     write(two, "b\ny\n")
-    with pytest.raises(SchemaMismatch, match=r"2\.csv: column 'a' is not there"):
+    with raises(SchemaMismatch, where="2.csv", got=["b"]):
         gp.read_csv(tmp_path)
 
 
@@ -201,7 +200,7 @@ def test_types_come_from_the_first_file_with_a_value(tmp_path: Path) -> None:
     assert values(dataset.filter("t >= '2013-01-01'"), "n") == [2]
     assert not dataset.schema["n"].nullable
     (tmp_path / "4.csv").write_text("n,s,t\nx,,\n")
-    with pytest.raises(SchemaMismatch, match=r"4\.csv: row 2, column 'n': invalid value, got 'x'.\nExpected int64"):
+    with raises(SchemaMismatch, where="4.csv", got="x"):
         gp.read_csv(tmp_path)
 
 
@@ -329,7 +328,7 @@ def test_booleans(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "p,q\ntrue,1\nFALSE,0\nTrue,\n")
     found = gp.read_csv(path, dtypes={"q": "bool"})
     assert (values(found, "p"), values(found, "q")) == ([True, False, True], [True, False, None])
-    with pytest.raises(SchemaMismatch, match="row 3, column 'q': invalid value, got '2'"):
+    with raises(SchemaMismatch, where="a.csv", got="2"):
         gp.read_csv(write(path, "p,q\ntrue,1\nFALSE,2\n"), dtypes={"q": "bool"})
 
 

@@ -16,6 +16,7 @@ from gpupipe.io import inspect
 from gpupipe.io.stores import MANIFEST
 from tests.examples import examples
 from tests.io.tables import DATA, arrow, damage, flights, plain, tables, values
+from tests.raising import raises
 
 several = examples(8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -84,7 +85,7 @@ def test_what_is_written_in_folders_is_read_again(tmp_path: Path, key: str, tabl
     table = table.filter(pa.compute.is_valid(table[key])) if key == "größe" else table
     gp.from_frame(table, num_partitions=2).write_parquet(path, partition_by=key, overwrite=True)
     if table.num_rows == 0:
-        with pytest.raises(BadFile, match=r"the folder holds no \.parquet file"):
+        with raises(BadFile, where="out", got=["_manifest.json"]):
             gp.read_parquet(path)
         return
     again = gp.read_parquet(path)
@@ -102,7 +103,7 @@ def test_names_that_are_escaped_missing_or_no_numbers(tmp_path: Path) -> None:
     assert dataset.schema["code"].nullable
     assert len(dataset.filter("code == '007'")) == 2
     assert len(dataset.filter("isnull(code)")) == 2
-    with pytest.raises(gp.errors.BadData, match="missing in 2"):
+    with raises(gp.errors.BadData, where="split(by='code')"):
         dataset.split(by="code", at="a")
 
 

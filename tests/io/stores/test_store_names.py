@@ -14,6 +14,7 @@ import gpupipe as gp
 from gpupipe.errors import BadFile
 from tests.io.s3_server import NO_RETRIES, Proxy, Request, options_for
 from tests.io.tables import values
+from tests.raising import raises
 
 TABLE = pa.table({"n": [1, 2, 3], "city": ["New York", "Zürich 100%", None]})
 PIECE = 5 << 20
@@ -75,7 +76,7 @@ def test_empty_objects_where_folders_begin(store: Any, s3: str, content: bytes) 
     store.call_s3("put_object", Bucket="names", Key="to-fill/", Body=b"")
     dataset.write_parquet("s3://names/to-fill", storage_options=options)
     assert values(gp.read_parquet("s3://names/to-fill/", storage_options=options), "n") == [1, 2, 3]
-    with pytest.raises(BadFile, match=r"s3://names/marked/empty: the folder holds no \.parquet file"):
+    with raises(BadFile, where="s3://names/marked/empty", got=[""]):
         gp.read_parquet("s3://names/marked/empty", storage_options=options)
 
 

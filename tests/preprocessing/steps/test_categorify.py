@@ -15,6 +15,7 @@ from gpupipe import errors, schema
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing import Categorify
 from tests.examples import examples
+from tests.raising import raises
 
 WORDS = ["", "a", "b", "Z", "ß", "\U0001f6eb", "\uffff", "日本"]
 TEXT = st.lists(st.none() | st.sampled_from(WORDS), min_size=1, max_size=30)
@@ -125,12 +126,10 @@ def test_an_all_missing_column_has_an_empty_vocabulary() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(
-        errors.SchemaMismatch, match="Categorify, column 'x': its values are no categories, got 'float64'"
-    ):
+    with raises(errors.SchemaMismatch, where="Categorify, column 'x'", got="float64"):
         Categorify().fit(pd.DataFrame({"x": [0.5]}))
     step = Categorify().fit(pd.DataFrame({"x": ["a"]}))
-    with pytest.raises(errors.SchemaMismatch, match=r"'x': another type than in fit, got 'int64'.\nExpected string"):
+    with raises(errors.SchemaMismatch, where="Categorify, column 'x'", got="int64"):
         step.transform(pd.DataFrame({"x": [1]}))
-    with pytest.raises(errors.BadConfig, match=r"\(min_frequency=\): makes no sense, got 0"):
+    with raises(errors.BadConfig, where="Categorify(min_frequency=)", got=0):
         Categorify(min_frequency=0).fit(pd.DataFrame({"x": ["a"]}))

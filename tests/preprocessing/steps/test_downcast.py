@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from tests.raising import raises
 
 EDGES = [s * (2**p) + d for p in (7, 8, 15, 16, 31, 32, 53, 62) for s in (-1, 1) for d in (-1, 0, 1)]
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
@@ -70,5 +71,5 @@ def test_gaps_stay_and_partitions_do_not_matter() -> None:
 
 
 def test_text_is_refused() -> None:
-    with pytest.raises(errors.SchemaMismatch, match="Downcast, column 's'"):
+    with raises(errors.SchemaMismatch, where="Downcast, column 's'", got="string"):
         pre.Downcast().fit(pd.DataFrame({"s": ["a"]}))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe.preprocessing import CorrelationThreshold, VarianceThreshold
 from gpupipe.schema import Field
+from tests.raising import raises
 
 
 def frame() -> pd.DataFrame:
@@ -77,13 +78,13 @@ def test_the_first_of_those_that_say_the_same_is_kept() -> None:
 
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, 1.0], "y": [2.0, None]})
-    with pytest.raises(errors.BadData, match=r"VarianceThreshold: no column is left, got 0\.0"):
+    with raises(errors.BadData, where="VarianceThreshold", got=0.0):
         VarianceThreshold().fit(table)
-    with pytest.raises(errors.BadConfig, match=r"\(threshold=\): makes no sense, got -1"):
+    with raises(errors.BadConfig, where="VarianceThreshold(threshold=)", got=-1):
         VarianceThreshold(-1).fit(table)
-    with pytest.raises(errors.BadConfig, match=r"\(threshold=\): makes no sense, got 1\.5"):
+    with raises(errors.BadConfig, where="CorrelationThreshold(threshold=)", got=1.5):
         CorrelationThreshold(1.5).fit(table)
-    with pytest.raises(errors.BadData, match=r"column 'y': 1 missing value(.|\n)*SimpleImputer before"):
+    with raises(errors.BadData, where="CorrelationThreshold, column 'y'"):
         CorrelationThreshold().fit(table)
-    with pytest.raises(errors.BadData, match=r"it was given 1 row\.\nExpected at least 2"):
+    with raises(errors.BadData, where="CorrelationThreshold", got=1):
         CorrelationThreshold().fit(table[:1])

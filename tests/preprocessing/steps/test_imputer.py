@@ -13,6 +13,7 @@ from sklearn.impute import SimpleImputer as Peer
 
 from gpupipe import errors
 from gpupipe.preprocessing import SimpleImputer
+from tests.raising import raises
 
 
 @pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
@@ -97,7 +98,7 @@ def test_a_true_false_column_is_filled_by_majority() -> None:
 @pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
 def test_a_column_without_values_is_named(strategy: str) -> None:
     table = pd.DataFrame({"ok": [1.0], "x": [np.nan]})
-    with pytest.raises(errors.BadData, match=r"column 'x': it has no value(.|\n)*Try: strategy='constant'"):
+    with raises(errors.BadData, where="SimpleImputer, column 'x'"):
         SimpleImputer(strategy).fit(table)
     with pytest.raises(errors.BadData, match="column 'x': 1 infinite value, got inf"):
         SimpleImputer(strategy).fit(pd.DataFrame({"x": [np.inf, 1.0]}))
@@ -106,7 +107,7 @@ def test_a_column_without_values_is_named(strategy: str) -> None:
 def test_a_constant_fills_a_column_without_values() -> None:
     found = SimpleImputer("constant", fill_value=-1).fit_transform(pd.DataFrame({"x": [np.nan, np.nan]}))
     assert found["x"].tolist() == [-1.0, -1.0]
-    with pytest.raises(errors.BadData, match="SimpleImputer, column 'x': 1 infinite value"):
+    with raises(errors.BadData, where="SimpleImputer, column 'x'"):
         SimpleImputer("constant").fit_transform(pd.DataFrame({"x": [np.inf]}))
 
 
@@ -124,14 +125,14 @@ def test_a_constant_fills_a_column_without_values() -> None:
 )
 def test_a_constant_has_to_fit(dtype: str, value: Any) -> None:
     table = pd.DataFrame({"x": pd.array(["a" if dtype == "str" else 1, None], dtype=dtype)})
-    with pytest.raises(errors.BadConfig, match="column 'x': fill_value does not fit"):
+    with raises(errors.BadConfig, where="SimpleImputer, column 'x'"):
         SimpleImputer("constant", fill_value=value).fit(table)
 
 
 def test_what_else_is_refused() -> None:
-    with pytest.raises(errors.BadConfig, match=r"\(strategy=\): no such choice, got 'mode'"):
+    with raises(errors.BadConfig, where="SimpleImputer(strategy=)", got="mode"):
         SimpleImputer("mode").fit(pd.DataFrame({"x": [1.0]}))
-    with pytest.raises(errors.SchemaMismatch, match=r"SimpleImputer\('mean'\), column 'x': not a number, got 'string'"):
+    with raises(errors.SchemaMismatch, where="SimpleImputer('mean'), column 'x'", got="string"):
         SimpleImputer().fit(pd.DataFrame({"x": ["a"]}))
-    with pytest.raises(errors.SchemaMismatch, match="column 'x': not a number, got 'timestamp'"):
+    with raises(errors.SchemaMismatch, where="SimpleImputer('most_frequent'), column 'x'", got="timestamp"):
         SimpleImputer("most_frequent").fit(pd.DataFrame({"x": pd.to_datetime(["2013-01-01"])}))

@@ -15,6 +15,7 @@ from gpupipe import errors, schema
 from gpupipe.backend import select
 from gpupipe.preprocessing import KMeans, SimpleImputer, StandardScaler
 from gpupipe.preprocessing.steps.gathered import initial_centres
+from tests.raising import raises
 
 
 def blobs(offset: float = 0.0, scale: float = 1.0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -186,21 +187,19 @@ def test_in_a_pipeline_passes_are_repeated_and_columns_kept(num_partitions: int)
 
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, 1.0, 2.0], "y": [0.0, 0.0, 0.0]})
-    with pytest.raises(errors.BadData, match=r"only 2 of the rows(.|\n)*n_clusters=3\.\nTry: n_clusters=2"):
+    with raises(errors.BadData, where="KMeans", remedy="n_clusters=2"):
         KMeans(3).fit(table)
     with pytest.raises(errors.BadData, match="there are no rows"):
         KMeans(1).fit(table.iloc[:0])
     holed = table.assign(y=[None, 1.0, 2.0])
     for broken in (lambda: KMeans(2).fit(holed), lambda: KMeans(2).fit(table).transform(holed)):
-        with pytest.raises(
-            errors.BadData, match=r"KMeans, column 'y': 1 missing value(.|\n)*put a SimpleImputer before"
-        ):
+        with raises(errors.BadData, where="KMeans, column 'y'"):
             broken()
-    with pytest.raises(errors.BadData, match="KMeans, column 'x': 1 infinite value"):
+    with raises(errors.BadData, where="KMeans, column 'x'"):
         KMeans(2).fit(table.assign(x=[np.inf, 1.0, 2.0]))
-    with pytest.raises(errors.BadData, match="column 'x': a distance does not fit float32"):
+    with raises(errors.BadData, where="KMeans, column 'x'", got=1e50):
         KMeans(2, output="distances").fit(table).transform(table.assign(x=1e50))
-    with pytest.raises(errors.BadConfig, match=r"\(output=\): no such choice, got 'ids'"):
+    with raises(errors.BadConfig, where="KMeans(output=)", got="ids"):
         KMeans(2, output="ids").fit(table)
     for bad in ({"n_clusters": 0}, {"n_clusters": 2.5}, {"max_rows": 0}, {"max_passes": -1}, {"random_state": "no"}):
         with pytest.raises(errors.BadConfig) as caught:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe.preprocessing import Bucketize, Normalizer, SimpleImputer, StandardScaler
+from tests.raising import raises
 
 # scikit-learn leaves rows of a norm below 2e-15 as they are.
 NUMBERS = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-12)
@@ -36,11 +37,11 @@ def test_rows_whose_squares_are_no_floats() -> None:
 def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, 2.0], "y": [0.0, None]})
     step = Normalizer().fit(table)
-    with pytest.raises(errors.BadData, match=r"Normalizer, column 'y': 1 missing value(.|\n)*SimpleImputer before"):
+    with raises(errors.BadData, where="Normalizer, column 'y'"):
         step.transform(table)
-    with pytest.raises(errors.BadData, match="column 'x': 1 infinite value"):
+    with raises(errors.BadData, where="Normalizer, column 'x'"):
         step.transform(table.assign(x=[np.inf, 1.0]))
-    with pytest.raises(errors.BadConfig, match=r"\(norm=\): no such choice, got 'l3'"):
+    with raises(errors.BadConfig, where="Normalizer(norm=)", got="l3"):
         Normalizer("l3").fit(table)
 
 

@@ -14,6 +14,7 @@ from gpupipe.backend import PCAResult, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.preprocessing import PCA, IncrementalPCA
 from gpupipe.preprocessing.steps import reduction as pca
+from tests.raising import raises
 
 
 def frame(rows: int = 400, offset: float = 0.0, seed: int = 0) -> pd.DataFrame:
@@ -123,18 +124,18 @@ def test_more_components_than_rows() -> None:
 
 def test_what_is_refused() -> None:
     table = frame(10)
-    with pytest.raises(errors.BadConfig, match=r"\(n_components=\): makes no sense, got 5"):
+    with raises(errors.BadConfig, where="PCA(n_components=)", got=5):
         PCA(5).fit(table)
-    with pytest.raises(errors.BadConfig, match=r"\(n_components=\): makes no sense, got 0\.9"):
+    with raises(errors.BadConfig, where="PCA(n_components=)", got=0.9):
         PCA(0.9).fit(table)  # type: ignore[arg-type]
-    with pytest.raises(errors.BadConfig, match=r"\(solver=\): no such choice, got 'svd'"):
+    with raises(errors.BadConfig, where="PCA(solver=)", got="svd"):
         PCA(solver="svd").fit(table)
     holed = table.assign(b=[np.nan, *[1.0] * 9])
-    with pytest.raises(errors.BadData, match=r"PCA, column 'b': 1 missing value\.(.|\n)*put a SimpleImputer before"):
+    with raises(errors.BadData, where="PCA, column 'b'"):
         PCA().fit(holed)
-    with pytest.raises(errors.BadData, match="column 'b': 1 missing value"):
+    with raises(errors.BadData, where="PCA, column 'b'"):
         PCA().fit(table).transform(holed)
-    with pytest.raises(errors.BadData, match="column 'c': 10 infinite values"):
+    with raises(errors.BadData, where="PCA, column 'c'"):
         PCA().fit(table).transform(table.assign(c=np.inf))
     with pytest.raises(errors.BadData, match="it was given 1 row"):
         PCA().fit(table.iloc[:1])
@@ -170,5 +171,5 @@ def test_what_was_loaded_cannot_go_on() -> None:
     step = IncrementalPCA().set_state(IncrementalPCA().fit(table).get_state())
     with pytest.raises(errors.BadConfig, match="it cannot go on"):
         step.partial_fit(table)
-    with pytest.raises(errors.SchemaMismatch, match="other columns than before"):
+    with raises(errors.SchemaMismatch, where="IncrementalPCA", got=["b", "a", "c", "d"]):
         IncrementalPCA().fit(table).partial_fit(table[["b", "a", "c", "d"]])

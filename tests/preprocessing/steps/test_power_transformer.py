@@ -16,6 +16,7 @@ from gpupipe import errors
 from gpupipe.preprocessing import PowerTransformer
 from gpupipe.preprocessing.steps.distributions import Bent, find_likeliest_power
 from tests.examples import examples
+from tests.raising import raises
 
 METHODS = ["yeo-johnson", "box-cox"]
 
@@ -121,11 +122,11 @@ def test_what_is_refused() -> None:
     with pytest.raises(errors.BadData, match=said):
         step.transform(table)
     assert len(step.transform(table[:0])) == 0
-    with pytest.raises(errors.BadConfig, match=r"\(method=\): no such choice, got 'log'"):
+    with raises(errors.BadConfig, where="PowerTransformer(method=)", got="log"):
         PowerTransformer("log").fit(table)
-    with pytest.raises(errors.BadData, match="PowerTransformer, column 'x': 1 infinite value"):
+    with raises(errors.BadData, where="PowerTransformer, column 'x'"):
         PowerTransformer().fit(table.assign(x=[1.0, np.inf, 2.0]))
-    with pytest.raises(errors.BadData, match="it has no value"):
+    with raises(errors.BadData, where="PowerTransformer, column 'x'"):
         PowerTransformer().fit(table.assign(x=np.nan))
 
 

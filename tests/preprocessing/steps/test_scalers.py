@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.schema import Field
+from tests.raising import raises
 
 PAIRS = [
     (pre.StandardScaler(), peers.StandardScaler()),
@@ -148,9 +149,9 @@ def test_what_is_refused(step: Any) -> None:
 
 
 def test_values_that_cannot_be_squared_are_refused_wherever_they_meet() -> None:
-    with pytest.raises(errors.BadData, match=r"column 'x': a value is too large to be squared, got 1e\+200"):
+    with raises(errors.BadData, where="StandardScaler, column 'x'", got=1e200):
         pre.StandardScaler().fit(pd.DataFrame({"x": [1e200, 0.0]}))
-    with pytest.raises(errors.BadData, match=r"column 'x'.*its range is too large"):
+    with raises(errors.BadData, where="MinMaxScaler, column 'x'"):
         pre.MinMaxScaler().fit(pd.DataFrame({"x": [1.7e308, -1.7e308]}))
 
 
@@ -168,5 +169,5 @@ def test_bad_ranges() -> None:
 
 def test_ids_are_not_numbers() -> None:
     ids = pre.Categorify().fit(pd.DataFrame({"x": ["a"]})).output_fields([Field("x", "string")])
-    with pytest.raises(errors.SchemaMismatch, match="ids, whose size means nothing"):
+    with raises(errors.SchemaMismatch, where="StandardScaler, column 'x'", got="categorical"):
         pre.StandardScaler().output_fields(ids)

@@ -9,6 +9,7 @@ import sklearn.decomposition
 
 from gpupipe import errors
 from gpupipe.preprocessing import TruncatedSVD
+from tests.raising import raises
 
 
 def frame(rows: int = 800, offset: float = 0.0, seed: int = 0) -> pd.DataFrame:
@@ -47,9 +48,9 @@ def test_one_row_and_columns_of_zeros() -> None:
 
 def test_what_is_refused() -> None:
     table = frame(10)
-    with pytest.raises(errors.BadConfig, match=r"\(n_components=\): makes no sense, got 6"):
+    with raises(errors.BadConfig, where="TruncatedSVD(n_components=)", got=6):
         TruncatedSVD(6).fit(table)
     with pytest.raises(errors.BadData, match="there are no rows to learn from"):
         TruncatedSVD().fit(table[:0])
-    with pytest.raises(errors.BadData, match=r"TruncatedSVD, column 'b': 1 missing value(.|\n)*SimpleImputer before"):
+    with raises(errors.BadData, where="TruncatedSVD, column 'b'"):
         TruncatedSVD().fit(table.assign(b=[np.nan, *[1.0] * 9]))

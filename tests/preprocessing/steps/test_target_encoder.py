@@ -19,6 +19,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing.steps.groups import TargetSummary
 from gpupipe.schema import Field
+from tests.raising import raises
 
 CPU = select("cpu")
 
@@ -260,16 +261,16 @@ def test_bad_targets_are_named(params: Any, y: Any, match: str) -> None:
 
 
 def test_one_row_has_nobody_to_learn_from() -> None:
-    with pytest.raises(errors.BadData, match="all rows fell into one fold"):
+    with raises(errors.BadData, where="TargetEncoder", got="1 rows, 5 folds"):
         pre.TargetEncoder().fit_transform(pd.DataFrame({"origin": ["JFK"]}), [1.0])
 
 
 def test_numbers_are_no_categories() -> None:
-    with pytest.raises(errors.SchemaMismatch, match="'temp'"):
+    with raises(errors.SchemaMismatch, where="TargetEncoder, column 'temp'", got="float64"):
         pre.TargetEncoder().output_fields([Field("temp", "float64")])
 
 
 def test_two_outputs_of_one_name_are_refused() -> None:
     given_ = pd.DataFrame({"a": ["x", "y"] * 2, "a_b": ["x", "y"] * 2})
-    with pytest.raises(errors.BadData, match="two outputs have the same name, got 'a_b_c'"):
+    with raises(errors.BadData, where="TargetEncoder", got="a_b_c"):
         pre.TargetEncoder(target_type="multiclass").fit(given_, ["b_c", "c", "c", "b_c"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpupipe import errors
 from gpupipe.backend import Column, select
 from gpupipe.preprocessing.summaries import Moments
+from tests.raising import raises
 
 CPU = select("cpu")
 
@@ -71,7 +72,7 @@ def test_nothing_is_neutral() -> None:
 @pytest.mark.parametrize("value", [1e300, -1e160, 1.001e145])
 def test_whether_a_value_is_too_large_does_not_depend_on_its_neighbours(value: float) -> None:
     for part in ([value], [value, value], [value, np.nan], [0.0, value], [np.nan] * 40_000 + [value]):
-        with pytest.raises(errors.BadData, match="column 'x': a value is too large to be squared, got") as refused:
+        with raises(errors.BadData, where="test, column 'x'") as refused:
             moments(part)
         assert refused.value.got == abs(value)
 
@@ -82,6 +83,6 @@ def test_the_largest_values_can_be_summed() -> None:
 
 
 def test_what_gaps_are_filled_with_is_a_value_like_any_other() -> None:
-    with pytest.raises(errors.BadData, match=r"column 'x': what missing values are filled with.*got 1e\+150"):
+    with raises(errors.BadData, where="column 'x'", got=1e150):
         moments([np.nan]).filled({"x": 1e150})
     assert moments([1.0]).filled({"x": 1e150}).mean[0] == 1.0

@@ -9,6 +9,7 @@ import pytest
 
 from gpupipe.errors import BadData, NotFitted
 from gpupipe.training import History
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -35,7 +36,11 @@ def test_an_empty_history_has_no_best() -> None:
 
 
 def test_a_monitored_figure_that_is_missing_is_an_error(history: History) -> None:
-    with pytest.raises(BadData, match="the monitored figure 'valid_auc'"):
+    with raises(
+        BadData,
+        where="the monitored figure 'valid_auc'",
+        got=["epoch", "train_loss", "lr", "seconds", "rows_per_second"],
+    ):
         _ = history.monitored
     assert History("train_loss", rows=history.rows).monitored == 0.25
 

@@ -11,6 +11,7 @@ import torch
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.tensors import Batch, Ragged
 from gpupipe.training.loop.batches import full_precision, matching_target, move, num_batches, num_rows, split_rows
+from tests.raising import raises
 
 
 class Pair(NamedTuple):
@@ -58,17 +59,17 @@ def test_a_batch_without_rows_to_count_is_an_error(batch: Any) -> None:
 
 def test_a_target_of_another_shape_is_not_broadcast() -> None:
     batch = Batch(X, X.int(), Y)
-    with pytest.raises(SchemaMismatch, match=r"output \(4, 1\), target \(4,\)") as caught:
+    with raises(SchemaMismatch, where="loss 'mse'", got="output (4, 1), target (4,)") as caught:
         matching_target(Y[:, None], batch, "loss 'mse'")
     assert "squeeze(1)" in caught.value.remedy
-    with pytest.raises(SchemaMismatch, match="B x K logits"):
+    with raises(SchemaMismatch, where="loss 'cross-entropy'", got="output (4,), target (4,)"):
         matching_target(Y, batch, "loss 'cross-entropy'", classes=True)
     assert matching_target(X, batch, "loss 'cross-entropy'", classes=True) is batch.target
 
 
 @pytest.mark.parametrize("batch", [Batch(X, X.int()), (X, Y)])
 def test_a_batch_without_a_target_is_an_error(batch: Any) -> None:
-    with pytest.raises(BadData, match="the batch has no target"):
+    with raises(BadData, where="loss 'mse'"):
         matching_target(Y, batch, "loss 'mse'")
 
 

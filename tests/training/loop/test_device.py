@@ -16,6 +16,7 @@ from gpupipe.training import Trainer
 from gpupipe.training.loop import device as room
 from gpupipe.training.loop.device import choose_device, fork_rng, make_forward, session
 from gpupipe.training.loop.losses import LOSSES
+from tests.raising import raises
 
 CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -48,7 +49,7 @@ def test_a_gpu_where_there_is_none_is_an_error_with_the_install_line(requested: 
 
 @pytest.mark.parametrize("requested", ["gpu", "tpu:0", "meta", ""])
 def test_an_unknown_device_is_an_error(requested: str) -> None:
-    with pytest.raises(BadConfig, match="Expected 'auto', 'cpu', 'cuda'"):
+    with raises(BadConfig, where="Trainer(device=)", remedy="device='auto'"):
         choose_device(requested, [])
 
 
@@ -119,7 +120,7 @@ def test_deterministic_algorithms_are_asked_for_inside_only(before: bool) -> Non
 def test_deterministic_on_a_gpu_needs_the_workspace_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     with (
-        pytest.raises(BadConfig, match="CUBLAS_WORKSPACE_CONFIG=None") as caught,
+        raises(BadConfig, where="Trainer(deterministic=True)", got="CUBLAS_WORKSPACE_CONFIG=None") as caught,
         room._deterministic(torch.device("cuda", 0)),
     ):
         pass

@@ -23,6 +23,7 @@ from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PerTarget, Trainer
 from gpupipe.training.loop.losses import LOSSES, LossMean, check_loss_task, choose_loss, compute_mean_loss
+from tests.raising import raises
 
 CPU = torch.device("cpu")
 
@@ -126,7 +127,7 @@ def test_a_scalar_is_taken_as_the_mean() -> None:
 
 @pytest.mark.parametrize("values", [torch.zeros(5, 1), torch.zeros(4)])
 def test_a_loss_of_another_shape_is_refused(values: Tensor) -> None:
-    with pytest.raises(SchemaMismatch, match="neither a scalar nor one value a row"):
+    with raises(SchemaMismatch, where="loss", remedy="loss=lambda output, batch: per_row(output, batch).mean(1)"):
         compute_mean_loss(values, batch_of(torch.zeros(5), torch.ones(5)))
 
 
@@ -168,11 +169,11 @@ def test_auto_goes_by_the_schema(classes: tuple[Any, ...] | None, loss: str) -> 
 
 
 def test_auto_without_a_schema_and_unknown_names_are_errors() -> None:
-    with pytest.raises(BadConfig, match="a loader without a schema"):
+    with raises(BadConfig, where="Trainer(loss='auto')", got="a loader without a schema"):
         choose_loss("auto", None)
-    with pytest.raises(BadConfig, match="have no target"):
+    with raises(BadConfig, where="Trainer(loss='auto')", got=["x"]):
         choose_loss("auto", Schema([Field("x", "float32", role=Role.FEATURE)]))
-    with pytest.raises(BadConfig, match="no such choice, got 'crossentropy'") as caught:
+    with raises(BadConfig, where="Trainer(loss=)", got="crossentropy") as caught:
         choose_loss("crossentropy", None)
     assert caught.value.remedy == "loss='cross-entropy'"
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.metrics import METRICS, Metric, choose_metrics
+from tests.raising import raises
 
 Oracle = Callable[[Any, Any, Any], float]
 
@@ -193,7 +194,7 @@ def test_metrics_are_chosen_by_loss_by_name_or_given() -> None:
     own.update(torch.zeros(2), batch_of(torch.tensor([0.0, 1.0])))
     assert choose_metrics([own, "brier"], "bce")[0] is own
     assert own.compute() is None
-    with pytest.raises(BadConfig, match="got 'acuracy'") as caught:
+    with raises(BadConfig, where="Trainer(metrics=)", got="acuracy") as caught:
         choose_metrics(["acuracy"], "bce")
     assert caught.value.remedy == "metrics='accuracy'"
     assert [metric.name for metric in choose_metrics("auc", "mse")] == ["auc"]

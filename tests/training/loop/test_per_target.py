@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -11,6 +10,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.models import MultiTask
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PerTarget
+from tests.raising import raises
 
 
 def test_it_is_the_mean_of_the_losses_column_by_column() -> None:
@@ -40,11 +40,11 @@ def test_one_network_learns_a_number_and_a_yes_or_no() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(BadConfig, match="no such choice, got 'mes'") as caught:
+    with raises(BadConfig, where="PerTarget(losses=)", got="mes") as caught:
         PerTarget(["mes"])
     assert caught.value.remedy == "losses='mse'"
     for weights in ([1.0], [1.0, -1.0], [0.0, 0.0]):
-        with pytest.raises(BadConfig, match="not a weight for each loss"):
+        with raises(BadConfig, where="PerTarget(weights=)", remedy="weights=None"):
             PerTarget(["mse", "bce"], weights)
-    with pytest.raises(SchemaMismatch, match="another number of targets"):
+    with raises(SchemaMismatch, where="loss PerTarget", got=(4, 2)):
         PerTarget(["mse"])(torch.zeros(4, 2), Batch(torch.zeros(4, 0), torch.zeros(4, 0), torch.zeros(4, 2)))

@@ -16,6 +16,7 @@ from gpupipe.models import Linear
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import PairwiseRanking
 from gpupipe.training.loop.losses import LossMean, compute_mean_loss
+from tests.raising import raises
 
 
 def batch_of(target: list[float], groups: list[int] | None = None, weight: list[float] | None = None) -> Batch:
@@ -87,8 +88,8 @@ def test_it_is_counted_as_a_mean() -> None:
 
 
 def test_what_is_not_there_is_named() -> None:
-    with pytest.raises(ColumnNotFound, match="qery"):
+    with raises(ColumnNotFound, where="PairwiseRanking(group=)", column="qery"):
         PairwiseRanking("qery")(torch.zeros(2), batch_of([1.0, 0.0], [0, 0]))
     wide = Batch(torch.zeros(2, 0), torch.zeros(2, 0), torch.zeros(2, 3))
-    with pytest.raises(SchemaMismatch, match="more than one output a row"):
+    with raises(SchemaMismatch, where="loss PairwiseRanking", got=(2, 3)):
         PairwiseRanking()(torch.zeros(2, 3), wide)

@@ -19,6 +19,7 @@ from gpupipe.training.optim.optimizers import (
     make_parameter_groups,
     use_sparse_gradients,
 )
+from tests.raising import raises
 
 RATES = (0.1, 0.03, 0.2, 0.05)
 
@@ -203,5 +204,5 @@ def test_an_optimiser_that_would_not_follow_the_schedule_is_refused(optimizer: A
 
 
 def test_a_model_without_parameters_is_refused() -> None:
-    with pytest.raises(BadConfig, match="nothing to train"):
+    with raises(BadConfig, where="Trainer", got="no parameter with requires_grad"):
         make_parameter_groups(nn.ReLU(), torch.zeros(()), highest=1.0, weight_decay=0.0)
