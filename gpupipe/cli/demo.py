@@ -50,10 +50,7 @@ def flights_pipeline(weather: Any, **target: Any) -> gp.Pipeline:
         ],
         features=gp.Features(
             (["dep_delay", "distance"], [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-            (
-                ["temp", "dewp", "humid", "wind_speed"],
-                [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=3)],
-            ),
+            (["temp", "dewp", "humid", "wind_speed"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(3)]),
             (["temp", "wind_speed"], [pre.SimpleImputer(), pre.KMeans(n_clusters=16)]),
             (["carrier", "origin", "dest"], pre.Categorify(min_frequency=20)),
             (["storm"], pre.SimpleImputer(strategy="most_frequent")),
@@ -91,8 +88,8 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     scorer = gp.load(out, allow=["gpupipe.cli.demo.add_holiday"])
     unlabelled = [name for name in flights.columns if name != "arr_delay"]
     scores = scorer.predict_proba(valid.select(unlabelled)).compute()
-    figures = {"auc": float(history.rows[-1]["valid_auc"]), "seconds": time.perf_counter() - started}
-    figures["peak_gb"] = _peak_gb()
+    seconds = time.perf_counter() - started
+    figures = {"auc": float(history.rows[-1]["valid_auc"]), "seconds": seconds, "peak_gb": _peak_gb()}
     print(f"saved to {out}; loaded again, it scores flights whose delay it is not shown:")
     print(f"{scores.head().to_string()}\n")
 
@@ -104,8 +101,7 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     same = gp.read_parquet(same_file).compute()
     equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
     print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
-    costs = f"{figures['seconds']:.1f} s and at most {figures['peak_gb']:.2f} GB"
-    print(f"pipeline, training, saving and scoring took {costs}")
+    print(f"pipeline, training, saving and scoring took {seconds:.1f} s and at most {figures['peak_gb']:.2f} GB")
     if not equal:
         raise AssertionError("a saved pipeline scored differently in a second process")
     if reference:

@@ -58,9 +58,8 @@ class Report:
         width = max((len(row.name) for row in self.rows), default=0)
         lines = []
         for row in self.rows:
-            lines.append(f"{row.verdict:4}  {row.name:{width}}  {row.found}")
-            if row.remedy:
-                lines.append(f"{'':{width + 8}}-> {row.remedy}")
+            lines += [f"{row.verdict:4}  {row.name:{width}}  {row.found}"]
+            lines += [f"{'':{width + 8}}-> {row.remedy}"] if row.remedy else []
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -70,12 +69,8 @@ class Report:
 
 def diagnose(machine: Machine, requested: str | None = None) -> Report:
     """Assess the machine that `probe` described, for the requested backend, by default the one in force."""
-    rows = [
-        Row("Python", platform.python_version(), *_unless(sys.version_info >= (3, 11), "Python 3.11 or newer")),
-        *_hardware(machine),
-        *_libraries(machine),
-        *_cuda_builds(machine),
-    ]
+    python = Row("Python", platform.python_version(), *_unless(sys.version_info >= (3, 11), "Python 3.11 or newer"))
+    rows = [python, *_hardware(machine), *_libraries(machine), *_cuda_builds(machine)]
     try:
         chosen, reason = probe.choose_backend(settings().backend if requested is None else requested, machine)
         rows.append(Row("backend", f"{chosen}: {reason}"))
@@ -105,11 +100,10 @@ def _hardware(machine: Machine) -> Iterator[Row]:
         major, minor = gpu.compute_capability
         free, total = (f"{size / 2**30:.1f}" for size in (gpu.memory_free, gpu.memory_total))
         memory = f"{free} of {total} GiB free" if gpu.memory_total else "shared memory"
-        remedy = "`nvidia-smi` shows which process holds the memory"
-        advice = _unless(gpu.memory_free * 2 >= gpu.memory_total, remedy, Verdict.WARN)
+        holders = "`nvidia-smi` shows which process holds the memory"
+        advice = _unless(gpu.memory_free * 2 >= gpu.memory_total, holders, Verdict.WARN)
         if gpu.compute_capability < oldest:
-            remedy = f"a GPU of compute capability {oldest[0]}.{oldest[1]} or newer; backend='cpu' works"
-            advice = Verdict.FAIL, remedy
+            advice = Verdict.FAIL, f"a GPU of compute capability {oldest[0]}.{oldest[1]} or newer; backend='cpu' works"
         yield Row(f"GPU {index}", f"{gpu.name}, compute capability {major}.{minor}, {memory}", *advice)
 
 
@@ -147,15 +141,12 @@ def _clashes(library: Library, machine: Machine) -> Iterator[tuple[Requirement, 
         name = re.sub(r"-(cu|cuda)\d+x?$", "", canonicalize_name(requirement.name)).replace("-", "_")
         other = machine.libraries.get(name)
         if other is not None and not requirement.specifier.contains(other.version, prereleases=True):
-            requirement.extras = set()
-            requirement.marker = None
+            requirement.extras, requirement.marker = set(), None
             yield requirement, other.version
 
 
 def _cuda_builds(machine: Machine) -> Iterator[Row]:
     """Check that driver, RAPIDS and torch have one CUDA major version; two runtimes cannot share memory."""
-    if not any(name in machine.libraries for name in RAPIDS):
-        return
     builds = {name: machine.libraries[name].cuda for name in RAPIDS if name in machine.libraries}
     majors = sorted({major for major in builds.values() if major})
     torch = machine.libraries.get("torch")
@@ -170,10 +161,9 @@ def _cuda_builds(machine: Machine) -> Iterator[Row]:
         return
     wanted = min(majors[0], machine.cuda[0]) if machine.cuda else majors[0]
     if torch.cuda != wanted:
-        beyond = torch.cuda == majors[0]
-        why = f"newer than the driver's {wanted}" if beyond else f"beside RAPIDS for {majors[0]}"
-        found = f"{torch.cuda or 'none'}, {why}"
-        yield Row("CUDA of torch", found, Verdict.FAIL if machine.gpus else Verdict.WARN, probe.torch_line(wanted))
+        why = f"newer than the driver's {wanted}" if torch.cuda == majors[0] else f"beside RAPIDS for {majors[0]}"
+        found, verdict = f"{torch.cuda or 'none'}, {why}", Verdict.FAIL if machine.gpus else Verdict.WARN
+        yield Row("CUDA of torch", found, verdict, probe.torch_line(wanted))
 
 
 def _public(name: str) -> str:

@@ -41,10 +41,8 @@ def _parser() -> argparse.ArgumentParser:
     beside = "do not fit scikit-learn's gradient boosting beside it"
     demo.add_argument("--no-reference", action="store_true", help=beside)
     demo.set_defaults(run=_demo)
-
     fits = "what is installed, whether it fits together and runs on the GPU, what to do"
     commands.add_parser("doctor", help=fits).set_defaults(run=_doctor)
-
     inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
     formats = "file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
     inspect.add_argument("path", help=formats)
@@ -80,11 +78,9 @@ def _doctor(_: argparse.Namespace) -> int:
 def _inspect(parsed: argparse.Namespace) -> int:
     from gpupipe import io
 
-    path = parsed.path
-    names = [Path(name).name for name in ([path, *Path(path).rglob("[!._]*")] if Path(path).is_dir() else [path])]
-    found = (
-        reader for reader, kinds in _READERS.items() if any(re.search(rf"\.({kinds})(\W|$)", name) for name in names)
-    )
+    path, folder = parsed.path, Path(parsed.path)
+    names = "\n".join(Path(name).name for name in ([path, *folder.rglob("[!._]*")] if folder.is_dir() else [path]))
+    found = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
     print(io.inspect(getattr(io, next(found, "read_parquet"))(path)))
     return 0
 

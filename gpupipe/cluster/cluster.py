@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from html import escape
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
@@ -160,8 +161,7 @@ class Cluster:
         An item is worked on again when its worker dies; Dask's `KilledWorker` says that it ended several. What
         `function` raised comes at the place of its item, and later items are abandoned.
         """
-        shared = self._broadcast(function)
-        waiting: deque[Future] = deque()
+        shared, waiting = self._broadcast(function), deque[Future]()
         try:
             for item in items:
                 while len(waiting) >= (at_once or 2 * max(1, self.num_workers)):
@@ -175,7 +175,7 @@ class Cluster:
 
     def call(self, function: Callable[[Item], Result], item: Item) -> Result:
         """Run `function` on one item, on one worker; again on another one if that one dies."""
-        future = self._submit_pickled(_run_pickled, _pickle_call((function, item)))
+        future = self._submit_pickled(_run_pickled, (function, item))
         try:
             return self._wait_for(future.result)  # type: ignore[no-any-return]
         finally:
@@ -218,12 +218,11 @@ class Cluster:
             for address, item in items.items()
         }
         try:
-            gone: set[str] = set()
-            deadline = float("inf")
+            gone, deadline = set[str](), inf
             while time.monotonic() < deadline and not all(future.done() for future in running.values()):
                 time.sleep(_LOOK_OFTEN)
-                gone |= set(items) - set(self.list_workers())  # one may come back, under the same address
-                if deadline == float("inf") and (gone or any(f.status == "error" for f in running.values())):
+                gone |= items.keys() - {*self.list_workers()}  # one may come back, under the same address
+                if deadline == inf and (gone or any(future.status == "error" for future in running.values())):
                     deadline = time.monotonic() + _LEAVE
             failed = [self._wait_for(future.exception) for future in running.values() if future.status == "error"]
             if gone:
@@ -246,7 +245,7 @@ class Cluster:
 
     def _broadcast(self, function: Callable[[Item], Result]) -> Future:
         """Send the function to every worker once, however many items there are."""
-        shared = self._submit_pickled(pickle.loads, _pickle_call(function))
+        shared = self._submit_pickled(pickle.loads, function)
         failure = self._wait_for(shared.exception)
         if isinstance(failure, ImportError | AttributeError):
             problem = f"a worker cannot load what it is sent ({type(failure).__name__}: {failure})"
@@ -259,8 +258,15 @@ class Cluster:
         self._wait_for(self._client.replicate, [shared])
         return shared
 
-    def _submit_pickled(self, function: Callable[[bytes], Any], packed: bytes) -> Future:
-        """Submit a function of pickled data, which the scheduler can make again on any worker, as no scattered data."""
+    def _submit_pickled(self, function: Callable[[bytes], Any], value: Any) -> Future:
+        """Submit a function of a pickled value, which, as no scattered data, the scheduler can make again anywhere."""
+        try:
+            packed = bytes(cloudpickle.dumps(value))
+        except Exception as cause:
+            problem = f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})"
+            expected = "functions and tables that can be pickled"
+            remedy = "a function that opens files and takes locks when it is called, and holds none"
+            raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from cause
         # It may be large, which Dask would warn of.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
             return self._submit(function, packed)
@@ -472,16 +478,6 @@ def _start_thread(call: Callable[..., Any], *args: Any) -> Answer[Any]:
 
     Thread(target=run, name="gpupipe-asks-dask", daemon=True).start()
     return answer
-
-
-def _pickle_call(value: Any) -> bytes:
-    try:
-        return bytes(cloudpickle.dumps(value))
-    except Exception as cause:
-        problem = f"a function cannot be sent to the workers ({type(cause).__name__}: {cause})"
-        expected = "functions and tables that can be pickled"
-        remedy = "a function that opens files and takes locks when it is called, and holds none"
-        raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from cause
 
 
 def _run_pickled(packed: bytes) -> Any:

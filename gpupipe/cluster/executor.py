@@ -64,10 +64,6 @@ class Executor(Protocol):
 
     in_process: bool
 
-    @property
-    def num_workers(self) -> int:
-        """The number of items processed at once."""
-
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
     ) -> Iterator[Result]:
@@ -95,9 +91,8 @@ def use_executor(executor: Executor | None) -> Iterator[Executor]:
         yield get_executor()
         return
     if not all(hasattr(executor, name) for name in ("map", "in_process")):
-        raise BadConfig(
-            "executor", "no cluster", got=executor, expected="a gp.Cluster, or None", remedy="with gp.Cluster(): ..."
-        )
+        expected, remedy = "a gp.Cluster, or None", "with gp.Cluster(): ..."
+        raise BadConfig("executor", "no cluster", got=executor, expected=expected, remedy=remedy)
     _open.append(executor)
     try:
         yield executor

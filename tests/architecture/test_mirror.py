@@ -55,7 +55,6 @@ ELSEWHERE = {
     "saving/scorer": "saving/test_artifact",
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
-    "tensors/streaming": "tensors/test_streams",
     "training/checkpointing/checkpoint_callback": "training/checkpointing/test_checkpoints",
     "training/loop/build": "training/loop/test_settings",
     "training/loop/train_state": "training/checkpointing/test_checkpoints",
