@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from gpupipe.backend import Backend, Column, select
-from gpupipe.cluster.executor import LocalThreads, get_executor
+from gpupipe.cluster.executor import Executor, get_executor
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io import Dataset, in_halves, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline
@@ -81,7 +81,7 @@ class StreamedParts:
         def pieces(number: int) -> list[Mapping[str, Column]]:
             return list(in_halves(work, self._dataset.of_partitions([self._pieces[number]])))
 
-        yield from LocalThreads().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
+        yield from Executor().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
 
     def _count(self) -> list[int]:
         work, rows = partial(_count_rows, self._run, self.backend.name), [0] * len(self._pieces)

@@ -325,7 +325,7 @@ class Loader:
             table, words, many = self.table, None, max(1, _TOGETHER // max(ranks.largest * self._like.row_bytes, 1))
             if self.reuse_buffers:
                 words, many = table.empty_like(ranks.largest).words, 1
-            source = _Resident(table, self._order(epoch)).copy_rows
+            source = _open_table(table, self._order(epoch))
             for steps in group_steps(ranks, first, many):
                 slab = table.empty_like(sum(step.size for step in steps), words=words)
                 fill(slab, steps, source)
@@ -334,7 +334,7 @@ class Loader:
 
         def opened() -> Generator[RowSource]:
             if isinstance(self._table, FeatureTable):
-                yield _Resident(self._table, self._order(epoch)).copy_rows
+                yield _open_table(self._table, self._order(epoch))
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
                 yield from open_windows(self._table, order, position, self._like.dictionaries)
@@ -383,29 +383,24 @@ class Loader:
         warn_of_rereads(self._table, self._windowed(0))
 
 
-class _Resident:
-    """Row source over a whole table. Memory: 8 bytes per position that is looked up ahead, and per column of lists."""
+def _open_table(table: FeatureTable, order: Order) -> RowSource:
+    """Return the source of a whole table's rows. Memory: 8 bytes per position ahead, and per column of lists."""
+    most = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
+    begin, end, ends = 0, 0, dict[str, Tensor]()
+    ahead: Rows = slice(0)
 
-    def __init__(self, table: FeatureTable, order: Order) -> None:
-        self._table, self._order = table, order
-        self._ahead = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
-        self._start = self._stop = 0
-        self._rows: Rows = slice(0)
-        self._ends: dict[str, Tensor] = {}
-
-    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
-        """Copy the rows at these positions into `out` from its row `at` on."""
-        if start < self._start or stop > self._stop:
-            self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
-            self._rows = rows = self._order(self._start, self._stop, self._table.device)
+    def copy_rows(start: int, stop: int, out: FeatureTable, at: int) -> None:
+        nonlocal begin, end, ahead, ends
+        if start < begin or stop > end:
+            begin, end = start, max(stop, min(start + most, len(table)))
+            ahead = order(begin, end, table.device)
             # The offsets of their lists, on the host: the device is asked once, for many batches.
-            self._ends = {
-                name: F.pad(lists.lengths[rows].cumsum(0), (1, 0)).cpu() for name, lists in self._table.lists.items()
-            }
-        first, last = start - self._start, stop - self._start
-        rows = slice(start, stop) if isinstance(self._rows, slice) else self._rows[first:last]
-        num_values = {name: int(ends[last] - ends[first]) for name, ends in self._ends.items()}
-        gather(self._table, rows, out, at, num_values)
+            ends = {name: F.pad(lists.lengths[ahead].cumsum(0), (1, 0)).cpu() for name, lists in table.lists.items()}
+        first, last = start - begin, stop - begin
+        rows = slice(start, stop) if isinstance(ahead, slice) else ahead[first:last]
+        gather(table, rows, out, at, {name: int(offsets[last] - offsets[first]) for name, offsets in ends.items()})
+
+    return copy_rows
 
 
 class TorchBatches(IterableDataset[Any]):

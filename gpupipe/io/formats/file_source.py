@@ -21,7 +21,7 @@ from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import conform, plain_table
 from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, read_as
 from gpupipe.backend.columns import cast_column
-from gpupipe.cluster.executor import LocalThreads
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.partitions import (
     Bounds,
@@ -227,7 +227,7 @@ def open_all(
             return error
 
     opened: dict[int, Any] = {}
-    results: Any = LocalThreads(min(at_once, len(inputs))).map(attempt, inputs)
+    results: Any = Executor(min(at_once, len(inputs))).map(attempt, inputs)
     with closing(results):
         for number, found in enumerate(results):
             try:

@@ -18,7 +18,7 @@ from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
 from gpupipe.backend.arrow_types import parse_type
-from gpupipe.cluster.executor import LocalThreads
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile
 from gpupipe.io.jobs.destination import MANIFEST, RECORDS, Manifest
 from gpupipe.io.stores.remote_file import (
@@ -124,7 +124,7 @@ def find_files(
     names = [os.fspath(path) for path in listed]
     if "" in names:
         raise BadFile("files", "a path is empty", got="", expected="a path", remedy="'data.parquet', or '.'")
-    threads = LocalThreads(_AT_ONCE if any(map(is_remote, names)) else 1)
+    threads = Executor(_AT_ONCE if any(map(is_remote, names)) else 1)
     expand = partial(_expand, suffixes=suffixes, storage_options=storage_options)
     found = [file for files in threads.map(expand, names) for file in files]
     if not found:
