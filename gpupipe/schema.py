@@ -40,10 +40,7 @@ def get_element_dtype(dtype: str) -> str | None:
 
 
 def is_passenger(dtype: str) -> bool:
-    """Return whether columns of that type are only carried: verbs, `keep` and writers have them, steps refuse them.
-
-    Such a type is Arrow's own text; see docs/decisions/023-column-types.md.
-    """
+    """Return whether columns of that Arrow type are only carried; see docs/decisions/023-column-types.md."""
     return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
 
 

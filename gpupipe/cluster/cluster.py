@@ -30,7 +30,7 @@ from distributed import Client, Future, LocalCluster, get_worker
 from distributed.comm import CommClosedError
 
 from gpupipe.backend import resolve
-from gpupipe.cluster.executor import Item, Result, default_threads, use_executor
+from gpupipe.cluster.executor import Executor, Item, Result, default_threads, use_executor
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
 from gpupipe.support.validation import check_bool, check_integer, check_number, is_number, is_one_of, refuse_argument
@@ -46,7 +46,7 @@ _FOR_WORKERS = [*dask.config.get(_PRE_SPAWN), *_MALLOC, "PYTHONHASHSEED", "__DAS
 _log = logging.getLogger("gpupipe")
 
 
-class Cluster:
+class Cluster(Executor):
     """Cluster of Dask workers: inside `with`, datasets and pipelines run on them.
 
     A partition is worked on again when its worker dies. Results are put together in order, so they do not depend on

@@ -1,4 +1,4 @@
-"""Executors: run plain functions over partitions on threads of this process, Dask or Dask-CUDA workers."""
+"""Executor: runs plain functions over partitions on threads of this process, or on a cluster."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from gpupipe.backend import resolve
 from gpupipe.errors import BadConfig
@@ -21,13 +21,18 @@ def default_threads() -> int:
     return min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 4)
 
 
-class LocalThreads:
+class Executor:
     """Executor on the threads of this process: reading, decoding and NumPy release the interpreter lock."""
 
     in_process = True  # so functions may share its memory; a cluster's, and their items, are pickled
 
     def __init__(self, num_workers: int | None = None) -> None:
-        self.num_workers = num_workers or default_threads()
+        self._num_threads = num_workers or default_threads()
+
+    @property
+    def num_workers(self) -> int:
+        """The number of items processed at once."""
+        return self._num_threads
 
     def map(
         self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
@@ -59,33 +64,12 @@ class LocalThreads:
         return resolve(backend)
 
 
-class Executor(Protocol):
-    """Protocol of executors, which run functions over items: threads of this process, or a cluster."""
-
-    in_process: bool
-
-    @property
-    def num_workers(self) -> int:
-        """The number of items processed at once."""
-
-    def map(
-        self, function: Callable[[Item], Result], items: Iterable[Item], *, at_once: int | None = None
-    ) -> Iterator[Result]:
-        """Yield the results of `function` over `items`, in order, a bounded number computed ahead."""
-
-    def call(self, function: Callable[[Item], Result], item: Item) -> Result:
-        """Run `function` on one item, in the same place as `map`."""
-
-    def resolve(self, backend: str = "auto") -> str:
-        """Return the name of the backend for `backend` where items are processed."""
-
-
 _open: list[Executor] = []
 
 
 def get_executor() -> Executor:
     """Return the innermost open cluster, or else the threads of this process."""
-    return _open[-1] if _open else LocalThreads()
+    return _open[-1] if _open else Executor()
 
 
 @contextmanager
@@ -94,10 +78,9 @@ def use_executor(executor: Executor | None) -> Iterator[Executor]:
     if executor is None:
         yield get_executor()
         return
-    if not all(hasattr(executor, name) for name in ("map", "in_process")):
-        raise BadConfig(
-            "executor", "no cluster", got=executor, expected="a gp.Cluster, or None", remedy="with gp.Cluster(): ..."
-        )
+    if not hasattr(executor, "in_process"):
+        expected, remedy = "a gp.Cluster, or None", "with gp.Cluster(): ..."
+        raise BadConfig("executor", "no cluster", got=executor, expected=expected, remedy=remedy)
     _open.append(executor)
     try:
         yield executor

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
-from itertools import accumulate
-from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +18,6 @@ from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_elem
 from gpupipe.support.text import derive, format_count
 from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
-from gpupipe.tensors.order import Rows, Sharding, Step
 
 MISSING_TIME = -(1 << 63)
 """What a missing time, integer or boolean of a kept column is stored as."""
@@ -415,74 +412,6 @@ def _encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary
     return data if column.valid is None else xp.where(column.valid, data, MISSING_TIME)
 
 
-RowSource: TypeAlias = Callable[[int, int, FeatureTable, int], None]
-"""Copies the rows from one position of an epoch's order to before another into a table, from a row of it on."""
-
-
-def gather(
-    table: FeatureTable, rows: Rows, out: FeatureTable, at: int = 0, num_values: Mapping[str, int] | None = None
-) -> None:
-    """Copy rows of `table` into `out`, on the same device, from its row `at` on.
-
-    `num_values` has the number of elements of the rows' lists, by column; without it the device is asked.
-    """
-    for source, target in zip(table.stored, out.stored, strict=True):
-        if isinstance(rows, slice):
-            target[at : at + rows.stop - rows.start].copy_(source[rows])
-        else:
-            torch.index_select(source, 0, rows, out=target[at : at + len(rows)])
-    if table.schema.lists:
-        numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
-        counts = num_values or {}
-        out.written_lists[at] = {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()}
-
-
-def group_steps(ranks: Sharding, first: int, many: int) -> Iterator[list[Step]]:
-    """Yield the steps of an epoch from number `first` on, so many at a time."""
-    for start in range(first, len(ranks), many):
-        yield [ranks.step(number) for number in range(start, min(start + many, len(ranks)))]
-
-
-def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
-    """Copy the rows of consecutive steps into a table of just as many; padding becomes zeros, which are missing ids."""
-    at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
-    alone = len(slab.schema.lists) > 0  # a step's lists stay together: their end is known
-    slab.written_lists = {}
-    for number, step in enumerate(steps):
-        last = number + 1 == len(steps)
-        if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
-            source(steps[waiting].start, step.stop, slab, at)
-            at += step.stop - steps[waiting].start
-            padded = step.size - (step.stop - step.start)
-            if padded:
-                for values in slab.stored:
-                    values[at : at + padded].zero_()
-            at, waiting = at + padded, number + 1
-
-
-def split_batches(slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool) -> Iterator[Batch]:
-    """Yield the batches in a table that holds the rows of these steps. Memory: shares.
-
-    With `pads` all batches have weights, as some have padding; with `unweighted` the table's own weights are left out,
-    as they decided which rows were drawn.
-    """
-    sizes, whole = [step.size for step in steps], slab.batch_of(slab.words)
-    none = [None] * len(steps)
-    numeric, codes = whole.numeric.split_with_sizes(sizes), whole.codes.split_with_sizes(sizes)
-    targets = none if whole.target is None else whole.target.split_with_sizes(sizes)
-    weights = none if whole.weight is None or unweighted else whole.weight.split_with_sizes(sizes)
-    kept = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
-    for number, (step, end) in enumerate(zip(steps, accumulate(sizes), strict=True)):
-        keep = {name: parts[number] for name, parts in kept.items()}
-        batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)
-        for name, lists in slab.lists_between(end - step.size, end).items():
-            batch.lists[name] = lists.followed_by_empty(step.size - len(lists))
-        if pads and batch.weight is None:
-            batch.weight = torch.ones(step.size, device=slab.device)
-            batch.weight[step.stop - step.start :] = 0
-        yield batch
-
-
 def share(frame: Frame, column: str) -> Tensor:
     """Return a column of a pandas or cuDF frame as a tensor of n values, in the same memory.
 
@@ -504,7 +433,6 @@ def share(frame: Frame, column: str) -> Tensor:
     if column not in frame.columns:
         raise ColumnNotFound.among("share", column, frame.columns)
     found, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))
-    problem = None
     if found.dtype not in (*FLOATS, *INTEGERS, "bool"):
         problem = f"a column of {found.dtype} cannot be shared"
     elif found.valid is not None:
@@ -512,10 +440,10 @@ def share(frame: Frame, column: str) -> Tensor:
     elif min(found.data.strides) < 0:  # torch would end the process
         problem = "a column that runs backwards through memory cannot be shared"
     # The frame's own memory has the same address at each access; memory allocated for the access has not.
-    elif from_dlpack(found.data).data_ptr() != from_dlpack(again.data).data_ptr():
+    elif (shared := from_dlpack(found.data)).data_ptr() == from_dlpack(again.data).data_ptr():
+        return shared
+    else:
         problem = f"a column of {found.dtype} is not stored as a tensor would be"
-    if problem is not None:
-        expected = "numbers without a mask, one after the other"
-        remedy = "pipeline.loader(...), which writes every column into one table"
-        raise CopyRequired(f"share({column!r})", problem, expected=expected, remedy=remedy)
-    return from_dlpack(found.data)
+    expected = "numbers without a mask, one after the other"
+    remedy = "pipeline.loader(...), which writes every column into one table"
+    raise CopyRequired(f"share({column!r})", problem, expected=expected, remedy=remedy)

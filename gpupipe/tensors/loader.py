@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import accumulate
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypedDict, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from gpupipe.backend import free_host_memory, select
+from gpupipe.backend import Backend, Column, free_host_memory, select
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, BadData, GpupipeError
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed, to_python
 from gpupipe.tensors.batch import Batch
-from gpupipe.tensors.feature_table import (
-    FeatureTable,
-    RowSource,
-    fill,
-    gather,
-    group_steps,
-    require_device,
-    split_batches,
-)
+from gpupipe.tensors.feature_table import FeatureTable, require_device
 from gpupipe.tensors.order import (
     ByBlocks,
     Drawn,
     InOrder,
     Order,
     Permutation,
+    Ranges,
     Rows,
     Sharding,
+    Step,
     gather_row_counts,
     get_rank,
     sum_weights,
 )
-from gpupipe.tensors.streaming import Parts, iterate_slabs, open_windows, warn_of_rereads
 
+Columns: TypeAlias = Mapping[str, Column]
+Dictionaries: TypeAlias = dict[str, Dictionary]
+RowSource: TypeAlias = Callable[[int, int, FeatureTable, int], None]
+"""Copies the rows from one position of an epoch's order to before another into a table, from a row of it on."""
+Item = TypeVar("Item")
+SLAB_BYTES = 8 << 20  # at least: smaller copies do not fill the way to the GPU
+_WAITING = 1  # slabs that are ready
+_RING = _WAITING + 2  # and one that is filled, and one whose batches are used
+_PATIENCE = 60.0  # seconds for the thread to end
+_log = logging.getLogger("gpupipe")
 # Positions whose rows are looked up at a time: between copies of rows each call would find the cache emptied.
 _HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
 _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
@@ -241,7 +248,8 @@ class Loader:
         Raises:
             BadConfig: the state is from the middle of an epoch of another order, or is invalid.
         """
-        where, then = "Loader.load_state_dict", dict(state) if isinstance(state, Mapping) else {}
+        where, is_mapping = "Loader.load_state_dict", isinstance(state, Mapping)
+        then = dict(state) if is_mapping else {}
         epoch, batch = then.pop("epoch", None), then.pop("batch", None)
         if not (isinstance(epoch, int) and isinstance(batch, int) and min(epoch, batch) >= 0):
             expected, remedy = "what state_dict() gave", "loader.load_state_dict(saved['loader'])"
@@ -302,12 +310,6 @@ class Loader:
         """Return the rows in an epoch's order: a slice, or int64 on the table's device. Memory: 8 bytes per row."""
         return self._order(epoch)(0, self.num_rows, self.table.device)
 
-    def row_numbers(self, epoch: int, batch: int) -> Tensor:
-        """Return the table's rows in a batch of an epoch, both counted from 0; int64, padding left out."""
-        step = self._ranks.step(batch)
-        rows = self._order(epoch)(step.start, step.stop, self.device)
-        return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-
     def _batches(self, begun: _Position) -> Generator[Batch]:
         with closing(self._iterate(begun.epoch, begun.batch)) as batches:
             for number, batch in enumerate(batches, start=begun.batch + 1):
@@ -322,7 +324,7 @@ class Loader:
             table, words, many = self.table, None, max(1, _TOGETHER // max(ranks.largest * self._like.row_bytes, 1))
             if self.reuse_buffers:
                 words, many = table.empty_like(ranks.largest).words, 1
-            source = _Resident(table, self._order(epoch)).copy_rows
+            source = _open_table(table, self._order(epoch))
             for steps in group_steps(ranks, first, many):
                 slab = table.empty_like(sum(step.size for step in steps), words=words)
                 fill(slab, steps, source)
@@ -331,7 +333,7 @@ class Loader:
 
         def opened() -> Generator[RowSource]:
             if isinstance(self._table, FeatureTable):
-                yield _Resident(self._table, self._order(epoch)).copy_rows
+                yield _open_table(self._table, self._order(epoch))
             else:
                 order, position = self._windowed(epoch), ranks.step(first).start
                 yield from open_windows(self._table, order, position, self._like.dictionaries)
@@ -380,29 +382,24 @@ class Loader:
         warn_of_rereads(self._table, self._windowed(0))
 
 
-class _Resident:
-    """Row source over a whole table. Memory: 8 bytes per position that is looked up ahead, and per column of lists."""
+def _open_table(table: FeatureTable, order: Order) -> RowSource:
+    """Return the source of a whole table's rows. Memory: 8 bytes per position ahead, and per column of lists."""
+    most = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
+    begin, end, ends = 0, 0, dict[str, Tensor]()
+    ahead: Rows = slice(0)
 
-    def __init__(self, table: FeatureTable, order: Order) -> None:
-        self._table, self._order = table, order
-        self._ahead = _HOST_POSITIONS if table.device.type == "cpu" else _DEVICE_POSITIONS
-        self._start = self._stop = 0
-        self._rows: Rows = slice(0)
-        self._ends: dict[str, Tensor] = {}
-
-    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
-        """Copy the rows at these positions into `out` from its row `at` on."""
-        if start < self._start or stop > self._stop:
-            self._start, self._stop = start, max(stop, min(start + self._ahead, len(self._table)))
-            self._rows = rows = self._order(self._start, self._stop, self._table.device)
+    def copy_rows(start: int, stop: int, out: FeatureTable, at: int) -> None:
+        nonlocal begin, end, ahead, ends
+        if start < begin or stop > end:
+            begin, end = start, max(stop, min(start + most, len(table)))
+            ahead = order(begin, end, table.device)
             # The offsets of their lists, on the host: the device is asked once, for many batches.
-            self._ends = {
-                name: F.pad(lists.lengths[rows].cumsum(0), (1, 0)).cpu() for name, lists in self._table.lists.items()
-            }
-        first, last = start - self._start, stop - self._start
-        rows = slice(start, stop) if isinstance(self._rows, slice) else self._rows[first:last]
-        num_values = {name: int(ends[last] - ends[first]) for name, ends in self._ends.items()}
-        gather(self._table, rows, out, at, num_values)
+            ends = {name: F.pad(lists.lengths[ahead].cumsum(0), (1, 0)).cpu() for name, lists in table.lists.items()}
+        first, last = start - begin, stop - begin
+        rows = slice(start, stop) if isinstance(ahead, slice) else ahead[first:last]
+        gather(table, rows, out, at, {name: int(offsets[last] - offsets[first]) for name, offsets in ends.items()})
+
+    return copy_rows
 
 
 class TorchBatches(IterableDataset[Any]):
@@ -410,6 +407,11 @@ class TorchBatches(IterableDataset[Any]):
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
         self.loader, self.convert = loader, convert
+        self.set_epoch, self.state_dict, self.load_state_dict = (
+            loader.set_epoch,
+            loader.state_dict,
+            loader.load_state_dict,
+        )
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -422,21 +424,9 @@ class TorchBatches(IterableDataset[Any]):
             raise BadConfig("Loader.as_torch", problem, expected=expected, remedy=remedy)
         return iter(self.loader) if self.convert is None else map(self.convert, self.loader)
 
-    def set_epoch(self, epoch: int) -> None:
-        self.loader.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.loader.load_state_dict(state)
-
 
 def choose_residency(asked: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
-    """Return the residency of a table: as given, or the first of device, host and stream with enough free bytes.
-
-    `free_bytes` has them by kind of device; None where that is not known and taken for enough.
-    """
+    """Return the residency asked for, or the first with enough free bytes by kind of device, where None is enough."""
     check_choice("loader", RESIDENCIES, residency=asked)
     if asked != "auto":
         return asked
@@ -455,3 +445,317 @@ def get_free_bytes(device: torch.device) -> int | None:
         return max(free - max(1 << 30, total // 10), 0)
     on_host = free_host_memory()
     return None if on_host is None else int(on_host * _SHARE)
+
+
+def gather(
+    table: FeatureTable, rows: Rows, out: FeatureTable, at: int = 0, num_values: Mapping[str, int] | None = None
+) -> None:
+    """Copy rows into `out`, from its row `at` on; the device is asked for the `num_values` of lists not given."""
+    for source, target in zip(table.stored, out.stored, strict=True):
+        if isinstance(rows, slice):
+            target[at : at + rows.stop - rows.start].copy_(source[rows])
+        else:
+            torch.index_select(source, 0, rows, out=target[at : at + len(rows)])
+    if table.schema.lists:
+        numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
+        counts = num_values or {}
+        out.written_lists[at] = {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()}
+
+
+def group_steps(ranks: Sharding, first: int, many: int) -> Iterator[list[Step]]:
+    """Yield the steps of an epoch from number `first` on, so many at a time."""
+    for start in range(first, len(ranks), many):
+        yield [ranks.step(number) for number in range(start, min(start + many, len(ranks)))]
+
+
+def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
+    """Copy the rows of consecutive steps into a table of just as many; padding becomes zeros, which are missing ids."""
+    at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
+    alone = len(slab.schema.lists) > 0  # a step's lists stay together: their end is known
+    slab.written_lists = {}
+    for number, step in enumerate(steps):
+        last = number + 1 == len(steps)
+        if alone or last or step.size != step.stop - step.start or steps[number + 1].start != step.stop:
+            source(steps[waiting].start, step.stop, slab, at)
+            at += step.stop - steps[waiting].start
+            padded = step.size - (step.stop - step.start)
+            if padded:
+                for values in slab.stored:
+                    values[at : at + padded].zero_()
+            at, waiting = at + padded, number + 1
+
+
+def split_batches(slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unweighted: bool) -> Iterator[Batch]:
+    """Yield the batches in a table of the rows of these steps; `unweighted` leaves out its weights. Memory: shares.
+
+    With `pads` all batches have weights, as some have padding.
+    """
+    sizes, whole = [step.size for step in steps], slab.batch_of(slab.words)
+    none = [None] * len(steps)
+    numeric, codes = whole.numeric.split_with_sizes(sizes), whole.codes.split_with_sizes(sizes)
+    targets = none if whole.target is None else whole.target.split_with_sizes(sizes)
+    weights = none if whole.weight is None or unweighted else whole.weight.split_with_sizes(sizes)
+    kept = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
+    for number, (step, end) in enumerate(zip(steps, accumulate(sizes), strict=True)):
+        keep = {name: parts[number] for name, parts in kept.items()}
+        batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)
+        for name, lists in slab.lists_between(end - step.size, end).items():
+            batch.lists[name] = lists.followed_by_empty(step.size - len(lists))
+        if pads and batch.weight is None:
+            batch.weight = torch.ones(step.size, device=slab.device)
+            batch.weight[step.stop - step.start :] = 0
+        yield batch
+
+
+def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
+    """Yield the items of a generator, computed in a thread: `depth` wait, one is in progress, and one is in use.
+
+    Whoever may stop before the end closes it (`contextlib.closing`): the generator is then closed too, in its thread.
+    An error of the generator is raised at the place of its item.
+    """
+    thread = ThreadPoolExecutor(1, "gpupipe-prefetch")
+    ahead: deque[Future[Item | None]] = deque()
+    try:
+        while True:
+            while len(ahead) < depth + 2:
+                ahead.append(thread.submit(next, items, None))
+            found = ahead.popleft().result()
+            if found is None:
+                return
+            yield found
+            del found  # its memory is the thread's again
+    finally:
+        for future in ahead:
+            future.cancel()
+        ahead.clear()
+        try:
+            closed = thread.submit(items.close)
+        except RuntimeError:  # the interpreter ends, and has waited for the thread
+            items.close()
+        else:
+            if not wait([closed], _PATIENCE).done:
+                _log.warning("a prefetch thread is still at work %d s after the stop request", _PATIENCE)
+            elif error := closed.exception():
+                _log.warning("a prefetch thread failed after the stop request: %r", error)
+            thread.shutdown(wait=closed.done())
+
+
+class _Slab(NamedTuple):
+    """Slab of the rows of some steps; on a GPU with an event after the copy and one to record after the last use."""
+
+    rows: FeatureTable
+    steps: list[Step]
+    arrived: torch.cuda.Event | None = None
+    used: torch.cuda.Event | None = None
+
+
+def iterate_slabs(
+    like: FeatureTable,
+    open_source: Callable[[], Generator[RowSource]],
+    ranks: Sharding,
+    first: int,
+    device: torch.device,
+    *,
+    reuse: bool,
+    unweighted: bool,
+) -> Generator[Batch]:
+    """Yield the batches on `device` from number `first` on, copied there in slabs of new memory, or three in turn.
+
+    `like` has the columns, and is on the device of the one source that `open_source` yields. Memory: three slabs of
+    `SLAB_BYTES` or a batch on the device; for a GPU two pinned ones on the host.
+    """
+    many = max(1, -(-SLAB_BYTES // max(ranks.largest * like.row_bytes, 1)))
+    maker = _Slabs(like, ranks.largest * min(many, len(ranks)), device, reuse=reuse)
+
+    def slabs() -> Generator[_Slab]:
+        with closing(open_source()) as opened:
+            source = next(opened)
+            for steps in group_steps(ranks, first, many):
+                yield maker.make(steps, source)
+
+    with closing(prefetch(slabs(), _WAITING)) as ready:
+        for slab in ready:
+            if slab.arrived is not None:  # the current stream waits for it, and the allocator hears who uses it
+                stream = torch.cuda.current_stream(slab.rows.device)
+                stream.wait_event(slab.arrived)
+                for tensor in slab.rows.tensors:
+                    tensor.record_stream(stream)
+            yield from split_batches(slab.rows, slab.steps, pads=ranks.pads, unweighted=unweighted)
+            if slab.used is not None:
+                slab.used.record()
+
+
+class _Slabs:
+    """Maker of slabs of at most `num_rows` rows."""
+
+    def __init__(self, like: FeatureTable, num_rows: int, device: torch.device, *, reuse: bool) -> None:
+        self._like, self._device, self._made = like, device, 0
+        self._stream: torch.cuda.Stream | None = None
+        self._used: list[torch.cuda.Event | None] = [None] * _RING
+        self._pinned = list[FeatureTable]()
+        self._ring = [like.empty_like(num_rows, device).words for _ in range(_RING)] if reuse else []
+        if device.type != "cuda":
+            return
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # What the new memory was used for before may still be at work, on the stream it was asked for on.
+        self._used = [torch.cuda.current_stream(device).record_event() for _ in self._ring]
+        for words in self._ring:
+            words.record_stream(self._stream)
+        if like.device.type == "cpu":
+            self._pinned = [like.empty_like(num_rows, pinned=True) for _ in range(2)]
+            self._sent = [torch.cuda.Event() for _ in self._pinned]  # type: ignore[no-untyped-call]
+
+    def make(self, steps: list[Step], source: RowSource) -> _Slab:
+        """Return the slab of these steps, whose copy has begun."""
+        turn, half, num_rows = self._made % _RING, self._made % 2, sum(step.size for step in steps)
+        self._made += 1
+        words, used = (self._ring[turn], self._used[turn]) if self._ring else (None, None)
+        if self._stream is None:
+            slab = self._like.empty_like(num_rows, self._device, words=words)
+            fill(slab, steps, source)
+            return _Slab(slab, steps)
+        if self._pinned:
+            self._sent[half].synchronize()  # the thread alone waits, and for its own memory
+            staged = self._pinned[half].first(num_rows)
+            fill(staged, steps, source)
+        with torch.cuda.stream(self._stream):
+            if used is not None:
+                self._stream.wait_event(used)
+            slab = self._like.empty_like(num_rows, self._device, words=words)
+            if self._pinned:
+                slab.copy_rows(staged)
+            else:
+                fill(slab, steps, source)
+            arrived = self._stream.record_event()
+        if self._pinned:
+            self._sent[half] = arrived
+        return _Slab(slab, steps, arrived, used)
+
+
+class Parts(Protocol):
+    """Table in parts, each of which can be read any number of times, with the same rows."""
+
+    schema: Schema
+    dtype: str
+    backend: Backend
+    rows: Sequence[int]  # of each part
+    names: Sequence[str]  # of each part, for messages
+
+    def read(self, parts: Sequence[int]) -> Generator[Iterable[Columns]]:
+        """Yield the columns of these parts, in order, of each in one or more pieces."""
+
+
+def open_windows(parts: Parts, order: InOrder, position: int, dictionaries: Dictionaries) -> Generator[RowSource]:
+    """Yield a source of the rows of an epoch from `position` on, which a thread reads. Memory: two windows, a part."""
+    with closing(prefetch(_read_windows(parts, order, order.window_of(position), dictionaries))) as windows:
+        source = _Windows(order, windows)
+        try:
+            yield source.copy_rows
+        finally:
+            source.leave()
+
+
+def warn_of_rereads(parts: Parts, order: InOrder) -> None:
+    """Warn where an epoch reads parts over and over, for a few of their rows each time."""
+    starts = list(accumulate(parts.rows, initial=0))
+    num_windows = order.window_of(starts[-1] - 1) + 1 if starts[-1] else 0
+    needed = [number for window in range(num_windows) for number in _find_needed_parts(starts, order.ranges(window))]
+    rows = sum(parts.rows[number] for number in needed)
+    if rows > 2 * starts[-1]:
+        message = "loader: an epoch reads each row %.1f times, for its parts have up to %s rows: %s"
+        _log.warning(message, rows / starts[-1], f"{max(parts.rows):,}", "larger block_rows read less")
+
+
+class _Window(NamedTuple):
+    """Window of rows in memory; on a GPU with an event after it was written, as rows are read on another stream."""
+
+    number: int
+    table: FeatureTable
+    written: torch.cuda.Event | None
+
+
+class _Windows:
+    """Row source over the windows of an epoch."""
+
+    def __init__(self, order: InOrder, windows: Iterator[_Window]) -> None:
+        self._order, self._windows = order, windows
+        self._window: _Window | None = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def copy_rows(self, start: int, stop: int, out: FeatureTable, at: int) -> None:
+        """Copy the rows at these positions into `out` from its row `at` on; positions only ascend."""
+        while start < stop:
+            while self._window is None or self._order.starts_at(self._window.number + 1) <= start:
+                self.leave()  # its memory is needed for one after the next
+                self._window = next(self._windows)
+                if self._window.written is not None:
+                    self._stream = torch.cuda.current_stream(self._window.table.device)
+                    self._stream.wait_event(self._window.written)
+            number, table = self._window.number, self._window.table
+            end = min(stop, self._order.starts_at(number + 1))
+            gather(table, self._order.inside(number, start, end, table.device), out, at)
+            at, start = at + end - start, end
+
+    def leave(self) -> None:
+        """Release the window, of which copies may still wait on their stream."""
+        if self._window is not None and self._stream is not None:
+            table = self._window.table
+            for tensor in table.tensors:
+                tensor.record_stream(self._stream)
+            if table.schema.lists:  # they are in the backend's own memory, which goes back in the order of its stream
+                torch.cuda.default_stream(table.device).wait_stream(self._stream)
+        self._window = None
+
+
+def _read_windows(parts: Parts, order: InOrder, number: int, dictionaries: Dictionaries) -> Generator[_Window]:
+    starts = list(accumulate(parts.rows, initial=0))
+    while order.starts_at(number) < starts[-1]:
+        num_rows = order.starts_at(number + 1) - order.starts_at(number)
+        table = FeatureTable.allocate(parts.schema, num_rows, parts.backend.device, dtype=parts.dtype)
+        table.dictionaries = dictionaries
+        _read_into(table, parts, order.ranges(number), starts)
+        table.join_lists()  # here, where they were written: what they are copied from is freed at once
+        on_gpu = table.device.type == "cuda"  # frames, arrays and this thread's torch work on the default stream
+        window = _Window(number, table, torch.cuda.default_stream(table.device).record_event() if on_gpu else None)
+        del table
+        yield window
+        del window
+        number += 1
+
+
+def _read_into(table: FeatureTable, parts: Parts, ranges: Ranges, starts: list[int]) -> None:
+    needed = _find_needed_parts(starts, ranges)
+    with closing(parts.read(needed)) as found:
+        for number, pieces in zip(needed, found, strict=True):
+            row = starts[number]
+            for columns in pieces:
+                num_rows = len(next(iter(columns.values())))
+                try:
+                    _write(table, columns, row, num_rows, ranges, parts.backend)
+                except GpupipeError as error:
+                    error.add_note(f"in {parts.names[number]}")
+                    raise
+                row += num_rows
+            if row != starts[number + 1]:
+                where, problem = parts.names[number], "it has another number of rows than when the loader was made"
+                got, expected = row - starts[number], f"{parts.rows[number]} rows"
+                remedy = "files that do not change during training, or a new loader"
+                raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
+
+
+def _write(table: FeatureTable, columns: Columns, first: int, num_rows: int, ranges: Ranges, backend: Backend) -> None:
+    """Write the rows of the ranges, each where its range belongs in the table."""
+    at = 0
+    for start, stop in ranges:
+        begin, end = max(start, first), min(stop, first + num_rows)
+        if begin < end:
+            cut = {name: column.take(slice(begin - first, end - first)) for name, column in columns.items()}
+            table.write(at + begin - start, cut, backend)
+        at += stop - start
+
+
+def _find_needed_parts(starts: list[int], ranges: Ranges) -> list[int]:
+    """Return the parts that hold a row of the ranges, ascending: more ranges begin before their end than end so far."""
+    begins, ends = np.array(ranges).T
+    begun, ended = np.searchsorted(begins, starts[1:]), np.searchsorted(ends, starts[:-1], side="right")
+    return [int(part) for part in np.flatnonzero(begun > ended)]

@@ -62,11 +62,9 @@ class Permutation:
         self._word = 32 if bits < 32 else 64
         self._left_bits, self._right_bits = bits // 2, bits - bits // 2
         state = _stream_key(seed, epoch)
-        rounds = _ROUNDS_UP_TO_16_BITS if bits <= 16 else _ROUNDS
-        self._keys = [
-            (_to_signed(_mix(state + i) | 1, self._word), _to_signed(_mix(state - i - 1), self._word))
-            for i in range(rounds)
-        ]
+        rounds = range(_ROUNDS_UP_TO_16_BITS if bits <= 16 else _ROUNDS)
+        keys = [(_mix(state + number) | 1, _mix(state - number - 1)) for number in rounds]
+        self._keys = [(_to_signed(factor, self._word), _to_signed(summand, self._word)) for factor, summand in keys]
 
     def at(self, positions: Any) -> Any:
         """Return the rows at positions of the order: int64, a NumPy or CuPy array or torch tensor of one dimension.
@@ -172,10 +170,7 @@ class InOrder:
 
 
 class ByBlocks(InOrder):
-    """Shuffle of blocks of consecutive rows, and of the rows of `window` blocks at a time.
-
-    The table's last block may be shorter. Epochs are below 2^32. Memory: 8 bytes per block.
-    """
+    """Shuffle of blocks of consecutive rows, and the rows of `window` blocks at a time. Memory: 8 bytes per block."""
 
     def __init__(self, num_rows: int, block_rows: int, window: int, *, seed: int, epoch: int) -> None:
         self._num_rows, self._block_rows, self._seed, self._epoch = num_rows, block_rows, seed, epoch
@@ -209,10 +204,9 @@ class ByBlocks(InOrder):
 
 
 class Drawn:
-    """Order of weighted draws with replacement, as many as there are rows.
+    """Order of n weighted draws with replacement; `sums` is the running sum of the rows' weights, n int64.
 
-    Draw number p of an epoch is SplitMix64's p-th number of the stream that seed and epoch choose, looked up in `sums`,
-    the running sum of the rows' weights: n int64, so the draws are the same on every device.
+    Draw p is the p-th number of SplitMix64's stream for seed and epoch: integers, and so the same on every device.
     """
 
     def __init__(self, sums: Tensor, *, seed: int, epoch: int) -> None:
@@ -340,8 +334,7 @@ def get_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if rank is None and world_size is None:
         join()
         return (distributed.get_rank(), distributed.get_world_size()) if is_joined() else (0, 1)
-    both = rank is not None and world_size is not None and is_integer(rank, 0) and is_integer(world_size, 1)
-    if rank is None or world_size is None or not both or rank >= world_size:
+    if rank is None or world_size is None or not (is_integer(rank, 0) and is_integer(world_size, rank + 1)):
         got, expected = f"rank={rank}, world_size={world_size}", "both, and a rank from 0 to below world_size"
         remedy = "rank=0, world_size=1; or neither, which asks torch.distributed"
         raise BadConfig("loader", "no rank of a group", got=got, expected=expected, remedy=remedy)
@@ -354,14 +347,14 @@ def gather_row_counts(
     """Return the number of rows of each rank's own table; with True by a collective call that all ranks must make."""
     if sharded is True and world_size == 1:
         return (num_rows,)
-    if sharded is True:
-        if not is_joined():
-            problem = "the ranks cannot tell each other how many rows they have"
-            got, remedy = "sharded=True without torch.distributed", "sharded=[rows of rank 0, rows of rank 1, ...]"
-            expected = "an initialised process group, or the numbers"
-            raise BadConfig("loader", problem, got=got, expected=expected, remedy=remedy)
+    if sharded is True and is_joined():
         with make_host_group(_MEETING) as group:
             return tuple(gather_tensors(torch.tensor(num_rows), group).tolist())
+    if sharded is True:
+        problem = "the ranks cannot tell each other how many rows they have"
+        got, remedy = "sharded=True without torch.distributed", "sharded=[rows of rank 0, rows of rank 1, ...]"
+        expected = "an initialised process group, or the numbers"
+        raise BadConfig("loader", problem, got=got, expected=expected, remedy=remedy)
     if not is_sequence(sharded) or len(sharded) != world_size or sharded[rank] != num_rows:
         got = f"{sharded} for rank {rank} of {world_size}, whose table has {num_rows} rows"
         expected, remedy = "the rows of each rank's table, in the order of ranks", "sharded=True, which asks the ranks"

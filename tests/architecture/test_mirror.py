@@ -44,7 +44,6 @@ ELSEWHERE = {
     "saving/scorer": "saving/test_artifact",
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
-    "tensors/streaming": "tensors/test_streams",
     "training/loop/train_state": "training/checkpointing/test_checkpoints",
     "transforms/transform": "laws/test_transforms",
 }

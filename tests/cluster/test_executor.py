@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.cluster.executor import LocalThreads, default_threads, get_executor, use_executor
+from gpupipe.cluster.executor import Executor, default_threads, get_executor, use_executor
 from gpupipe.errors import BadConfig
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_results_come_in_the_items_order(workers: int) -> None:
-    assert list(LocalThreads(workers).map(abs, range(-9, 0))) == list(range(9, 0, -1))
+    assert list(Executor(workers).map(abs, range(-9, 0))) == list(range(9, 0, -1))
 
 
 def test_the_innermost_executor_is_in_use() -> None:
     assert get_executor().in_process and 1 <= default_threads() <= 4
-    with use_executor(LocalThreads(1)), use_executor(LocalThreads(7)) as inner, use_executor(None):
+    with use_executor(Executor(1)), use_executor(Executor(7)) as inner, use_executor(None):
         assert get_executor() is inner and inner.num_workers == 7
     with pytest.raises(BadConfig), use_executor(7):  # type: ignore[arg-type]
         pass

@@ -42,7 +42,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[pl.LazyFrame]:
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(pynvml, name, stand_in)
     monkeypatch.setattr(rmm.mr, "available_device_memory", lambda: (MEMORY, MEMORY))
-    monkeypatch.setattr("gpupipe.cluster.executor.LocalThreads.resolve", lambda *_: "gpu")
+    monkeypatch.setattr("gpupipe.cluster.executor.Executor.resolve", lambda *_: "gpu")
     monkeypatch.setattr("gpupipe.io.relational.text_file.sink", sink)
     return found
 

@@ -19,7 +19,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Backend
-from gpupipe.cluster.executor import LocalThreads, use_executor
+from gpupipe.cluster.executor import Executor, use_executor
 from gpupipe.preprocessing import CrossFittedStep
 
 from .standin_cupy import DeviceArray
@@ -45,7 +45,7 @@ def sent(value: Any, *refused: type) -> Any:
     return pickle.loads(file.getvalue())
 
 
-class Elsewhere(LocalThreads):
+class Elsewhere(Executor):
     """Works here, one item after the other, on copies; what comes back is a copy, too."""
 
     in_process = False
@@ -55,7 +55,7 @@ class Elsewhere(LocalThreads):
 
     def call(self, function: Callable[[Any], Any], item: Any) -> Any:
         function, item = sent((function, item))
-        with use_executor(LocalThreads(1)):
+        with use_executor(Executor(1)):
             return sent(function(item), DeviceArray)  # which would make a CUDA context where it is opened
 
 
@@ -100,7 +100,7 @@ def test_a_job_runs_elsewhere_from_tables_to_a_loader(rehearsed_backend: Backend
     )
     pipeline = gp.Pipeline(steps, features)
     blocks, tables = [], []
-    for executor, name in ((LocalThreads(1), "here"), (Elsewhere(), "there")):
+    for executor, name in ((Executor(1), "here"), (Elsewhere(), "there")):
         with use_executor(executor):
             made = fitted(pipeline, data)
             (block,) = made.loader(data.filter("z > -1e9"), batch_size=1000)

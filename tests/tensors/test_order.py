@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
-from gpupipe.tensors import Loader, streaming
+from gpupipe.tensors import Loader
 from gpupipe.tensors.order import ByBlocks
 
 from .tables import WEIGHTED, block_of, rows_of
@@ -144,7 +144,7 @@ def test_shards_of_any_size_take_equally_many_steps(
 def test_the_same_order_from_the_device_and_in_slabs(
     backend: Backend, shuffle: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "SLAB_BYTES", 1 << 20)
+    monkeypatch.setattr("gpupipe.tensors.loader.SLAB_BYTES", 1 << 20)
     options: dict[str, Any] = {"batch_size": 1000, "shuffle": shuffle, "block_rows": 1024, "window": 3, "seed": 2}
     rows = 150_000  # several slabs
     block = block_of(rows, backend)

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from gpupipe.tensors.streaming import prefetch
+from gpupipe.tensors.loader import prefetch
 
 THREAD = "gpupipe-prefetch_0"
 
@@ -97,7 +97,7 @@ def test_a_fault_while_it_is_closed_is_told(caplog: pytest.LogCaptureFixture) ->
 def test_a_program_may_end_with_an_open_iterator() -> None:
     """A notebook's last cell, or a script that takes one batch: nothing on stderr, and the source is closed."""
     program = """
-from gpupipe.tensors.streaming import prefetch
+from gpupipe.tensors.loader import prefetch
 def items():
     try:
         yield from range(1, 100)

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from gpupipe.backend import Column
-from gpupipe.tensors import streaming
+from gpupipe.tensors import loader
 from gpupipe.tensors.order import Sharding
 
 GPU = torch.device("cuda:0")
@@ -78,7 +78,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
 class Window:
     """A block on the GPU, as far as is asked of one."""
 
-    device, row_bytes, keep = GPU, streaming.SLAB_BYTES, dict[str, Any]()
+    device, row_bytes, keep = GPU, loader.SLAB_BYTES, dict[str, Any]()
 
     def __init__(self, cuda: Cuda, number: int, lists: list[str]) -> None:
         self.schema, self.number, self._cuda = SimpleNamespace(lists=lists), number, cuda
@@ -133,15 +133,15 @@ def run(cuda: Cuda, monkeypatch: pytest.MonkeyPatch, lists: list[str], *, steps:
     def fill(slab: Any, steps: Any, source: Any) -> None:
         source(steps[0].start, steps[-1].stop, slab, 0)
 
-    monkeypatch.setattr(streaming, "FeatureTable", SimpleNamespace(allocate=allocate))
-    monkeypatch.setattr(streaming, "gather", gather)
-    monkeypatch.setattr(streaming, "fill", fill)
-    monkeypatch.setattr(streaming, "split_batches", lambda rows, steps, **_: iter(steps))
+    monkeypatch.setattr(loader, "FeatureTable", SimpleNamespace(allocate=allocate))
+    monkeypatch.setattr(loader, "gather", gather)
+    monkeypatch.setattr(loader, "fill", fill)
+    monkeypatch.setattr(loader, "split_batches", lambda rows, steps, **_: iter(steps))
     slab = SimpleNamespace(device=GPU, tensors=[], words=None)
-    like = SimpleNamespace(device=GPU, row_bytes=streaming.SLAB_BYTES, empty_like=lambda *_, **__: slab)
-    opened = streaming.iterate_slabs(
+    like = SimpleNamespace(device=GPU, row_bytes=loader.SLAB_BYTES, empty_like=lambda *_, **__: slab)
+    opened = loader.iterate_slabs(
         like,  # type: ignore[arg-type]
-        lambda: streaming.open_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
+        lambda: loader.open_windows(Parts(), InOrder(), 0, {}),  # type: ignore[arg-type]
         Sharding(ROWS, 2, drop_last=False),
         0,
         GPU,

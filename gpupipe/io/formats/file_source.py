@@ -20,7 +20,7 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.arrow import Reading, arrow_type, conform, dtype_from_arrow, plain_table, read_as
 from gpupipe.backend.cast import cast_column
-from gpupipe.cluster.executor import LocalThreads
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.table import (
     Bounds,
@@ -242,7 +242,7 @@ def open_all(
             return error
 
     opened: dict[int, Any] = {}
-    results: Any = LocalThreads(min(at_once, len(inputs))).map(attempt, inputs)
+    results: Any = Executor(min(at_once, len(inputs))).map(attempt, inputs)
     with closing(results):
         for number, found in enumerate(results):
             try:

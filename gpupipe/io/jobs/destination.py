@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 
-from gpupipe.cluster.executor import LocalThreads
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadConfig, BadFile
 from gpupipe.files import local_scratch, publish, remove_folder, replacing, sync, writing
 from gpupipe.io.stores import (
@@ -239,7 +239,7 @@ class StoreFolder:
             return Part(**json.loads(self._call(lambda fs, path: fs.cat_file(path), "read", name)))
 
         records = sorted(name for name in there if name.startswith(f"{RECORDS}/{digest}/") and name.endswith(".json"))
-        return [part for part in LocalThreads(_AT_ONCE).map(read, records) if there.issuperset(part.files)]
+        return [part for part in Executor(_AT_ONCE).map(read, records) if there.issuperset(part.files)]
 
     def scratch(self) -> AbstractContextManager[Path]:
         return _local_folder()

@@ -63,7 +63,7 @@ def test_a_fault_of_the_device_is_no_bad_file(
 
     of_gpu = SimpleNamespace(refuse=lambda *_: None, write=write)
     monkeypatch.setattr(engine, "_import_gpu_engine", lambda: of_gpu)
-    monkeypatch.setattr("gpupipe.cluster.executor.LocalThreads.resolve", lambda *_: "gpu")
+    monkeypatch.setattr("gpupipe.cluster.executor.Executor.resolve", lambda *_: "gpu")
     with pytest.raises(expected) as caught:
         read(path, on_bad="skip")
     assert not isinstance(caught.value, BadFile)
