@@ -237,16 +237,11 @@ class Dataset(Table):
             rows_per_group: rows of a row group; a million by default, or what the layout has.
             partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
-            shuffle: `"full"` puts all rows in a random order, as `shuffle` does; `"partition"` those of each part, for
-                less.
+            shuffle: `"full"` puts all rows in a random order, as `shuffle` does; `"partition"` those of each part.
             seed: an integer of at most 64 bits: the same one, the same order.
-            layout: `"gpu"` for files that a GPU decodes fast: row groups of 10 million rows, or of 128 MB of the widest
-                column; a hundred pages in a column chunk; a dictionary where it halves the column.
+            layout: `"gpu"` for files that a GPU decodes fast; docs/guide-files.md has its sizes.
             overwrite: replace the file, or what a job wrote to the folder; other files in it stay.
             storage_options: for the file system of a URL; see `read_parquet`.
-
-        Returns:
-            What was written: parts, row groups, rows in and out.
 
         Raises:
             BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
@@ -439,24 +434,19 @@ class Dataset(Table):
     ) -> Dataset:
         """Join the columns of another table to these rows, where keys are equal; either may exceed memory.
 
-        Rows come in the order of the left, those of one left row in the order of the right; then right rows that match
-        nothing. For a right table that fits in memory, the step `Join` does it in the same pass as everything else.
+        The keys are `on`, or `left_on` here (whose names the result has) and `right_on` there, in the same order. Rows
+        come in the order of the left, those of one left row in the order of the right; then right rows that match
+        nothing. A missing key matches nothing; numbers match by value, whatever their types. For a right table that
+        fits in memory, the step `Join` does it in the same pass as everything else.
 
-        Args:
-            right: the other table.
-            on: the key columns, named alike on both sides; else `left_on` and `right_on`.
-            left_on: those of the left; the result has these names.
-            right_on: those of the right, in the same order.
-            how: `"left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither
-                those that match nothing. A missing key matches nothing; numbers match by value, whatever their types.
-            columns: the right columns to add; all but the keys by default.
-            suffix: put behind the name of a right column that the left has too.
-            many: whether a key may stand in several right rows; a row of the left then comes out once per match.
+        `how="left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither those
+        that match nothing. `columns` are the right columns to add, all but the keys by default; `suffix` is put behind
+        the name of one that the left has too. With `many` a key may stand in several right rows; a row of the left then
+        comes out once per match.
 
         Raises:
             BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
-            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or a column would have another's
-                name.
+            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or two columns would share a name.
             SchemaMismatch: keys of types that cannot be compared, or, where right rows are kept, of other types.
 
         Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
@@ -499,29 +489,19 @@ class Dataset(Table):
         """Join to each row the last row of another table before it, or the next; either may exceed memory.
 
         As pandas' `merge_asof`, of tables in any order: every row of the left comes out once, in the order of the left.
-        Of several right rows alike in `by` and `on` the last one matches backwards, the first one forwards. Of two that
-        are equally near, the earlier one is the nearest. Missing values of `on` and `by` match nothing. For features,
-        the step `JoinAsOf` does it in the same pass as everything else, and is saved with the pipeline.
+        Times or numbers are in the column `on`, keys that have to be equal in `by`, or in the `left_` and `right_`
+        columns of either side; missing values match nothing. For features, the step `JoinAsOf` does it in the same pass
+        as everything else, and is saved with the pipeline.
 
-        Args:
-            right: the other table.
-            on: the column of times or numbers, named alike on both sides; else `left_on` and `right_on`.
-            left_on: that of the left.
-            right_on: that of the right.
-            by: key columns that have to be equal, named alike on both sides; numbers match by value.
-            left_by: those of the left, where they are named otherwise.
-            right_by: those of the right, in the same order.
-            direction: `"backward"` for the last right row at or before the left one's time, `"forward"` for the first
-                at or after it, `"nearest"` for the nearer of both.
-            tolerance: how far a right row may be, at most: a number, or of times a timedelta or text such as `"2h"`.
-            allow_exact_matches: whether a right row of the same time matches.
-            columns: the right columns to add; all but `on` and `by` by default.
-            suffix: put behind the name of a right column that the left has too.
+        `direction="backward"` takes the last right row at or before the left one's time, the last of several alike;
+        `"forward"` the first at or after it, the first of several alike; `"nearest"` the nearer of both, the earlier of
+        two equally near. `tolerance` is how far a right row may be, at most: a number, or of times a timedelta or text
+        such as `"2h"`. Without `allow_exact_matches` a right row of the same time does not match. For `columns` and
+        `suffix` see `join`.
 
         Raises:
             SchemaMismatch: `on` holds text and the like, or types that no one type holds; keys that cannot be compared.
-            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or a column would have another's
-                name.
+            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or two columns would share a name.
             BadData: the right table has no rows.
 
         Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -20,7 +19,7 @@ from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.arrow_dataset import list_fragments
-from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, require_unique
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.planning.table import partition_limit, row_bytes
@@ -150,13 +149,13 @@ def from_frame(
         found = FileSource(files, limit=limit)
         return Dataset(found, found.schema, backend)
     if isinstance(obj, pads.Dataset):
-        _check_names(obj.schema.names)
+        require_unique(obj.schema.names, "from_frame", "rename one")
         obj = obj.scanner().to_reader()
     if not is_frame(obj) and not _streams(obj):
         raise _no_table(obj)
     if is_frame(obj):
         owner = infer_backend(obj)
-        _check_names(list(map(str, obj.columns)))
+        require_unique(list(map(str, obj.columns)), "from_frame", "rename one")
         read = owner.classify(obj).items()
         readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
         frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
@@ -173,7 +172,9 @@ def from_frame(
         owner = select("cpu")
         frame = owner.from_arrow(batches.read_all(), list(schema))
     schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
-    cuts = _cuts(len(frame), num_partitions or -(-len(frame) * row_bytes(schema) // limit))
+    parts = max(1, num_partitions or -(-len(frame) * row_bytes(schema) // limit))
+    edges = [len(frame) * part // parts for part in range(parts + 1)]
+    cuts = [(start, stop - start) for start, stop in pairwise(edges)]
     return Dataset(FrameSource(frame, schema, cuts, readings), schema, backend)
 
 
@@ -251,7 +252,7 @@ def _open(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Recor
         batches = open_stream(obj)
     except (pa.ArrowException, TypeError) as cause:
         raise _no_table(obj) from cause
-    _check_names(batches.schema.names)
+    require_unique(batches.schema.names, "from_frame", "rename one")
     fields, readings = map_schema(batches.schema)
     left_out = {name: (kind, Reading(None, change="nothing here carries such values")) for name, kind in unsent.items()}
     return fields, left_out | readings, batches
@@ -271,17 +272,3 @@ def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
             raise BadFile("from_frame", problem, expected="a stream with its end", remedy=remedy) from cause
         rows += batch.num_rows
         yield batch
-
-
-def _check_names(names: Sequence[str]) -> None:
-    twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    if twice:
-        expected, remedy = "unique names", "rename one"
-        raise SchemaMismatch("from_frame", "columns share a name", got=twice, expected=expected, remedy=remedy)
-
-
-def _cuts(num_rows: int, num_partitions: int) -> list[tuple[int, int]]:
-    """List the first row and number of rows of as many parts of nearly equal size, one at least."""
-    parts = max(1, num_partitions)
-    edges = [num_rows * part // parts for part in range(parts + 1)]
-    return [(start, stop - start) for start, stop in pairwise(edges)]

@@ -254,12 +254,9 @@ def open_stored(path: str, storage_options: StorageOptions | None = None) -> Ite
 
 @contextmanager
 def open_file(one: Input) -> Iterator[Any]:
-    """Open a file for readers: yield the path itself where it is local, else a file object (`open_stored`)."""
-    if is_remote(one.path):
-        with open_stored(one.path, one.storage_options) as file:
-            yield file
-    else:
-        yield one.path
+    """Open a file for pyarrow's readers."""
+    with open_stored(one.path, one.storage_options) if is_remote(one.path) else pa.OSFile(one.path) as file:
+        yield file
 
 
 @contextmanager

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
@@ -112,11 +114,8 @@ class TableFile:
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the types of the columns by name, those of its folders' keys too; raise for a name that repeats."""
-        names = self.schema.names
-        if twice := sorted({name for name in names if names.count(name) > 1} if len({*names}) < len(names) else ()):
-            problem, remedy = "columns share a name", "write the file again"
-            raise SchemaMismatch(self.origin.path, problem, got=twice, expected="unique names", remedy=remedy)
-        held = dict(zip(names, self.schema.types, strict=True))
+        require_unique(self.schema.names, self.origin.path, "write the file again")
+        held = dict(zip(self.schema.names, self.schema.types, strict=True))
         return held | {name: value.type for name, value in self.origin.keys.items() if name not in held}
 
     def describe(self, groups: Sequence[int]) -> str:
@@ -134,6 +133,12 @@ class TableFile:
         return f"{self.unit}s {', '.join(map(str, groups))}"
 
 
+def require_unique(names: Sequence[str], where: str, remedy: str) -> None:
+    """Raise SchemaMismatch for names that repeat."""
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise SchemaMismatch(where, "columns share a name", got=twice, expected="unique names", remedy=remedy)
+
+
 def narrowest(schema: pa.Schema) -> str:
     """Return the column that is fetched where only rows are counted.
 
@@ -141,14 +146,8 @@ def narrowest(schema: pa.Schema) -> str:
         >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
         'flag'
     """
-
-    def width(item: pa.Field) -> int:
-        try:
-            return int(item.type.bit_width)
-        except ValueError:  # of varying width
-            return 1 << 20
-
-    return str(min(schema, key=width).name)
+    widths = {item.name: item.type.bit_width if pa.types.is_primitive(item.type) else math.inf for item in schema}
+    return min(widths, key=widths.__getitem__)
 
 
 def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
@@ -410,7 +409,7 @@ def _read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fie
     if held:
         with _name_file_in_errors(file, groups):
             frame = file.read(groups, held, backend)
-        _check_rows(file, groups, len(frame))
+        _check_unchanged(file, groups, len(frame))
     else:
         frame = backend.frame({}, num_rows)
     frame = take_spans(frame, file.group_rows, spans, backend)
@@ -454,7 +453,7 @@ def _read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fie
     if held:
         with _name_file_in_errors(file, groups):
             table = host_table(file.table(groups, [item.name for item in held]), held)
-        _check_rows(file, groups, table.num_rows)
+        _check_unchanged(file, groups, table.num_rows)
         pieces = locate_spans(file.group_rows, spans)
         table = pa.concat_tables(table.slice(start, length) for start, length in pieces)
         columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -502,19 +501,15 @@ def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field]
         return host_table(pa.table(columns), fields)
 
 
-def _check_rows(file: TableFile, groups: Sequence[int], found: int) -> None:
-    expected = sum(file.group_rows[group] for group in groups)
-    if found != expected:
-        problem, remedy = "hold other rows than before", "make the dataset again; the file was replaced"
-        problem = f"{file.describe(groups)} {problem}"
-        raise BadFile(file.origin.path, problem, got=found, expected=format_count(expected, "row"), remedy=remedy)
-    _check_unchanged(file, groups)
-
-
-def _check_unchanged(file: TableFile, groups: Sequence[int]) -> None:
+def _check_unchanged(file: TableFile, groups: Sequence[int], num_rows: int | None = None) -> None:
+    """Raise for a file that has changed, or had other than its number of rows when it was read."""
+    where, expected = file.describe(groups), sum(file.group_rows[group] for group in groups)
+    if num_rows not in (None, expected):
+        problem, remedy = f"{where} hold other rows than before", "make the dataset again; the file was replaced"
+        wanted = format_count(expected, "row")
+        raise BadFile(file.origin.path, problem, got=num_rows, expected=wanted, remedy=remedy)
     if change := file.change():
-        problem = f"{file.describe(groups)} may be of two versions of the file: {change}"
-        remedy = "make the dataset again"
+        problem, remedy = f"{where} may be of two versions of the file: {change}", "make the dataset again"
         raise BadFile(file.origin.path, problem, expected="files that stay as they are", remedy=remedy)
 
 

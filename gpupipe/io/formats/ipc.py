@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -102,13 +102,13 @@ def _open_ipc(one: Input) -> _IpcFile:
 def _open_batches(one: Input, columns: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
     """Open a file to fetch only these columns; not memory-mapped, as truncation would then end the process."""
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
-    with open_file(one) as source, pa.ipc.open_file(_to_native(source), options=options) as file:
+    with open_file(one) as source, pa.ipc.open_file(source, options=options) as file:
         yield file
 
 
 def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> TableFile:
     try:
-        with open_file(one) as source, pa.ipc.open_stream(_to_native(source)) as stream:
+        with open_file(one) as source, pa.ipc.open_stream(source) as stream:
             fields, read = map_schema(stream.schema)
             policy.convert(one.path, read)
             return spool.write(stream, list(fields), one)
@@ -117,7 +117,3 @@ def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> Table
     except (OSError, pa.ArrowException) as cause:
         problem, expected = f"damaged or cut off: {one_line(cause)}", "an Arrow stream with its end"
         raise BadFile(one.path, problem, expected=expected, remedy="copy or write the file again") from cause
-
-
-def _to_native(source: Any) -> Any:
-    return pa.OSFile(source) if isinstance(source, str) else source

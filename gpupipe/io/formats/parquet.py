@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from tempfile import NamedTemporaryFile
@@ -60,7 +60,7 @@ class ParquetFile(TableFile):
         """Read row groups with the backend; on the host where a column's type differs from its field's."""
         if not self._is_own(fields):
             return super().read(groups, fields, backend)
-        with self._open(groups, [item.name for item in fields], with_footer=backend.name == "gpu") as source:
+        with local_part(self, groups, [item.name for item in fields], with_footer=backend.name == "gpu") as source:
             return backend.read_parquet([source], [groups], fields, self.metadata)
 
     def _is_own(self, fields: Sequence[Field]) -> bool:
@@ -75,7 +75,7 @@ class ParquetFile(TableFile):
         """Read row groups on the host, strings as dictionary codes."""
         strings = [name for name in names if self.dtype(name) == "string"]
         with (
-            self._open(groups, names, with_footer=False) as source,
+            local_part(self, groups, names, with_footer=False) as source,
             pq.ParquetFile(source, metadata=self.metadata, read_dictionary=strings) as file,
         ):
             return file.read_row_groups(list(groups), columns=list(names))
@@ -133,12 +133,6 @@ class ParquetFile(TableFile):
     def _chunks(self, group: int, name: str) -> list[Any]:
         row_group = self.metadata.row_group(group)
         return [row_group.column(place) for place in self.chunks[name]]
-
-    def _open(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
-        """Open the file, or of a remote one the parts that are read. cuDF reads the footer again."""
-        if is_remote(self.stored.path):
-            return local_part(self, groups, names, with_footer=with_footer)
-        return nullcontext(self.stored.path)
 
 
 def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
@@ -222,11 +216,15 @@ def read_tail(one: Input) -> bytes:
 def local_part(
     file: ParquetFile, groups: Sequence[int], names: Sequence[str], *, with_footer: bool = True
 ) -> Iterator[str]:
-    """Yield a temporary local file that reads like `file` for these row groups and columns; only those are fetched.
+    """Yield a local file that reads like `file` for these row groups and columns: the file itself, or a temporary one.
 
-    It has the bytes of `file` where the columns' chunks and the footer are; the holes between them take no disk space.
+    A temporary one has the bytes of `file` where the columns' chunks and the footer, which cuDF reads again, are; only
+    those are fetched, and the holes between them take no disk space.
     """
     one, chunks = file.stored, file.chunks
+    if not is_remote(one.path):
+        yield one.path
+        return
     ranges = [_get_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
     if with_footer:
         # Page indexes are between the last row group and the footer.

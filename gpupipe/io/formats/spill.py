@@ -35,11 +35,8 @@ from gpupipe.scratch import ScratchFolder, writing_scratch
 class FrameSource(Source):
     """The rows of one coded frame, shared, not copied.
 
-    Args:
-        frame: coded.
-        schema: of the frame.
-        cuts: first row and number of rows of each partition.
-        readings: of each column of the table its type and what it is read as.
+    `cuts` are the first row and number of rows of each partition; `readings` of each column its type and what it is
+    read as.
     """
 
     made_by: str | None = ""

@@ -89,12 +89,8 @@ class Between:
 class RandomSplit:
     """Random split: the rows whose 64 random bits, drawn by `seed` and the row's identity, are in `low <= bits < high`.
 
-    Args:
-        seed: 64 bits.
-        low: the least bits.
-        high: None for 2^64.
-        by: a column whose value takes the place of the row's identity.
-        outside: keep all rows but those.
+    `high` is None for 2^64. The value of a column `by` takes the place of the row's identity. `outside` keeps all rows
+    but those.
     """
 
     seed: int
@@ -155,13 +151,9 @@ def draw_in_class(column: Column, seed: int, row_ids: Array, frame: Frame, backe
 
 @dataclass(frozen=True)
 class RowIdFilter:
-    """Filter for the rows whose id is listed.
+    """Filter for the rows whose id is listed in a file: ascending uint64 (`.npy`), `made_by` as in `Source.made_by`.
 
-    Args:
-        file: the identities, an ascending array of uint64 (`.npy`); only what a partition needs is read, or all of it
-            from a store.
-        made_by: what listed them, as in `Source.made_by`.
-        owner: kept alive as long as this, such as the temporary folder the file lies in.
+    Only what a partition needs is read, or all of it from a store. `owner` is kept alive: the folder the file lies in.
     """
 
     file: str = field(repr=False)
