@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, select
 from gpupipe.backend.dictionaries import unite_dictionaries
+from gpupipe.io.dataset import as_dataset
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.table import Partition
-from gpupipe.io.readers import as_dataset
 from gpupipe.io.stores import FileNote, is_remote, open_stored
 from gpupipe.schema import FLOATS, Field, Kind
 from gpupipe.support.text import format_count, html_table, text_table

@@ -72,7 +72,7 @@ class TableFile:
         return self.origin
 
     def is_read_with(self, other: TableFile, fields: Sequence[Field]) -> bool:
-        """Return whether cuDF can read this file and another in one call."""
+        """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
         return False
 
     def holds(self, name: str) -> bool:
@@ -96,7 +96,7 @@ class TableFile:
         return None
 
     def null_count(self, name: str) -> int | None:
-        """Return the nulls of a column in all rows; None where the number is unavailable."""
+        """Return the nulls of a column in all rows; None where the number is unavailable, as of nested columns."""
         return None
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
@@ -147,7 +147,7 @@ def narrowest(schema: pa.Schema) -> str:
         'flag'
     """
     widths = {item.name: item.type.bit_width if pa.types.is_primitive(item.type) else math.inf for item in schema}
-    return min(widths, key=widths.__getitem__)
+    return str(min(widths, key=widths.__getitem__))
 
 
 def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
@@ -580,7 +580,6 @@ class FileSource(Source):
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read exactly these columns; an unreadable file, or a value that cannot be cast, is named."""
         files = self._count(partition, fields)
         if not fields:
             return backend.frame({}, partition.num_rows)

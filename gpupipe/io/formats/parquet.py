@@ -67,12 +67,10 @@ class ParquetFile(TableFile):
         return all(self.dtype(item.name) == item.dtype for item in fields)
 
     def is_read_with(self, other: TableFile, fields: Sequence[Field]) -> bool:
-        """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
         is_same = isinstance(other, ParquetFile) and (self.schema is other.schema or self.schema.equals(other.schema))
         return is_same and not is_remote(self.stored.path) and self._is_own(fields)
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """Read row groups on the host, strings as dictionary codes."""
         strings = [name for name in names if self.dtype(name) == "string"]
         with (
             local_part(self, groups, names, with_footer=False) as source,
@@ -81,7 +79,6 @@ class ParquetFile(TableFile):
             return file.read_row_groups(list(groups), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """Return the minimum and maximum from the row group's statistics, or None."""
         kind = self.schema.field(name).type
         statistics = None if pa.types.is_nested(kind) else self._chunks(group, name)[0].statistics
         if statistics is None:
@@ -92,7 +89,6 @@ class ParquetFile(TableFile):
             return None
 
     def null_count(self, name: str) -> int | None:
-        """Return the number of missing values from the footer; None for nested columns, where it is ambiguous."""
         if pa.types.is_nested(self.schema.field(name).type):
             return None
         if self.metadata.schema.column(self.chunks[name][0]).max_definition_level == 0:
@@ -123,11 +119,9 @@ class ParquetFile(TableFile):
         return int(total)
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return the exact compressed size of columns in a row group."""
         return sum(chunk.total_compressed_size for name in names for chunk in self._chunks(group, name))
 
     def change(self) -> str | None:
-        """Return how the file has changed, see `Input.change`; a copy does not change."""
         return None if self.copy else self.origin.change()
 
     def _chunks(self, group: int, name: str) -> list[Any]:

@@ -29,14 +29,7 @@ from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.expressions import microseconds
-from gpupipe.io.planning.row_filters import (
-    Between,
-    Condition,
-    RandomSplit,
-    RowIdFilter,
-    Selection,
-    StratifiedSplit,
-)
+from gpupipe.io.planning.row_filters import Between, Condition, RandomSplit, RowIdFilter, Selection, StratifiedSplit
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
@@ -604,7 +597,7 @@ def in_halves(
 ) -> Iterator[Result]:
     """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
 
-    A partition that is needed `whole` is an error then.
+    A partition that is needed `whole` is PartitionFailed then.
 
     Example:
         >>> import pandas as pd, gpupipe as gp
