@@ -212,9 +212,8 @@ class Dataset(Table):
 
         Example:
             >>> import pandas as pd, gpupipe as gp
-            >>> gp.from_frame(pd.DataFrame({"x": [1.0, None, 3.0]})).filter("x < 2").compute()
-                 x
-            0  1.0
+            >>> gp.from_frame(pd.DataFrame({"x": [1.0, None, 3.0]})).filter("x < 2").compute()["x"].tolist()
+            [1.0]
         """
         parse(expr, "filter").check_condition(self.schema)
         return self._then(Where(expr))

@@ -52,10 +52,8 @@ def read_ipc(
         >>> import pathlib, tempfile, polars as pl, gpupipe as gp
         >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.arrow")
         >>> pl.DataFrame({"origin": ["JFK", "LGA"], "delay": [4.5, None]}).write_ipc(file)
-        >>> gp.read_ipc(file, columns="delay").compute()
-           delay
-        0    4.5
-        1    NaN
+        >>> gp.read_ipc(file, columns="delay").compute()["delay"].tolist()
+        [4.5, nan]
     """
     check_names("read_ipc", None, columns=columns)
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)

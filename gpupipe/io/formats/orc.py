@@ -49,10 +49,8 @@ def read_orc(
         >>> from pyarrow import orc
         >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.orc")
         >>> orc.write_table(pa.table({"origin": ["JFK", "LGA"], "delay": [4.5, None]}), file)
-        >>> gp.read_orc(file, columns="origin").compute()
-          origin
-        0    JFK
-        1    LGA
+        >>> gp.read_orc(file, columns="origin").compute()["origin"].tolist()
+        ['JFK', 'LGA']
     """
     check_names("read_orc", None, columns=columns)
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
