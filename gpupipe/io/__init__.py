@@ -9,23 +9,6 @@ from gpupipe.io.planning.table import FrameFunction, Partition, in_halves, row_b
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.stores import FileNote
 
-__all__ = [
-    "Dataset",
-    "FileNote",
-    "FrameFunction",
-    "Partition",
-    "Report",
-    "as_dataset",
-    "as_rows",
-    "from_frame",
-    "from_polars",
-    "in_halves",
-    "inspect",
-    "read_csv",
-    "read_ipc",
-    "read_json",
-    "read_orc",
-    "read_parquet",
-    "row_bytes",
-    "run_partitions",
-]
+__all__ = ["Dataset", "FileNote", "FrameFunction", "Partition", "Report", "as_dataset", "as_rows", "from_frame"]
+__all__ += ["from_polars", "in_halves", "inspect", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"]
+__all__ += ["row_bytes", "run_partitions"]

@@ -27,9 +27,8 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, 
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
-from gpupipe.io.planning.row_filters import Selection, Where
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
-from gpupipe.io.planning.table import ReadCounter, Table, partition_limit, row_bytes, run_partitions
+from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
 from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
@@ -348,7 +347,7 @@ class Dataset(Table):
 
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
-        """Sort all rows by these columns, first by the first; ties keep their order, missing values come last.
+        """Sort rows by columns, `ascending` or not (all, or each); ties keep their order, missing values come last.
 
         Raises:
             ColumnNotFound, BadConfig: no such column, no column, or not as many directions.
@@ -389,7 +388,7 @@ class Dataset(Table):
     ) -> Dataset:
         """Return the first or last row of each set of rows alike in the columns `on` (all by default), in their order.
 
-        Two missing values are equal. Only the compared columns are read.
+        Two missing values are equal. Only the compared columns are read. `keep` is `"first"` or `"last"`.
 
         Raises:
             ColumnNotFound, BadConfig: no such column, or another `keep`.

@@ -363,23 +363,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Parts of a folder and their input files; its repr states how much of it the last call wrote.
+    """Parts of a folder and their input files; its repr states how much of it the last call wrote."""
 
-    Args:
-        job: identifies the pipeline and the options; None where a function has no name.
-        inputs: a stamp of each input file: its size and when it was changed, or its etag.
-        parts: in order.
-        notes: the input files that were not read, or were converted.
-        partition_by: the type of each column that became folders.
-        num_done: how many of the parts had been written before the call.
-    """
-
-    job: str | None
-    inputs: Mapping[str, str]
+    job: str | None  # identifies the pipeline and the options; None where a function has no name
+    inputs: Mapping[str, str]  # a stamp of each input file: its size and when it was changed, or its etag
     parts: tuple[Part, ...]
-    notes: tuple[FileNote, ...] = ()
-    partition_by: Mapping[str, str] = field(default_factory=dict)
-    num_done: int = field(default=0, compare=False)
+    notes: tuple[FileNote, ...] = ()  # the input files that were not read, or were converted
+    partition_by: Mapping[str, str] = field(default_factory=dict)  # the type of each column that became folders
+    num_done: int = field(default=0, compare=False)  # how many of the parts had been written before the call
 
     @property
     def files(self) -> list[str]:

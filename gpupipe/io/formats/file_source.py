@@ -25,16 +25,7 @@ from gpupipe.backend.arrow_types import Reading, arrow_type, dtype_from_arrow, r
 from gpupipe.backend.columns import cast_column
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
-from gpupipe.io.planning.table import (
-    Bounds,
-    Partition,
-    ReadCounter,
-    RowRange,
-    Source,
-    exactly,
-    row_bytes,
-    write_conversion_notes,
-)
+from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
 from gpupipe.support.text import format_count
@@ -50,21 +41,13 @@ _log = logging.getLogger("gpupipe")
 
 @dataclass(frozen=True)
 class TableFile:
-    """Base class of files whose rows are read in groups: row groups, stripes, record batches.
+    """Base class of files whose rows are read in groups: row groups, stripes, record batches."""
 
-    Args:
-        origin: the file that was named.
-        schema: its columns.
-        group_rows: rows of each group.
-        num_bytes: the file's size.
-    """
-
-    origin: Input
+    origin: Input  # the file that was named
     schema: pa.Schema = field(repr=False)
     group_rows: tuple[int, ...]
     num_bytes: int = 0
-    unit: ClassVar[str] = "group"
-    """What its groups are called."""
+    unit: ClassVar[str] = "group"  # what its groups are called
 
     @property
     def stored(self) -> Input:
@@ -169,6 +152,18 @@ def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
     frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=own)])
     made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
     return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)
+
+
+def write_conversion_notes(file: str, columns: Mapping[str, tuple[object, Reading]]) -> list[FileNote]:
+    """List a logged note for each column that is converted, given its type and the dtype it is read as."""
+    found = []
+    for name, (kind, reading) in columns.items():
+        if reading.change:
+            action = "left out" if reading.dtype is None else "converted"
+            note = FileNote(file, action, f"{kind}: {reading.change}", name)
+            _log.log(logging.WARNING if reading.dtype is None or reading.is_lossy else logging.INFO, "%s", note)
+            found.append(note)
+    return found
 
 
 class BadFilePolicy:
@@ -325,13 +320,10 @@ class _Agreement:
         if differing and (lost or not self._policy.casts):
             name = (lost or differing)[0]
             expected = f"{wanted.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
-            remedy = "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
-            raise SchemaMismatch(
-                file.origin.path,
-                f"column {name!r} is {shown.get(name, 'not there')}",
-                expected=expected,
-                remedy=f"columns=[...] with what all files share, on_mismatch={remedy}",
-            )
+            problem = f"column {name!r} is {shown.get(name, 'not there')}"
+            remedy = "columns=[...] with what all files share, on_mismatch="
+            remedy += "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
+            raise SchemaMismatch(file.origin.path, problem, expected=expected, remedy=remedy)
         if differing:
             told = []
             for name in differing:
@@ -347,11 +339,9 @@ class _Agreement:
         unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
         for file in {_identify_schema(file): file for file in files}.values():
             path = file.origin.path
-            types = {
-                name: kind for name, kind in file.types().items() if self._columns is None or name in self._columns
-            }
-            read = {name: (kind, read_as(kind)) for name, kind in types.items()}
-            valued = {name: pair for name, pair in read.items() if not pa.types.is_null(types[name])}
+            read = {name: (kind, read_as(kind)) for name, kind in file.types().items()}
+            read = {name: pair for name, pair in read.items() if self._columns is None or name in self._columns}
+            valued = {name: pair for name, pair in read.items() if not pa.types.is_null(pair[0])}
             self._policy.convert(path, valued)
             for name in valued.keys() & written.keys():
                 written[name].add(valued[name][1].written_as)

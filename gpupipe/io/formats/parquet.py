@@ -31,15 +31,10 @@ MAX_GAP = 16 << 10
 
 @dataclass(frozen=True)
 class ParquetFile(TableFile):
-    """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
+    """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB."""
 
-    Args:
-        copy: the path or URL of a temporary copy, where that is what is read.
-        footer: as `FileMetaData.write_metadata_file` writes it.
-    """
-
-    copy: str | None = None
-    footer: bytes = field(default=b"", repr=False)
+    copy: str | None = None  # the path or URL of a temporary copy, where that is what is read
+    footer: bytes = field(default=b"", repr=False)  # as `FileMetaData.write_metadata_file` writes it
     unit: ClassVar[str] = "row group"
 
     @property

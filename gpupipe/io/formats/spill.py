@@ -24,9 +24,9 @@ from gpupipe.backend import Backend, Frame, arrow, infer_backend, select
 from gpupipe.backend.arrow_types import Reading, arrow_type, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
-from gpupipe.io.formats.file_source import group_by_file, host_table, take_spans
+from gpupipe.io.formats.file_source import group_by_file, host_table, take_spans, write_conversion_notes
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes, write_conversion_notes
+from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
 from gpupipe.schema import Field, Schema, get_element_dtype
 from gpupipe.scratch import ScratchFolder, writing_scratch
@@ -135,13 +135,11 @@ class TempParquet:
     def check(self) -> None:
         """Raise BadFile unless this process can access the folder: it is on another machine, or was removed."""
         if self._url is None and not self.folder.is_dir():
-            raise BadFile(
-                str(self.folder),
-                f"this folder for temporary files is not there on {socket.gethostname()}",
-                expected="one folder for temporary files that the program and all its workers share",
-                remedy="gp.configure(scratch=...) with a URL or a shared folder, or TMPDIR=/a/shared/folder in the "
-                "environment; no other program may remove it meanwhile",
-            )
+            problem = f"this folder for temporary files is not there on {socket.gethostname()}"
+            expected = "one folder for temporary files that the program and all its workers share"
+            remedy = "gp.configure(scratch=...) with a URL or a shared folder, or TMPDIR=/a/shared/folder in the "
+            remedy += "environment; no other program may remove it meanwhile"
+            raise BadFile(str(self.folder), problem, expected=expected, remedy=remedy)
 
     def group_rows(self, fields: Iterable[Field]) -> int:
         """Compute how many rows a row group has."""

@@ -15,8 +15,16 @@ from gpupipe.backend.columns import require_comparable, require_comparable_const
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, draw_in_class
-from gpupipe.io.planning.table import EVERYTHING, Table, comparable, run_partitions
+from gpupipe.io.planning.table import (
+    EVERYTHING,
+    Between,
+    RandomSplit,
+    StratifiedSplit,
+    Table,
+    comparable,
+    draw_in_class,
+    run_partitions,
+)
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
@@ -170,8 +178,7 @@ def _draw(column: str, seed: int, backend: Backend, part: Table) -> tuple[list[i
     """Return the classes of one partition, on the host, and each row's class index, bits and bin."""
     partition = part.partitions[0]
     frame = part.read(partition, [column], backend)
-    row_ids = partition.row_ids(backend.xp)
-    of_class, bits = draw_in_class(backend.column(frame, column), seed, row_ids, frame, backend)
+    of_class, bits = draw_in_class(frame, column, seed, partition, backend)
     classes, place = backend.xp.unique(of_class, return_inverse=True)
     return backend.to_host(classes).tolist(), place, bits, (bits >> np.uint64(51)).astype("int64")
 

@@ -24,8 +24,16 @@ from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operation, Span, parse, value_as
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
-from gpupipe.io.planning.table import EVERYTHING, Table, row_bytes, run_partitions
+from gpupipe.io.planning.table import (
+    EVERYTHING,
+    Between,
+    RandomSplit,
+    StratifiedSplit,
+    Table,
+    Where,
+    row_bytes,
+    run_partitions,
+)
 from gpupipe.io.relational.gathering import Gathered, get_memory_limit
 from gpupipe.io.relational.planned import PlanSource
 from gpupipe.io.stores import is_remote, one_line
