@@ -34,6 +34,7 @@ from gpupipe.support.validation import check_instance, is_sequence, refuse_argum
 
 Result = TypeVar("Result")
 PathLike: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = PathLike | Sequence[PathLike]
 StorageOptions: TypeAlias = Mapping[str, Any]
 Range: TypeAlias = tuple[int, int]
 Keys: TypeAlias = Mapping[str, pa.Scalar]
@@ -420,9 +421,7 @@ class Manifest:
 
 
 # many files -----------------------------------------------------------------------------------------------------------
-def find_files(
-    paths: PathLike | Sequence[PathLike], suffixes: Sequence[str], storage_options: StorageOptions | None = None
-) -> list[Input]:
+def find_files(paths: Paths, suffixes: Sequence[str], storage_options: StorageOptions | None = None) -> list[Input]:
     """Find the named files, in the order given; those of a folder or pattern sorted by name.
 
     A folder stands for the files below it whose names end in one of `suffixes`, in small or capital letters, but not

@@ -28,10 +28,12 @@ from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
-from gpupipe.support.text import format_count
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_choice
 
 Files = TypeVar("Files", bound="TableFile")
+Readings: TypeAlias = Mapping[str, tuple[object, Reading]]
+"""Columns by name: their type, and what it is read as."""
 _CHECKED_AT_ONCE = 16
 _FRAMES = 64  # that are put together at a time
 _UTC = "timestamp[us, tz=UTC]"
@@ -154,7 +156,7 @@ def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
     return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)
 
 
-def write_conversion_notes(file: str, columns: Mapping[str, tuple[object, Reading]]) -> list[FileNote]:
+def write_conversion_notes(file: str, columns: Readings) -> list[FileNote]:
     """List a logged note for each column that is converted, given its type and the dtype it is read as."""
     found = []
     for name, (kind, reading) in columns.items():
@@ -190,7 +192,7 @@ class BadFilePolicy:
         """Write down that a file is brought to the first one's columns."""
         self.notes.append(FileNote(name, "cast", difference))
 
-    def convert(self, name: str, columns: Mapping[str, tuple[object, Reading]]) -> None:
+    def convert(self, name: str, columns: Readings) -> None:
         """Write down which columns of a file do not come out as they went in, given their types; each once."""
         new = {column: pair for column, pair in columns.items() if (column, str(pair[0])) not in self._conversions}
         for note in write_conversion_notes(name, new):
@@ -545,13 +547,13 @@ class FileSource(Source):
         self,
         files: Mapping[int, TableFile],
         *,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         limit: int,
         policy: BadFilePolicy | None = None,
         spool: Any = None,
     ) -> None:
         policy = policy or BadFilePolicy()
-        readings, self.files = agree_on_schema(files, columns, policy)
+        readings, self.files = agree_on_schema(files, None if columns is None else as_list(columns), policy)
         self.left_out: Mapping[str, str] = policy.left_out
         self.notes: Sequence[FileNote] = policy.close(len(self.files))
         self.reads = ReadCounter()

@@ -17,7 +17,6 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
-from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
 
 _IPC_FILE, _IPC_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
@@ -71,10 +70,9 @@ def read_ipc(
             return _open_stream(one, spool, policy)
 
     files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, policy)
-    chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=limit, policy=policy, spool=spool)
+    source = FileSource(files, columns=columns, limit=limit, policy=policy, spool=spool)
     dataset = Dataset(source, source.schema, backend)
-    return dataset if chosen is None else dataset.select(chosen)
+    return dataset if columns is None else dataset.select(columns)
 
 
 @dataclass(frozen=True)

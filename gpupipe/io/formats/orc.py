@@ -16,7 +16,6 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, is_remote, one_line, open_file, unreadable
 from gpupipe.schema import Field, is_passenger
-from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_names
 
 
@@ -55,10 +54,9 @@ def read_orc(
     check_names("read_orc", None, columns=columns)
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     files = open_all(find_files(path, [".orc"], storage_options), _open_orc, policy)
-    chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=limit, policy=policy)
+    source = FileSource(files, columns=columns, limit=limit, policy=policy)
     dataset = Dataset(source, source.schema, backend)
-    return dataset if chosen is None else dataset.select(chosen)
+    return dataset if columns is None else dataset.select(columns)
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame, arrow, infer_backend, select
-from gpupipe.backend.arrow_types import Reading, arrow_type, get_file_type
+from gpupipe.backend.arrow_types import arrow_type, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
-from gpupipe.io.formats.file_source import group_by_file, host_table, take_spans, write_conversion_notes
+from gpupipe.io.formats.file_source import Readings, group_by_file, host_table, take_spans, write_conversion_notes
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
@@ -42,13 +42,7 @@ class FrameSource(Source):
     made_by: str | None = ""
     partitions: Sequence[Partition] = ()
 
-    def __init__(
-        self,
-        frame: Frame,
-        schema: Schema,
-        cuts: Sequence[tuple[int, int]],
-        readings: Mapping[str, tuple[object, Reading]],
-    ) -> None:
+    def __init__(self, frame: Frame, schema: Schema, cuts: Sequence[tuple[int, int]], readings: Readings) -> None:
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
         self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
         self.notes = write_conversion_notes("frame", readings)

@@ -15,16 +15,7 @@ from gpupipe.backend.columns import require_comparable, require_comparable_const
 from gpupipe.backend.hashing import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.io.planning.table import (
-    EVERYTHING,
-    Between,
-    RandomSplit,
-    StratifiedSplit,
-    Table,
-    comparable,
-    draw_in_class,
-    run_partitions,
-)
+from gpupipe.io.planning.table import Between, Query, RandomSplit, StratifiedSplit, Table, comparable, run_partitions
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
@@ -74,7 +65,7 @@ def _count_missing(table: Table, name: str) -> int:
     """Count a column's missing values: from the files' footers, or else by one pass over it."""
     if not table.schema[name].nullable:
         return 0
-    known = table.source.null_count(name) if table.query == EVERYTHING else None
+    known = table.source.null_count(name) if table.query == Query() else None
     if known is not None:
         return known
     backend, total = select(table.backend), 0
@@ -178,7 +169,7 @@ def _draw(column: str, seed: int, backend: Backend, part: Table) -> tuple[list[i
     """Return the classes of one partition, on the host, and each row's class index, bits and bin."""
     partition = part.partitions[0]
     frame = part.read(partition, [column], backend)
-    of_class, bits = draw_in_class(frame, column, seed, partition, backend)
+    of_class, bits = StratifiedSplit.draw(frame, column, seed, partition, backend)
     classes, place = backend.xp.unique(of_class, return_inverse=True)
     return backend.to_host(classes).tolist(), place, bits, (bits >> np.uint64(51)).astype("int64")
 

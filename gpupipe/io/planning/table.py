@@ -407,9 +407,15 @@ class StratifiedSplit(RandomSplit):
     classes: tuple[int, ...] = ()
     bounds: tuple[tuple[int, int], ...] = ()
 
+    @staticmethod
+    def draw(frame: Frame, by: str, seed: int, partition: Partition, backend: Backend) -> tuple[Array, Array]:
+        """Draw for each row of a frame 64 bits of its class in column `by`, and 63 bits of its row id."""
+        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        return hash_column(backend.column(frame, by), 0, backend), splitmix64(seed, row_ids) >> np.uint64(1)
+
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
         xp = backend.xp
-        of_class, bits = draw_in_class(frame, self.by or "", self.seed, partition, backend)
+        of_class, bits = self.draw(frame, self.by or "", self.seed, partition, backend)
         known = backend.to_device(np.array([*self.classes, 0], dtype=np.uint64))
         plain = self.low, 1 << 63 if self.high is None else self.high
         bounds = backend.to_device(np.array([*self.bounds, plain], dtype=np.uint64))
@@ -417,12 +423,6 @@ class StratifiedSplit(RandomSplit):
         place = xp.where(known[place] == of_class, place, len(self.classes))
         inside = (bits >= bounds[place, 0]) & (bits < bounds[place, 1])
         return ~inside if self.outside else inside
-
-
-def draw_in_class(frame: Frame, by: str, seed: int, partition: Partition, backend: Backend) -> tuple[Array, Array]:
-    """Draw for each row of a frame 64 bits of its class in column `by`, and 63 bits of its row id."""
-    row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
-    return hash_column(backend.column(frame, by), 0, backend), splitmix64(seed, row_ids) >> np.uint64(1)
 
 
 @dataclass(frozen=True)
