@@ -265,24 +265,20 @@ def _find_pattern_problem(pattern: str) -> str | None:
 
 
 _NUMBERS = (*INTEGERS, *FLOATS, "bool")
-_KINDS: dict[str, tuple[Sequence[str], str]] = {
-    "number": (_NUMBERS, "a number"),
-    "condition": (("bool",), "a condition, true or false per row"),
-    "text": (("string",), "text"),
-    "text or list": (("string", *LISTS), "text or a list"),
-    "constant text": (("string",), "a constant text"),
-    "part": (("string",), "a constant text that is not empty"),
-    "pattern": (("string",), "a constant text, a regular expression"),
-    "zone": (("string",), "a time zone's name, such as 'America/New_York'"),
-    "constant integer": (INTEGERS, "a constant integer"),
-    "time": (("timestamp",), "a timestamp"),
-    "plain": ((*INTEGERS, "bool", "string"), "an integer, a boolean or text"),
+_KINDS: dict[str, tuple[Sequence[str], str, str]] = {
+    "number": (_NUMBERS, "a number", ""),
+    "condition": (("bool",), "a condition, true or false per row", ""),
+    "text": (("string",), "text", ""),
+    "text or list": (("string", *LISTS), "text or a list", ""),
+    "constant text": (("string",), "a constant text", "'text' in quotation marks"),
+    "part": (("string",), "a constant text that is not empty", "'text' in quotation marks"),
+    "pattern": (("string",), "a constant text, a regular expression", "'text' in quotation marks"),
+    "zone": (("string",), "a time zone's name, such as 'America/New_York'", "'America/New_York'"),
+    "constant integer": (INTEGERS, "a constant integer", "0, a number written out"),
+    "time": (("timestamp",), "a timestamp", ""),
+    "plain": ((*INTEGERS, "bool", "string"), "an integer, a boolean or text", ""),
 }
-_CONSTANT_EXAMPLES = {
-    **dict.fromkeys(("constant text", "part", "pattern"), "'text' in quotation marks"),
-    "zone": "'America/New_York'",
-    "constant integer": "0, a number written out",
-}
+"""The types of each kind of argument, what it is called in messages, and an example of one that has to be constant."""
 _CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -422,8 +418,8 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
     for operand, dtype, kind in zip(node.operands, dtypes, kinds, strict=True):
         if kind == "any":
             continue
-        taken, words = _KINDS[kind]
-        if dtype not in taken or (kind in _CONSTANT_EXAMPLES and not isinstance(operand, Constant)):
+        taken, words, example = _KINDS[kind]
+        if dtype not in taken or (example and not isinstance(operand, Constant)):
             sign = "unary -" if node.name == "negative" else node.name
             problem = f"`{sign}` is given {_titled(operand, source)} ({dtype})"
             raise source.error(operand.span, problem, words, _suggest_operand(kind, operand, dtype, source))
@@ -474,8 +470,8 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
     if is_passenger(dtype):
         assert isinstance(operand, Name)
         return suggest_conversion(operand.name, dtype, text=is_text)
-    if kind in _CONSTANT_EXAMPLES:
-        return _CONSTANT_EXAMPLES[kind]
+    if example := _KINDS[kind][2]:
+        return example
     value = shown if isinstance(operand, Name) else f"({shown})"
     if kind == "condition":
         return f"{value} {_CONDITIONS.get(dtype, '!= 0')}"
@@ -881,9 +877,8 @@ def _iter_names(node: Node) -> Iterator[str]:
     """Yield the columns a tree reads, from left to right, with repeats."""
     if isinstance(node, Name):
         yield node.name
-    elif isinstance(node, Comparison | Operation):
-        for operand in node.operands:
-            yield from _iter_names(operand)
+    for operand in getattr(node, "operands", ()):
+        yield from _iter_names(operand)
 
 
 _FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}

@@ -1,32 +1,14 @@
 """Datasets: lazy tables in partitions, made of files and frames, with their readers and their writer."""
 
-from gpupipe.io.dataset import Dataset
+from gpupipe.io.dataset import Dataset, as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.formats.ipc import read_ipc
 from gpupipe.io.formats.orc import read_orc
 from gpupipe.io.formats.text import read_csv, read_json
 from gpupipe.io.inspect import Report, inspect
 from gpupipe.io.planning.table import FrameFunction, Partition, in_halves, row_bytes, run_partitions
-from gpupipe.io.readers import as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.stores import FileNote
 
-__all__ = [
-    "Dataset",
-    "FileNote",
-    "FrameFunction",
-    "Partition",
-    "Report",
-    "as_dataset",
-    "as_rows",
-    "from_frame",
-    "from_polars",
-    "in_halves",
-    "inspect",
-    "read_csv",
-    "read_ipc",
-    "read_json",
-    "read_orc",
-    "read_parquet",
-    "row_bytes",
-    "run_partitions",
-]
+__all__ = ["Dataset", "FileNote", "FrameFunction", "Partition", "Report", "as_dataset", "as_rows", "from_frame"]
+__all__ += ["from_polars", "in_halves", "inspect", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"]
+__all__ += ["row_bytes", "run_partitions"]

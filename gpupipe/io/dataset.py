@@ -1,33 +1,39 @@
-"""Dataset: a lazy table made of partitions."""
+"""Dataset: a lazy table made of partitions, opened from Parquet files or made of tables in memory."""
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, NoReturn, TypeAlias
 
-from gpupipe.backend import Backend, Frame, select
+import pyarrow as pa
+import pyarrow.dataset as pads
+
+from gpupipe.backend import Backend, Frame, frame_remedy, infer_backend, is_frame, select
+from gpupipe.backend.arrow import open_stream
+from gpupipe.backend.arrow_types import Reading, map_schema
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
+from gpupipe.io.formats.arrow_dataset import list_fragments
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, require_unique
+from gpupipe.io.formats.parquet import fetch_end, parse_end
+from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
-from gpupipe.io.planning.row_filters import Selection, Where
-from gpupipe.io.planning.splits import (
-    check_call,
-    cut_ranges,
-    draw_parts,
-    get_fractions,
-)
-from gpupipe.io.planning.table import ReadCounter, Table, run_partitions
+from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
+from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
 from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
-from gpupipe.io.stores import FileNote, Manifest, StorageOptions
+from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
@@ -206,12 +212,14 @@ class Dataset(Table):
 
         Example:
             >>> import pandas as pd, gpupipe as gp
-            >>> gp.from_frame(pd.DataFrame({"x": [1.0, None, 3.0]})).filter("x < 2").compute()
-                 x
-            0  1.0
+            >>> gp.from_frame(pd.DataFrame({"x": [1.0, None, 3.0]})).filter("x < 2").compute()["x"].tolist()
+            [1.0]
         """
         parse(expr, "filter").check_condition(self.schema)
-        return replace(self, query=self.query.then(Where(expr)))
+        return self._then(Where(expr))
+
+    def _then(self, stage: Selection) -> Dataset:
+        return replace(self, query=self.query.then(stage))
 
     def write_parquet(
         self,
@@ -238,16 +246,11 @@ class Dataset(Table):
             rows_per_group: rows of a row group; a million by default, or what the layout has.
             partition_by: columns whose values become folders, as in `month=3/`.
             compression: `"snappy"`, `"zstd"`, `"lz4"`, `"gzip"`, `"brotli"` or `"none"`.
-            shuffle: `"full"` puts all rows in a random order, as `shuffle` does; `"partition"` those of each part, for
-                less.
+            shuffle: `"full"` puts all rows in a random order, as `shuffle` does; `"partition"` those of each part.
             seed: an integer of at most 64 bits: the same one, the same order.
-            layout: `"gpu"` for files that a GPU decodes fast: row groups of 10 million rows, or of 128 MB of the widest
-                column; a hundred pages in a column chunk; a dictionary where it halves the column.
+            layout: `"gpu"` for files that a GPU decodes fast; docs/guide-files.md has its sizes.
             overwrite: replace the file, or what a job wrote to the folder; other files in it stay.
             storage_options: for the file system of a URL; see `read_parquet`.
-
-        Returns:
-            What was written: parts, row groups, rows in and out.
 
         Raises:
             BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
@@ -314,12 +317,9 @@ class Dataset(Table):
         """
         check_call(self, "split", by, at, fraction, stratify, gap)
         check_seed("split", seed=seed)
-        parts: Sequence[Selection]
         if fraction is None:
-            parts = cut_ranges(self, by or "", at, gap)
-        else:
-            parts = draw_parts(self, get_fractions(fraction), seed, by, stratify)
-        return tuple(replace(self, query=self.query.then(part)) for part in parts)
+            return tuple(map(self._then, cut_ranges(self, by or "", at, gap)))
+        return tuple(map(self._then, draw_parts(self, get_fractions(fraction), seed, by, stratify)))
 
     def kfold(
         self, n_splits: int = 5, *, by: str | None = None, seed: int = 0, stratify: str | None = None
@@ -343,17 +343,12 @@ class Dataset(Table):
         shares = [1 / n_splits] * int(n_splits)
         check_call(self, "kfold", by, None, shares, stratify, None)
         check_seed("kfold", seed=seed)
-        return [
-            (
-                replace(self, query=self.query.then(replace(part, outside=True))),
-                replace(self, query=self.query.then(part)),
-            )
-            for part in draw_parts(self, shares, seed, by, stratify)
-        ]
+        parts = draw_parts(self, shares, seed, by, stratify)
+        return [(self._then(replace(part, outside=True)), self._then(part)) for part in parts]
 
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
-        """Sort all rows by these columns, first by the first; ties keep their order, missing values come last.
+        """Sort rows by columns, `ascending` or not (all, or each); ties keep their order, missing values come last.
 
         Raises:
             ColumnNotFound, BadConfig: no such column, no column, or not as many directions.
@@ -394,7 +389,7 @@ class Dataset(Table):
     ) -> Dataset:
         """Return the first or last row of each set of rows alike in the columns `on` (all by default), in their order.
 
-        Two missing values are equal. Only the compared columns are read.
+        Two missing values are equal. Only the compared columns are read. `keep` is `"first"` or `"last"`.
 
         Raises:
             ColumnNotFound, BadConfig: no such column, or another `keep`.
@@ -440,24 +435,19 @@ class Dataset(Table):
     ) -> Dataset:
         """Join the columns of another table to these rows, where keys are equal; either may exceed memory.
 
-        Rows come in the order of the left, those of one left row in the order of the right; then right rows that match
-        nothing. For a right table that fits in memory, the step `Join` does it in the same pass as everything else.
+        The keys are `on`, or `left_on` here (whose names the result has) and `right_on` there, in the same order. Rows
+        come in the order of the left, those of one left row in the order of the right; then right rows that match
+        nothing. A missing key matches nothing; numbers match by value, whatever their types. For a right table that
+        fits in memory, the step `Join` does it in the same pass as everything else.
 
-        Args:
-            right: the other table.
-            on: the key columns, named alike on both sides; else `left_on` and `right_on`.
-            left_on: those of the left; the result has these names.
-            right_on: those of the right, in the same order.
-            how: `"left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither
-                those that match nothing. A missing key matches nothing; numbers match by value, whatever their types.
-            columns: the right columns to add; all but the keys by default.
-            suffix: put behind the name of a right column that the left has too.
-            many: whether a key may stand in several right rows; a row of the left then comes out once per match.
+        `how="left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither those
+        that match nothing. `columns` are the right columns to add, all but the keys by default; `suffix` is put behind
+        the name of one that the left has too. With `many` a key may stand in several right rows; a row of the left then
+        comes out once per match.
 
         Raises:
             BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
-            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or a column would have another's
-                name.
+            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or two columns would share a name.
             SchemaMismatch: keys of types that cannot be compared, or, where right rows are kept, of other types.
 
         Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
@@ -500,29 +490,19 @@ class Dataset(Table):
         """Join to each row the last row of another table before it, or the next; either may exceed memory.
 
         As pandas' `merge_asof`, of tables in any order: every row of the left comes out once, in the order of the left.
-        Of several right rows alike in `by` and `on` the last one matches backwards, the first one forwards. Of two that
-        are equally near, the earlier one is the nearest. Missing values of `on` and `by` match nothing. For features,
-        the step `JoinAsOf` does it in the same pass as everything else, and is saved with the pipeline.
+        Times or numbers are in the column `on`, keys that have to be equal in `by`, or in the `left_` and `right_`
+        columns of either side; missing values match nothing. For features, the step `JoinAsOf` does it in the same pass
+        as everything else, and is saved with the pipeline.
 
-        Args:
-            right: the other table.
-            on: the column of times or numbers, named alike on both sides; else `left_on` and `right_on`.
-            left_on: that of the left.
-            right_on: that of the right.
-            by: key columns that have to be equal, named alike on both sides; numbers match by value.
-            left_by: those of the left, where they are named otherwise.
-            right_by: those of the right, in the same order.
-            direction: `"backward"` for the last right row at or before the left one's time, `"forward"` for the first
-                at or after it, `"nearest"` for the nearer of both.
-            tolerance: how far a right row may be, at most: a number, or of times a timedelta or text such as `"2h"`.
-            allow_exact_matches: whether a right row of the same time matches.
-            columns: the right columns to add; all but `on` and `by` by default.
-            suffix: put behind the name of a right column that the left has too.
+        `direction="backward"` takes the last right row at or before the left one's time, the last of several alike;
+        `"forward"` the first at or after it, the first of several alike; `"nearest"` the nearer of both, the earlier of
+        two equally near. `tolerance` is how far a right row may be, at most: a number, or of times a timedelta or text
+        such as `"2h"`. Without `allow_exact_matches` a right row of the same time does not match. For `columns` and
+        `suffix` see `join`.
 
         Raises:
             SchemaMismatch: `on` holds text and the like, or types that no one type holds; keys that cannot be compared.
-            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or a column would have another's
-                name.
+            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or two columns would share a name.
             BadData: the right table has no rows.
 
         Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of
@@ -654,3 +634,249 @@ def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> l
     if not found:
         raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")
     return found
+
+
+_READERS = {
+    **dict.fromkeys(("csv", "tsv", "txt"), "read_csv"),
+    **dict.fromkeys(("json", "jsonl", "ndjson"), "read_json"),
+    **dict.fromkeys(("arrow", "feather", "ipc"), "read_ipc"),
+    "orc": "read_orc",
+}
+
+_UNSENT = ("Object", "Int128", "UInt128")
+"""Types of Polars that Arrow has not: of objects it gives their addresses."""
+
+
+def read_parquet(
+    path: PathLike | Sequence[PathLike],
+    *,
+    columns: str | Sequence[str] | None = None,
+    filters: str | None = None,
+    on_mismatch: str = "raise",
+    on_bad: str = "raise",
+    storage_options: StorageOptions | None = None,
+    partition_bytes: int | None = None,
+    backend: str = "auto",
+) -> Dataset:
+    """Open Parquet files as one lazy table; only the footers are read, several at a time.
+
+    Small files share a partition. A row group that is larger than `partition_bytes` is a partition of its own, whose
+    description says so; where it does not fit into memory, it is worked on in halves. docs/guide-files.md has all.
+
+    Args:
+        path: a file, a list of files, a pattern, a folder (all `*.parquet` below it, or those that the manifest of
+            `Dataset.write_parquet` lists), or a URL that fsspec knows. Folders named `key=value` give columns, integers
+            where all values are whole numbers and else strings; a filter on them leaves out whole files. Rows are in
+            the order of the sorted names, so `month=10` comes before `month=2`.
+        columns: the columns to have; all by default but those left out. The files need to share no others.
+        filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
+        on_mismatch: for a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"` or
+            `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
+            any file, and each value has to fit the new type exactly, or it is an error when it is read; a column that
+            is not there is missing throughout, and one that is new is left out. The order of the columns does not
+            matter.
+        on_bad: for a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it too, and
+            `write_parquet` writes a JSON line about it next to its output. What is skipped or cast is logged, listed in
+            `Dataset.rejected`, counted in `Pipeline.fit_report`, shown by `gpupipe.io.inspect` and told by the manifest
+            of what is written. A file that turns out damaged later is always an error.
+        storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
+            docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
+        partition_bytes: decoded bytes of a partition, which is one row group at least; 64 MiB on the CPU and 1 GiB on
+            the GPU by default.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+
+    Raises:
+        BadFile: a file is missing, empty, cut off or no Parquet file.
+        SchemaMismatch: files differ; names file and column. Or a column of `columns` is of a type that is left out.
+        ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
+
+    Memory: the footers, about 4 KB for a file with 20 columns and one row group. On a GPU what a partition needs of a
+        file elsewhere passes through the local temporary folder.
+
+    Example:
+        >>> import gpupipe as gp
+        >>> flights = gp.read_parquet("data/flights.parquet", columns=["origin", "distance"], filters="month == 2")
+        >>> len(flights), flights.columns
+        (24951, ['origin', 'distance'])
+    """
+    check_names("read_parquet", None, columns=columns)
+    policy = BadFilePolicy(on_mismatch, on_bad)
+    files = open_all(find_files(path, [".parquet"], storage_options), fetch_end, policy, finish=parse_end)
+    needed = None if columns is None else [*as_list(columns), *(parse(filters, "filters").reads if filters else ())]
+    source = FileSource(files, columns=needed, limit=partition_limit(partition_bytes, backend), policy=policy)
+    dataset = Dataset(source, source.schema, backend)
+    if filters is not None:
+        dataset = dataset.filter(filters)
+    return dataset if columns is None else dataset.select(columns)
+
+
+def from_frame(
+    obj: Any, *, partition_bytes: int | None = None, num_partitions: int | None = None, backend: str = "auto"
+) -> Dataset:
+    """Make a lazy table of what is in memory: a pandas or cuDF frame, or anything with the Arrow C stream protocol.
+
+    The files of a `pyarrow.dataset.Dataset` are read lazily instead, by pyarrow on the host: only the columns that are
+    asked for, and no files and (of Parquet) row groups whose partition or statistics show that a filter keeps nothing
+    of them. So a Delta table is read: `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. A dataset that is
+    filtered is a stream.
+
+    A stream that can be read only once (anything without a length, such as a RecordBatchReader) is written to a
+    temporary Parquet file now, a part at a time; the file is removed with the dataset. So an Iceberg table is read:
+    `gp.from_frame(table.scan(row_filter=..., selected_fields=...).to_arrow_batch_reader())`.
+
+    Args:
+        obj: the table. It must not be changed while the dataset is in use.
+        partition_bytes: decoded bytes of a partition; 64 MiB on the CPU and 1 GiB on the GPU by default.
+        num_partitions: cut into as many partitions of equal size instead; only for what is in memory.
+        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
+
+    Raises:
+        SchemaMismatch, BadConfig: no table, columns share a name, or `num_partitions` makes no sense.
+        BadFile: a file of a pyarrow dataset cannot be opened, or a stream breaks off.
+
+    Memory: shares numbers and times of a pandas or cuDF frame, and Arrow numbers in one chunk without missing values;
+        copies the rest, strings as codes. Of a pyarrow dataset the footers, about 40 KB per Parquet file; of a stream a
+        row group of up to 32 MiB, and all of it on disk.
+
+    Example:
+        >>> import pyarrow as pa, gpupipe as gp
+        >>> table = pa.table({"origin": ["JFK", "LGA", None], "flight": [1, 2, 3]})
+        >>> gp.from_frame(table, num_partitions=2).num_partitions
+        2
+    """
+    if isinstance(obj, Dataset):
+        expected, remedy = "a table in memory", "the dataset itself"
+        raise SchemaMismatch("from_frame", "a Dataset already", got=Dataset, expected=expected, remedy=remedy)
+    limit = partition_limit(partition_bytes, backend)
+    check_integer(from_frame, "[1, inf)", None, num_partitions=num_partitions)
+    files = list_fragments(obj) if isinstance(obj, pads.Dataset) else None
+    if num_partitions is not None and (files or not hasattr(obj, "__len__")):
+        problem, remedy = "a stream has no length to divide", "partition_bytes=32 << 20"
+        raise BadConfig("from_frame", problem, got=num_partitions, expected="partition_bytes=", remedy=remedy)
+    if files:
+        found = FileSource(files, limit=limit)
+        return Dataset(found, found.schema, backend)
+    if isinstance(obj, pads.Dataset):
+        require_unique(obj.schema.names, "from_frame", "rename one")
+        obj = obj.scanner().to_reader()
+    if not is_frame(obj) and not _streams(obj):
+        raise _no_table(obj)
+    if is_frame(obj):
+        owner = infer_backend(obj)
+        require_unique(list(map(str, obj.columns)), "from_frame", "rename one")
+        read = owner.classify(obj).items()
+        readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
+        frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
+        readings = _read_index(obj.index) | readings
+    else:
+        schema, readings, batches = _open(obj)
+        if not hasattr(obj, "__len__"):
+            spool = TempParquet(limit)
+            policy = BadFilePolicy()
+            policy.convert("stream", readings)
+            file = spool.write(_read(batches), list(schema), Input("stream"))
+            source = FileSource({0: file}, limit=limit, policy=policy, spool=spool)
+            return Dataset(source, source.schema, backend)
+        owner = select("cpu")
+        frame = owner.from_arrow(batches.read_all(), list(schema))
+    schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
+    parts = max(1, num_partitions or -(-len(frame) * row_bytes(schema) // limit))
+    edges = [len(frame) * part // parts for part in range(parts + 1)]
+    cuts = [(start, stop - start) for start, stop in pairwise(edges)]
+    return Dataset(FrameSource(frame, schema, cuts, readings), schema, backend)
+
+
+def as_dataset(data: Any) -> Dataset:
+    """Return a Dataset unchanged, and convert any other table as `from_frame` does.
+
+    Memory: as `from_frame`.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> as_dataset(pa.table({"flight": [1, 2]})).columns
+        ['flight']
+    """
+    return data if isinstance(data, Dataset) else from_frame(data)
+
+
+def as_rows(data: Any, backend: str = "auto") -> Any:
+    """Return a Dataset or a frame unchanged, a table in memory as a frame of the backend, a stream as a Dataset.
+
+    Raises:
+        SchemaMismatch: no table.
+
+    Memory: shares Arrow numbers in one chunk without missing values; copies the rest of a table, strings as codes.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> as_rows(pa.table({"flight": [1, 2]}), "cpu")
+           flight
+        0       1
+        1       2
+    """
+    if isinstance(data, Dataset) or is_frame(data):
+        return data
+    if isinstance(data, pads.Dataset) or not (_streams(data) and hasattr(data, "__len__")):
+        return from_frame(data)
+    whole, owner = from_frame(data, num_partitions=1), select(backend)
+    rows = whole.read(whole.partitions[0], backend=owner)
+    zoned = [item.name for item in whole.schema if item.zone]
+    if not zoned:
+        return rows
+    times = owner.decode(owner.select(rows, zoned), (), whole.schema)
+    return rows.assign(**{name: times[name] for name in zoned})
+
+
+def _streams(obj: Any) -> bool:
+    return hasattr(obj, "__arrow_c_stream__") and not inspect.isclass(obj)
+
+
+def _no_table(obj: Any) -> SchemaMismatch:
+    """Build the error for an object that is no table, with a way to convert it."""
+    if isinstance(obj, str | os.PathLike):
+        kind = re.sub(r"[.](gz|bz2|zst|xz)$", "", str(obj)).rpartition(".")[2]
+        remedy = f"gp.{_READERS.get(kind, 'read_parquet')}({str(obj)!r})"
+    else:
+        remedy = frame_remedy(obj) or "gp.read_parquet(path), or a frame"
+    got = obj if obj is None or isinstance(obj, str | os.PathLike) else type(obj)
+    expected = "a Dataset, a pandas, cuDF or Polars DataFrame, or what has the Arrow C stream protocol"
+    return SchemaMismatch("data", "not a table", got=got, expected=expected, remedy=remedy)
+
+
+def _read_index(index: Any) -> dict[str, tuple[object, Reading]]:
+    """Return the index of a frame as a column; none where it is unnamed and counts or selects rows."""
+    names = [name for name in index.names if name is not None]
+    if not names and getattr(index.dtype, "kind", "O") in "iu":
+        return {}
+    change = "the frame's index is no column, data.reset_index() makes it one"
+    return {", ".join(map(str, names)) or "index": (index.dtype, Reading(None, change=change))}
+
+
+def _open(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.RecordBatchReader]:
+    is_polars = type(obj).__module__.startswith("polars.") and hasattr(obj, "schema")
+    unsent = {name: kind for name, kind in obj.schema.items() if str(kind) in _UNSENT} if is_polars else {}
+    obj = obj.drop(list(unsent)) if unsent else obj
+    try:
+        batches = open_stream(obj)
+    except (pa.ArrowException, TypeError) as cause:
+        raise _no_table(obj) from cause
+    require_unique(batches.schema.names, "from_frame", "rename one")
+    fields, readings = map_schema(batches.schema)
+    left_out = {name: (kind, Reading(None, change="nothing here carries such values")) for name, kind in unsent.items()}
+    return fields, left_out | readings, batches
+
+
+def _read(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield a stream's batches; an error in its source reports the number of rows that preceded it."""
+    rows = 0
+    while True:
+        try:
+            batch = batches.read_next_batch()
+        except StopIteration:
+            return
+        except (OSError, pa.ArrowException) as cause:
+            problem = f"the stream broke off after {format_count(rows, 'row')} ({one_line(cause)})"
+            remedy = "what feeds it; and a new stream, as this one cannot be read again"
+            raise BadFile("from_frame", problem, expected="a stream with its end", remedy=remedy) from cause
+        rows += batch.num_rows
+        yield batch

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, select
 from gpupipe.backend.dictionaries import unite_dictionaries
+from gpupipe.io.dataset import as_dataset
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.table import Partition
-from gpupipe.io.readers import as_dataset
 from gpupipe.io.stores import FileNote, is_remote, open_stored
 from gpupipe.schema import FLOATS, Field, Kind
 from gpupipe.support.text import format_count, html_table, text_table
@@ -89,17 +89,10 @@ def _find_missing(column: Column, backend: Backend) -> tuple[Array | None, int]:
 
 @dataclass(frozen=True)
 class ParquetFacts:
-    """Layout of the row groups of Parquet files.
+    """Layout of the row groups of Parquet files, the last three facts of the first row group."""
 
-    Args:
-        groups: rows of each row group of all files.
-        pages_per_chunk: the median number of data pages in a column chunk of the first row group; None in a store.
-        encodings: those of that row group.
-        compression: its codecs.
-    """
-
-    groups: tuple[int, ...]
-    pages_per_chunk: float | None
+    groups: tuple[int, ...]  # rows of each row group of all files
+    pages_per_chunk: float | None  # the median number of data pages in a column chunk; None in a store
     encodings: tuple[str, ...]
     compression: tuple[str, ...]
 

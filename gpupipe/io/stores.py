@@ -34,6 +34,7 @@ from gpupipe.support.validation import check_instance, is_sequence, refuse_argum
 
 Result = TypeVar("Result")
 PathLike: TypeAlias = str | os.PathLike[str]
+Paths: TypeAlias = PathLike | Sequence[PathLike]
 StorageOptions: TypeAlias = Mapping[str, Any]
 Range: TypeAlias = tuple[int, int]
 Keys: TypeAlias = Mapping[str, pa.Scalar]
@@ -254,12 +255,9 @@ def open_stored(path: str, storage_options: StorageOptions | None = None) -> Ite
 
 @contextmanager
 def open_file(one: Input) -> Iterator[Any]:
-    """Open a file for readers: yield the path itself where it is local, else a file object (`open_stored`)."""
-    if is_remote(one.path):
-        with open_stored(one.path, one.storage_options) as file:
-            yield file
-    else:
-        yield one.path
+    """Open a file for pyarrow's readers."""
+    with open_stored(one.path, one.storage_options) if is_remote(one.path) else pa.OSFile(one.path) as file:
+        yield file
 
 
 @contextmanager
@@ -366,23 +364,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Parts of a folder and their input files; its repr states how much of it the last call wrote.
+    """Parts of a folder and their input files; its repr states how much of it the last call wrote."""
 
-    Args:
-        job: identifies the pipeline and the options; None where a function has no name.
-        inputs: a stamp of each input file: its size and when it was changed, or its etag.
-        parts: in order.
-        notes: the input files that were not read, or were converted.
-        partition_by: the type of each column that became folders.
-        num_done: how many of the parts had been written before the call.
-    """
-
-    job: str | None
-    inputs: Mapping[str, str]
+    job: str | None  # identifies the pipeline and the options; None where a function has no name
+    inputs: Mapping[str, str]  # a stamp of each input file: its size and when it was changed, or its etag
     parts: tuple[Part, ...]
-    notes: tuple[FileNote, ...] = ()
-    partition_by: Mapping[str, str] = field(default_factory=dict)
-    num_done: int = field(default=0, compare=False)
+    notes: tuple[FileNote, ...] = ()  # the input files that were not read, or were converted
+    partition_by: Mapping[str, str] = field(default_factory=dict)  # the type of each column that became folders
+    num_done: int = field(default=0, compare=False)  # how many of the parts had been written before the call
 
     @property
     def files(self) -> list[str]:
@@ -432,9 +421,7 @@ class Manifest:
 
 
 # many files -----------------------------------------------------------------------------------------------------------
-def find_files(
-    paths: PathLike | Sequence[PathLike], suffixes: Sequence[str], storage_options: StorageOptions | None = None
-) -> list[Input]:
+def find_files(paths: Paths, suffixes: Sequence[str], storage_options: StorageOptions | None = None) -> list[Input]:
     """Find the named files, in the order given; those of a folder or pattern sorted by name.
 
     A folder stands for the files below it whose names end in one of `suffixes`, in small or capital letters, but not

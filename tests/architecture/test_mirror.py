@@ -22,7 +22,6 @@ ELSEWHERE = {
     "io/formats/spill": "io/relational/test_scratch",
     "io/formats/text": "io/relational/test_csv",
     "io/jobs/destination": "io/jobs/test_store_folders",
-    "io/planning/row_filters": "io/planning/test_splits",
     "io/planning/table": "io/test_dataset",
     "io/relational/gathering": "io/relational/test_scratch",
     "io/relational/gpu_engine": "rapids/test_plans",

@@ -93,10 +93,8 @@ def list_fragments(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
                 rows = (fragment.count_rows(),)
                 num_bytes = fragment.filesystem.get_file_info(fragment.path).size
         except (OSError, pa.ArrowException) as cause:
-            problem, remedy = (
-                f"cannot be opened ({one_line(cause)})",
-                "the dataset made anew; or the file written again",
-            )
+            problem = f"cannot be opened ({one_line(cause)})"
+            remedy = "the dataset made anew; or the file written again"
             raise BadFile(fragment.path, problem, expected="a file of the dataset", remedy=remedy) from cause
         return _Fragment(place, dataset.schema, rows, num_bytes, fragment=fragment)
 

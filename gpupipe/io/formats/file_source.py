@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
@@ -22,22 +24,15 @@ from gpupipe.backend.arrow import Reading, arrow_type, conform, dtype_from_arrow
 from gpupipe.backend.cast import cast_column
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
-from gpupipe.io.planning.table import (
-    Bounds,
-    Partition,
-    ReadCounter,
-    RowRange,
-    Source,
-    exactly,
-    row_bytes,
-    write_conversion_notes,
-)
+from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
-from gpupipe.support.text import format_count
+from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_choice
 
 Files = TypeVar("Files", bound="TableFile")
+Readings: TypeAlias = Mapping[str, tuple[object, Reading]]
+"""Columns by name: their type, and what it is read as."""
 _CHECKED_AT_ONCE = 16
 _FRAMES = 64  # that are put together at a time
 _UTC = "timestamp[us, tz=UTC]"
@@ -47,21 +42,13 @@ _log = logging.getLogger("gpupipe")
 
 @dataclass(frozen=True)
 class TableFile:
-    """Base class of files whose rows are read in groups: row groups, stripes, record batches.
+    """Base class of files whose rows are read in groups: row groups, stripes, record batches."""
 
-    Args:
-        origin: the file that was named.
-        schema: its columns.
-        group_rows: rows of each group.
-        num_bytes: the file's size.
-    """
-
-    origin: Input
+    origin: Input  # the file that was named
     schema: pa.Schema = field(repr=False)
     group_rows: tuple[int, ...]
     num_bytes: int = 0
-    unit: ClassVar[str] = "group"
-    """What its groups are called."""
+    unit: ClassVar[str] = "group"  # what its groups are called
 
     @property
     def stored(self) -> Input:
@@ -69,7 +56,7 @@ class TableFile:
         return self.origin
 
     def is_read_with(self, other: TableFile, fields: Sequence[Field]) -> bool:
-        """Return whether cuDF can read this file and another in one call."""
+        """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
         return False
 
     def holds(self, name: str) -> bool:
@@ -93,7 +80,7 @@ class TableFile:
         return None
 
     def null_count(self, name: str) -> int | None:
-        """Return the nulls of a column in all rows; None where the number is unavailable."""
+        """Return the nulls of a column in all rows; None where the number is unavailable, as of nested columns."""
         return None
 
     def text_bytes(self, group: int, names: Sequence[str]) -> int:
@@ -111,11 +98,8 @@ class TableFile:
 
     def types(self) -> dict[str, pa.DataType]:
         """Return the types of the columns by name, those of its folders' keys too; raise for a name that repeats."""
-        names = self.schema.names
-        if twice := sorted({name for name in names if names.count(name) > 1} if len({*names}) < len(names) else ()):
-            problem, remedy = "columns share a name", "write the file again"
-            raise SchemaMismatch(self.origin.path, problem, got=twice, expected="unique names", remedy=remedy)
-        held = dict(zip(names, self.schema.types, strict=True))
+        require_unique(self.schema.names, self.origin.path, "write the file again")
+        held = dict(zip(self.schema.names, self.schema.types, strict=True))
         return held | {name: value.type for name, value in self.origin.keys.items() if name not in held}
 
     def describe(self, groups: Sequence[int]) -> str:
@@ -133,6 +117,12 @@ class TableFile:
         return f"{self.unit}s {', '.join(map(str, groups))}"
 
 
+def require_unique(names: Sequence[str], where: str, remedy: str) -> None:
+    """Raise SchemaMismatch for names that repeat."""
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
+        raise SchemaMismatch(where, "columns share a name", got=twice, expected="unique names", remedy=remedy)
+
+
 def narrowest(schema: pa.Schema) -> str:
     """Return the column that is fetched where only rows are counted.
 
@@ -140,14 +130,8 @@ def narrowest(schema: pa.Schema) -> str:
         >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
         'flag'
     """
-
-    def width(item: pa.Field) -> int:
-        try:
-            return int(item.type.bit_width)
-        except ValueError:  # of varying width
-            return 1 << 20
-
-    return str(min(schema, key=width).name)
+    widths = {item.name: item.type.bit_width if pa.types.is_primitive(item.type) else math.inf for item in schema}
+    return str(min(widths, key=widths.__getitem__))
 
 
 def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) -> pa.Table:
@@ -169,6 +153,18 @@ def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
     frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=own)])
     made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
     return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)
+
+
+def write_conversion_notes(file: str, columns: Readings) -> list[FileNote]:
+    """List a logged note for each column that is converted, given its type and the dtype it is read as."""
+    found = []
+    for name, (kind, reading) in columns.items():
+        if reading.change:
+            action = "left out" if reading.dtype is None else "converted"
+            note = FileNote(file, action, f"{kind}: {reading.change}", name)
+            _log.log(logging.WARNING if reading.dtype is None or reading.is_lossy else logging.INFO, "%s", note)
+            found.append(note)
+    return found
 
 
 class BadFilePolicy:
@@ -195,7 +191,7 @@ class BadFilePolicy:
         """Write down that a file is brought to the first one's columns."""
         self.notes.append(FileNote(name, "cast", difference))
 
-    def convert(self, name: str, columns: Mapping[str, tuple[object, Reading]]) -> None:
+    def convert(self, name: str, columns: Readings) -> None:
         """Write down which columns of a file do not come out as they went in, given their types; each once."""
         new = {column: pair for column, pair in columns.items() if (column, str(pair[0])) not in self._conversions}
         for note in write_conversion_notes(name, new):
@@ -325,13 +321,10 @@ class _Agreement:
         if differing and (lost or not self._policy.casts):
             name = (lost or differing)[0]
             expected = f"{wanted.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
-            remedy = "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
-            raise SchemaMismatch(
-                file.origin.path,
-                f"column {name!r} is {shown.get(name, 'not there')}",
-                expected=expected,
-                remedy=f"columns=[...] with what all files share, on_mismatch={remedy}",
-            )
+            problem = f"column {name!r} is {shown.get(name, 'not there')}"
+            remedy = "columns=[...] with what all files share, on_mismatch="
+            remedy += "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
+            raise SchemaMismatch(file.origin.path, problem, expected=expected, remedy=remedy)
         if differing:
             told = []
             for name in differing:
@@ -347,11 +340,9 @@ class _Agreement:
         unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
         for file in {_identify_schema(file): file for file in files}.values():
             path = file.origin.path
-            types = {
-                name: kind for name, kind in file.types().items() if self._columns is None or name in self._columns
-            }
-            read = {name: (kind, read_as(kind)) for name, kind in types.items()}
-            valued = {name: pair for name, pair in read.items() if not pa.types.is_null(types[name])}
+            read = {name: (kind, read_as(kind)) for name, kind in file.types().items()}
+            read = {name: pair for name, pair in read.items() if self._columns is None or name in self._columns}
+            valued = {name: pair for name, pair in read.items() if not pa.types.is_null(pair[0])}
             self._policy.convert(path, valued)
             for name in valued.keys() & written.keys():
                 written[name].add(valued[name][1].written_as)
@@ -409,7 +400,7 @@ def _read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fie
     if held:
         with _name_file_in_errors(file, groups):
             frame = file.read(groups, held, backend)
-        _check_rows(file, groups, len(frame))
+        _check_unchanged(file, groups, len(frame))
     else:
         frame = backend.frame({}, num_rows)
     frame = take_spans(frame, file.group_rows, spans, backend)
@@ -453,7 +444,7 @@ def _read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fie
     if held:
         with _name_file_in_errors(file, groups):
             table = host_table(file.table(groups, [item.name for item in held]), held)
-        _check_rows(file, groups, table.num_rows)
+        _check_unchanged(file, groups, table.num_rows)
         pieces = locate_spans(file.group_rows, spans)
         table = pa.concat_tables(table.slice(start, length) for start, length in pieces)
         columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -501,19 +492,15 @@ def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field]
         return host_table(pa.table(columns), fields)
 
 
-def _check_rows(file: TableFile, groups: Sequence[int], found: int) -> None:
-    expected = sum(file.group_rows[group] for group in groups)
-    if found != expected:
-        problem, remedy = "hold other rows than before", "make the dataset again; the file was replaced"
-        problem = f"{file.describe(groups)} {problem}"
-        raise BadFile(file.origin.path, problem, got=found, expected=format_count(expected, "row"), remedy=remedy)
-    _check_unchanged(file, groups)
-
-
-def _check_unchanged(file: TableFile, groups: Sequence[int]) -> None:
+def _check_unchanged(file: TableFile, groups: Sequence[int], num_rows: int | None = None) -> None:
+    """Raise for a file that has changed, or had other than its number of rows when it was read."""
+    where, expected = file.describe(groups), sum(file.group_rows[group] for group in groups)
+    if num_rows not in (None, expected):
+        problem, remedy = f"{where} hold other rows than before", "make the dataset again; the file was replaced"
+        wanted = format_count(expected, "row")
+        raise BadFile(file.origin.path, problem, got=num_rows, expected=wanted, remedy=remedy)
     if change := file.change():
-        problem = f"{file.describe(groups)} may be of two versions of the file: {change}"
-        remedy = "make the dataset again"
+        problem, remedy = f"{where} may be of two versions of the file: {change}", "make the dataset again"
         raise BadFile(file.origin.path, problem, expected="files that stay as they are", remedy=remedy)
 
 
@@ -559,13 +546,13 @@ class FileSource(Source):
         self,
         files: Mapping[int, TableFile],
         *,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         limit: int,
         policy: BadFilePolicy | None = None,
         spool: Any = None,
     ) -> None:
         policy = policy or BadFilePolicy()
-        readings, self.files = agree_on_schema(files, columns, policy)
+        readings, self.files = agree_on_schema(files, None if columns is None else as_list(columns), policy)
         self.left_out: Mapping[str, str] = policy.left_out
         self.notes: Sequence[FileNote] = policy.close(len(self.files))
         self.reads = ReadCounter()
@@ -584,7 +571,6 @@ class FileSource(Source):
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Read exactly these columns; an unreadable file, or a value that cannot be cast, is named."""
         files = self._count(partition, fields)
         if not fields:
             return backend.frame({}, partition.num_rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -17,7 +17,8 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
-from gpupipe.support.validation import as_list, check_names
+from gpupipe.support.validation import as_list
+from gpupipe.support.validation import check_names
 
 _IPC_FILE, _IPC_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 
@@ -51,10 +52,8 @@ def read_ipc(
         >>> import pathlib, tempfile, polars as pl, gpupipe as gp
         >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.arrow")
         >>> pl.DataFrame({"origin": ["JFK", "LGA"], "delay": [4.5, None]}).write_ipc(file)
-        >>> gp.read_ipc(file, columns="delay").compute()
-           delay
-        0    4.5
-        1    NaN
+        >>> gp.read_ipc(file, columns="delay").compute()["delay"].tolist()
+        [4.5, nan]
     """
     check_names("read_ipc", None, columns=columns)
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
@@ -72,10 +71,9 @@ def read_ipc(
             return _open_stream(one, spool, policy)
 
     files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, policy)
-    chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=limit, policy=policy, spool=spool)
+    source = FileSource(files, columns=columns, limit=limit, policy=policy, spool=spool)
     dataset = Dataset(source, source.schema, backend)
-    return dataset if chosen is None else dataset.select(chosen)
+    return dataset if columns is None else dataset.select(columns)
 
 
 @dataclass(frozen=True)
@@ -101,13 +99,13 @@ def _open_ipc(one: Input) -> _IpcFile:
 def _open_batches(one: Input, columns: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
     """Open a file to fetch only these columns; not memory-mapped, as truncation would then end the process."""
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
-    with open_file(one) as source, pa.ipc.open_file(_to_native(source), options=options) as file:
+    with open_file(one) as source, pa.ipc.open_file(source, options=options) as file:
         yield file
 
 
 def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> TableFile:
     try:
-        with open_file(one) as source, pa.ipc.open_stream(_to_native(source)) as stream:
+        with open_file(one) as source, pa.ipc.open_stream(source) as stream:
             fields, read = map_schema(stream.schema)
             policy.convert(one.path, read)
             return spool.write(stream, list(fields), one)
@@ -116,7 +114,3 @@ def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> Table
     except (OSError, pa.ArrowException) as cause:
         problem, expected = f"damaged or cut off: {one_line(cause)}", "an Arrow stream with its end"
         raise BadFile(one.path, problem, expected=expected, remedy="copy or write the file again") from cause
-
-
-def _to_native(source: Any) -> Any:
-    return pa.OSFile(source) if isinstance(source, str) else source

@@ -16,7 +16,8 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, is_remote, one_line, open_file, unreadable
 from gpupipe.schema import Field, is_passenger
-from gpupipe.support.validation import as_list, check_names
+from gpupipe.support.validation import as_list
+from gpupipe.support.validation import check_names
 
 
 def read_orc(
@@ -48,18 +49,15 @@ def read_orc(
         >>> from pyarrow import orc
         >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.orc")
         >>> orc.write_table(pa.table({"origin": ["JFK", "LGA"], "delay": [4.5, None]}), file)
-        >>> gp.read_orc(file, columns="origin").compute()
-          origin
-        0    JFK
-        1    LGA
+        >>> gp.read_orc(file, columns="origin").compute()["origin"].tolist()
+        ['JFK', 'LGA']
     """
     check_names("read_orc", None, columns=columns)
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     files = open_all(find_files(path, [".orc"], storage_options), _open_orc, policy)
-    chosen = None if columns is None else as_list(columns)
-    source = FileSource(files, columns=chosen, limit=limit, policy=policy)
+    source = FileSource(files, columns=columns, limit=limit, policy=policy)
     dataset = Dataset(source, source.schema, backend)
-    return dataset if chosen is None else dataset.select(chosen)
+    return dataset if columns is None else dataset.select(columns)
 
 
 @dataclass(frozen=True)

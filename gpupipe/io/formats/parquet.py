@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from tempfile import NamedTemporaryFile
@@ -31,15 +31,10 @@ MAX_GAP = 16 << 10
 
 @dataclass(frozen=True)
 class ParquetFile(TableFile):
-    """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB.
+    """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB."""
 
-    Args:
-        copy: the path or URL of a temporary copy, where that is what is read.
-        footer: as `FileMetaData.write_metadata_file` writes it.
-    """
-
-    copy: str | None = None
-    footer: bytes = field(default=b"", repr=False)
+    copy: str | None = None  # the path or URL of a temporary copy, where that is what is read
+    footer: bytes = field(default=b"", repr=False)  # as `FileMetaData.write_metadata_file` writes it
     unit: ClassVar[str] = "row group"
 
     @property
@@ -60,28 +55,25 @@ class ParquetFile(TableFile):
         """Read row groups with the backend; on the host where a column's type differs from its field's."""
         if not self._is_own(fields):
             return super().read(groups, fields, backend)
-        with self._open(groups, [item.name for item in fields], with_footer=backend.name == "gpu") as source:
+        with local_part(self, groups, [item.name for item in fields], with_footer=backend.name == "gpu") as source:
             return backend.read_parquet([source], [groups], fields, self.metadata)
 
     def _is_own(self, fields: Sequence[Field]) -> bool:
         return all(self.dtype(item.name) == item.dtype for item in fields)
 
     def is_read_with(self, other: TableFile, fields: Sequence[Field]) -> bool:
-        """Return whether cuDF can read this file and another in one call: both local, with equal schemas."""
         is_same = isinstance(other, ParquetFile) and (self.schema is other.schema or self.schema.equals(other.schema))
         return is_same and not is_remote(self.stored.path) and self._is_own(fields)
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
-        """Read row groups on the host, strings as dictionary codes."""
         strings = [name for name in names if self.dtype(name) == "string"]
         with (
-            self._open(groups, names, with_footer=False) as source,
+            local_part(self, groups, names, with_footer=False) as source,
             pq.ParquetFile(source, metadata=self.metadata, read_dictionary=strings) as file,
         ):
             return file.read_row_groups(list(groups), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
-        """Return the minimum and maximum from the row group's statistics, or None."""
         kind = self.schema.field(name).type
         statistics = None if pa.types.is_nested(kind) else self._chunks(group, name)[0].statistics
         if statistics is None:
@@ -92,7 +84,6 @@ class ParquetFile(TableFile):
             return None
 
     def null_count(self, name: str) -> int | None:
-        """Return the number of missing values from the footer; None for nested columns, where it is ambiguous."""
         if pa.types.is_nested(self.schema.field(name).type):
             return None
         if self.metadata.schema.column(self.chunks[name][0]).max_definition_level == 0:
@@ -123,22 +114,14 @@ class ParquetFile(TableFile):
         return int(total)
 
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
-        """Return the exact compressed size of columns in a row group."""
         return sum(chunk.total_compressed_size for name in names for chunk in self._chunks(group, name))
 
     def change(self) -> str | None:
-        """Return how the file has changed, see `Input.change`; a copy does not change."""
         return None if self.copy else self.origin.change()
 
     def _chunks(self, group: int, name: str) -> list[Any]:
         row_group = self.metadata.row_group(group)
         return [row_group.column(place) for place in self.chunks[name]]
-
-    def _open(self, groups: Sequence[int], names: Sequence[str], *, with_footer: bool) -> AbstractContextManager[str]:
-        """Open the file, or of a remote one the parts that are read. cuDF reads the footer again."""
-        if is_remote(self.stored.path):
-            return local_part(self, groups, names, with_footer=with_footer)
-        return nullcontext(self.stored.path)
 
 
 def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
@@ -222,11 +205,15 @@ def read_tail(one: Input) -> bytes:
 def local_part(
     file: ParquetFile, groups: Sequence[int], names: Sequence[str], *, with_footer: bool = True
 ) -> Iterator[str]:
-    """Yield a temporary local file that reads like `file` for these row groups and columns; only those are fetched.
+    """Yield a local file that reads like `file` for these row groups and columns: the file itself, or a temporary one.
 
-    It has the bytes of `file` where the columns' chunks and the footer are; the holes between them take no disk space.
+    A temporary one has the bytes of `file` where the columns' chunks and the footer, which cuDF reads again, are; only
+    those are fetched, and the holes between them take no disk space.
     """
     one, chunks = file.stored, file.chunks
+    if not is_remote(one.path):
+        yield one.path
+        return
     ranges = [_get_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
     if with_footer:
         # Page indexes are between the last row group and the footer.

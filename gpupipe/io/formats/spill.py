@@ -21,13 +21,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame, arrow, infer_backend, select
-from gpupipe.backend.arrow import Reading, arrow_type, get_file_type
+from gpupipe.backend.arrow import Reading
+from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.arrow import get_file_type
 from gpupipe.config import settings
-from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
-from gpupipe.files import ScratchFolder, writing_scratch
-from gpupipe.io.formats.file_source import group_by_file, host_table, take_spans
+from gpupipe.errors import BadConfig
+from gpupipe.errors import BadData
+from gpupipe.errors import BadFile
+from gpupipe.errors import SchemaMismatch
+from gpupipe.files import ScratchFolder
+from gpupipe.files import writing_scratch
+from gpupipe.io.formats.file_source import group_by_file
+from gpupipe.io.formats.file_source import host_table
+from gpupipe.io.formats.file_source import take_spans
+from gpupipe.io.formats.file_source import Readings
+from gpupipe.io.formats.file_source import write_conversion_notes
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes, write_conversion_notes
+from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
 from gpupipe.schema import Field, Schema, get_element_dtype
 
@@ -35,23 +45,14 @@ from gpupipe.schema import Field, Schema, get_element_dtype
 class FrameSource(Source):
     """The rows of one coded frame, shared, not copied.
 
-    Args:
-        frame: coded.
-        schema: of the frame.
-        cuts: first row and number of rows of each partition.
-        readings: of each column of the table its type and what it is read as.
+    `cuts` are the first row and number of rows of each partition; `readings` of each column its type and what it is
+    read as.
     """
 
     made_by: str | None = ""
     partitions: Sequence[Partition] = ()
 
-    def __init__(
-        self,
-        frame: Frame,
-        schema: Schema,
-        cuts: Sequence[tuple[int, int]],
-        readings: Mapping[str, tuple[object, Reading]],
-    ) -> None:
+    def __init__(self, frame: Frame, schema: Schema, cuts: Sequence[tuple[int, int]], readings: Readings) -> None:
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
         self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
         self.notes = write_conversion_notes("frame", readings)
@@ -138,13 +139,11 @@ class TempParquet:
     def check(self) -> None:
         """Raise BadFile unless this process can access the folder: it is on another machine, or was removed."""
         if self._url is None and not self.folder.is_dir():
-            raise BadFile(
-                str(self.folder),
-                f"this folder for temporary files is not there on {socket.gethostname()}",
-                expected="one folder for temporary files that the program and all its workers share",
-                remedy="gp.configure(scratch=...) with a URL or a shared folder, or TMPDIR=/a/shared/folder in the "
-                "environment; no other program may remove it meanwhile",
-            )
+            problem = f"this folder for temporary files is not there on {socket.gethostname()}"
+            expected = "one folder for temporary files that the program and all its workers share"
+            remedy = "gp.configure(scratch=...) with a URL or a shared folder, or TMPDIR=/a/shared/folder in the "
+            remedy += "environment; no other program may remove it meanwhile"
+            raise BadFile(str(self.folder), problem, expected=expected, remedy=remedy)
 
     def group_rows(self, fields: Iterable[Field]) -> int:
         """Compute how many rows a row group has."""

@@ -15,8 +15,7 @@ from gpupipe.backend.columns import require_comparable, require_comparable_const
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, draw_in_class
-from gpupipe.io.planning.table import EVERYTHING, Table, comparable, run_partitions
+from gpupipe.io.planning.table import Between, Query, RandomSplit, StratifiedSplit, Table, comparable, run_partitions
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
@@ -66,7 +65,7 @@ def _count_missing(table: Table, name: str) -> int:
     """Count a column's missing values: from the files' footers, or else by one pass over it."""
     if not table.schema[name].nullable:
         return 0
-    known = table.source.null_count(name) if table.query == EVERYTHING else None
+    known = table.source.null_count(name) if table.query == Query() else None
     if known is not None:
         return known
     backend, total = select(table.backend), 0
@@ -170,8 +169,7 @@ def _draw(column: str, seed: int, backend: Backend, part: Table) -> tuple[list[i
     """Return the classes of one partition, on the host, and each row's class index, bits and bin."""
     partition = part.partitions[0]
     frame = part.read(partition, [column], backend)
-    row_ids = partition.row_ids(backend.xp)
-    of_class, bits = draw_in_class(backend.column(frame, column), seed, row_ids, frame, backend)
+    of_class, bits = StratifiedSplit.draw(frame, column, seed, partition, backend)
     classes, place = backend.xp.unique(of_class, return_inverse=True)
     return backend.to_host(classes).tolist(), place, bits, (bits >> np.uint64(51)).astype("int64")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, partial, reduce
 from operator import and_
@@ -20,23 +21,24 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend import Array, Backend, Frame, is_out_of_memory, resolve, select
-from gpupipe.backend.arrow import Reading, arrow_type
+from gpupipe.backend import Array
+from gpupipe.backend import Backend
+from gpupipe.backend import Frame
+from gpupipe.backend import is_out_of_memory
+from gpupipe.backend import resolve
+from gpupipe.backend import select
+from gpupipe.backend.arrow import Reading
+from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.device.probe import this_machine
+from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
+from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings, show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
-from gpupipe.expressions import microseconds
-from gpupipe.io.planning.row_filters import (
-    Between,
-    Condition,
-    RandomSplit,
-    RowIdFilter,
-    Selection,
-    StratifiedSplit,
-)
-from gpupipe.io.stores import FileNote
-from gpupipe.schema import Field, Schema, get_element_dtype, is_passenger
+from gpupipe.expressions import Constant, Span, microseconds, parse
+from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
+from gpupipe.scratch import writing_scratch
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_choice, check_integer
@@ -46,6 +48,8 @@ Tell: TypeAlias = Callable[[str], None]
 Result = TypeVar("Result")
 Bounds: TypeAlias = tuple[Any, Any]
 """The lowest and the highest present value of some rows, as rows are compared."""
+Condition: TypeAlias = tuple[str, str, Any]
+"""A column, a comparison and a constant, such as `("month", ">=", 10)`."""
 
 _HOST_BYTES, _LEAST_DEVICE_BYTES, _MOST_DEVICE_BYTES = 64 << 20, 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
@@ -136,34 +140,17 @@ class Partition:
         return xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
 
 
-def write_conversion_notes(file: str, columns: Mapping[str, tuple[object, Reading]]) -> list[FileNote]:
-    """List a logged note for each column that is converted, given its type and the dtype it is read as."""
-    found = []
-    for name, (kind, reading) in columns.items():
-        if reading.change:
-            action = "left out" if reading.dtype is None else "converted"
-            note = FileNote(file, action, f"{kind}: {reading.change}", name)
-            _log.log(logging.WARNING if reading.dtype is None or reading.is_lossy else logging.INFO, "%s", note)
-            found.append(note)
-    return found
-
-
 class ReadCounter:
-    """Read counts of a source in this process.
-
-    Attributes:
-        row_groups: how often each (file, row group) was read.
-        columns: row groups read, by column.
-        num_bytes: compressed bytes of the column chunks read, or an even share of the file; of frames their own bytes.
-    """
+    """Read counts of a source in this process."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         """Reset all counts."""
-        self.row_groups: Counter[tuple[int, int]] = Counter()
-        self.columns: Counter[str] = Counter()
+        self.row_groups: Counter[tuple[int, int]] = Counter()  # how often each (file, row group) was read
+        self.columns: Counter[str] = Counter()  # row groups read, by column
+        # Compressed bytes of the column chunks read, or an even share of the file; of frames their own bytes.
         self.num_bytes = 0
         self._lock = Lock()
 
@@ -190,14 +177,12 @@ class Source(Protocol):
     """Base class of a Dataset's sources: columns of known dtypes in partitions of whole spans, one at least."""
 
     schema: Schema
-    left_out: Mapping[str, str]
-    """Columns that are there but cannot be carried, and their type."""
-    notes: Sequence[FileNote]
-    """The files and columns that are skipped or converted."""
+    left_out: Mapping[str, str]  # columns that are there but cannot be carried, and their type
+    notes: Sequence[FileNote]  # the files and columns that are skipped or converted
     reads: ReadCounter
+    # What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
+    # None where a function that made them has no name.
     made_by: str | None
-    """What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
-    None where a function that made them has no name."""
 
     @property
     def partitions(self) -> Sequence[Partition]:
@@ -320,24 +305,189 @@ def exactly(value: Any) -> Bounds | None:
     return compared, compared
 
 
-# queries --------------------------------------------------------------------------------------------------------------
+# row filters and queries ----------------------------------------------------------------------------------------------
+class Selection(Protocol):
+    """Row filter that depends on each row alone."""
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        """The columns it reads."""
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        """What every row it keeps satisfies."""
+        return ()
+
+    def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
+        """Compute a boolean per row of a coded frame that holds `reads`; its index counts rows of the partition."""
+
+
+@dataclass(frozen=True)
+class Where(Selection):
+    """Filter for the rows where an expression is true; a missing result drops the row."""
+
+    text: str
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        return frozenset(parse(self.text, "filter").reads)
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        return list(parse(self.text, "filter").conjuncts())
+
+    def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
+        expression = parse(self.text, "filter")
+        columns = {name: backend.column(frame, name) for name in expression.reads}
+        return truth(evaluate(expression, columns, backend, len(frame)), backend.xp)
+
+
+@dataclass(frozen=True)
+class Between(Selection):
+    """Range filter: `low <= column < high`; a bound that is None is open."""
+
+    column: str
+    low: Any
+    high: Any
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        return frozenset({self.column})
+
+    @property
+    def conditions(self) -> Sequence[Condition]:
+        bounds = ((">=", self.low), ("<", self.high))
+        return [(self.column, sign, bound) for sign, bound in bounds if bound is not None]
+
+    def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
+        column, found = backend.column(frame, self.column), None
+        for _, sign, bound in self.conditions:
+            dtype = column.dtype
+            if dtype in (*INTEGERS, *FLOATS):  # a fraction stays one even where the column has integers
+                dtype = "float64" if isinstance(bound, float) else "int64"
+            kept = compare(sign, column, Constant(bound, dtype, Span(0, 0)), backend).true
+            found = kept if found is None else found & kept
+        return found
+
+
+@dataclass(frozen=True)
+class RandomSplit(Selection):
+    """Random split: the rows whose 64 random bits, drawn by `seed` and the row's identity, are in `low <= bits < high`.
+
+    `high` is None for 2^64. The value of a column `by` takes the place of the row's identity. `outside` keeps all rows
+    but those.
+    """
+
+    seed: int
+    low: int
+    high: int | None
+    by: str | None = None
+    outside: bool = False
+
+    @property
+    def reads(self) -> AbstractSet[str]:
+        return frozenset() if self.by is None else frozenset({self.by})
+
+    def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
+        return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))
+
+    def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
+        """Compute a boolean per row, given the row ids."""
+        return self._inside(splitmix64(self.seed, row_ids))
+
+    def _inside(self, bits: Array) -> Array:
+        inside = bits >= np.uint64(self.low)
+        inside = inside if self.high is None else inside & (bits < np.uint64(self.high))
+        return ~inside if self.outside else inside
+
+
+@dataclass(frozen=True)
+class StratifiedSplit(RandomSplit):
+    """Stratified random split: rows whose bits, drawn by row id, are between the bounds of their class in column `by`.
+
+    `low` and `high` are for a class that is not listed. All bounds are of the upper 63 bits; `classes` are ascending.
+    """
+
+    classes: tuple[int, ...] = ()
+    bounds: tuple[tuple[int, int], ...] = ()
+
+    @staticmethod
+    def draw(frame: Frame, by: str, seed: int, partition: Partition, backend: Backend) -> tuple[Array, Array]:
+        """Draw for each row of a frame 64 bits of its class in column `by`, and 63 bits of its row id."""
+        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        return hash_column(backend.column(frame, by), 0, backend), splitmix64(seed, row_ids) >> np.uint64(1)
+
+    def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
+        xp = backend.xp
+        of_class, bits = self.draw(frame, self.by or "", self.seed, partition, backend)
+        known = backend.to_device(np.array([*self.classes, 0], dtype=np.uint64))
+        plain = self.low, 1 << 63 if self.high is None else self.high
+        bounds = backend.to_device(np.array([*self.bounds, plain], dtype=np.uint64))
+        place = xp.searchsorted(known[:-1], of_class)
+        place = xp.where(known[place] == of_class, place, len(self.classes))
+        inside = (bits >= bounds[place, 0]) & (bits < bounds[place, 1])
+        return ~inside if self.outside else inside
+
+
+@dataclass(frozen=True)
+class RowIdFilter:
+    """Filter for the rows whose id is listed in a file: ascending uint64 (`.npy`), `made_by` as in `Source.made_by`.
+
+    Only what a partition needs is read, or all of it from a store. `owner` is kept alive: the folder the file lies in.
+    """
+
+    file: str = field(repr=False)
+    made_by: str | None
+    owner: object = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, spool: Any, ids: Iterable[Any], num_rows: int, made_by: str | None) -> Self:
+        """Write `num_rows` identities, which come in arrays, ascending, to a folder such as `TempParquet`."""
+        path = spool.folder / "rows.npy"
+        with writing_scratch(spool.folder), path.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<u8", "fortran_order": False, "shape": (num_rows,)})
+            for some in ids:
+                file.write(np.ascontiguousarray(some, dtype="<u8").data)
+        return cls(spool.keep(path), made_by, spool)
+
+    def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
+        """Compute a boolean per row, given the row ids."""
+        xp = backend.xp
+        if not len(row_ids):
+            return xp.ones(0, dtype=bool)
+        ends = backend.to_host(xp.stack([row_ids.min(), row_ids.max()]))
+        listed, first = _between(self.file, *ends), ends[0]
+        if ends[1] - first == len(row_ids) - 1:  # all identities in between
+            keep = xp.zeros(len(row_ids), dtype=bool)
+            keep[backend.to_device((listed - first).astype(np.int64))] = True
+            return keep[(row_ids - first).astype(np.int64)]
+        listed = backend.to_device(np.append(listed, ends[1] + np.uint64(1)))  # one at least, and one behind all
+        return listed[xp.searchsorted(listed, row_ids)] == row_ids
+
+
+def _between(file: str, first: np.uint64, last: np.uint64) -> Any:
+    """Return the part of an ascending array on disk between two values, both included."""
+    try:
+        if is_remote(file):
+            (whole,) = fetch(file, [(0, get_stat(file).size)])
+            listed = np.load(io.BytesIO(whole))
+        else:
+            listed = np.load(file, mmap_mode="r")
+    except (OSError, ValueError) as cause:
+        raise make_lost_file_error(file, cause) from cause
+    return np.array(listed[np.searchsorted(listed, first) : np.searchsorted(listed, last, side="right")])
+
+
 @dataclass(frozen=True)
 class Mapped:
-    """Function of a coded frame with the columns `reads`, and its backend, whose result replaces the frame.
-
-    Args:
-        keeps_rows: whether as many rows come out as go in.
-        identity: gives a text that tells the function apart from any other, in any process; None where nothing does.
-        draws_rows: whether it is given, as third argument, the identities of the rows that the frame's index counts.
-        own: the columns that come out in memory nobody else holds.
-    """
+    """Function of a coded frame with the columns `reads`, and its backend, whose result replaces the frame."""
 
     function: FrameFunction
     reads: frozenset[str]
-    keeps_rows: bool
-    identity: Callable[[], str | None] = lambda: None
-    draws_rows: bool = False
-    own: frozenset[str] = frozenset()
+    keeps_rows: bool  # whether as many rows come out as go in
+    identity: Callable[[], str | None] = lambda: None  # tells it apart in any process; None where nothing does
+    draws_rows: bool = False  # whether it is given, as third argument, the identities of the rows the index counts
+    own: frozenset[str] = frozenset()  # the columns that come out in memory nobody else holds
 
 
 @dataclass(frozen=True)
@@ -407,10 +557,7 @@ class Query:
                 ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
                 frame = stage.function(_select_existing(frame, stage.reads, backend), backend, *ids)
             else:
-                if isinstance(stage, StratifiedSplit):
-                    keep = stage.keep_drawn(frame, partition.row_ids(backend.xp), backend)
-                else:
-                    keep = stage.keep(frame, backend)
+                keep = stage.keep(frame, partition, backend)
                 frame = backend.filter(_select_existing(frame, needed, backend), keep)
         return backend.select(frame, names)
 
@@ -602,7 +749,7 @@ def in_halves(
 ) -> Iterator[Result]:
     """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
 
-    A partition that is needed `whole` is an error then.
+    A partition that is needed `whole` is PartitionFailed then.
 
     Example:
         >>> import pandas as pd, gpupipe as gp

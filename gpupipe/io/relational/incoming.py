@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
-from gpupipe.io.readers import from_frame
+from gpupipe.io.dataset import Dataset, from_frame
 from gpupipe.io.relational.engine import collect_batches
 from gpupipe.io.relational.gathering import get_table_limit
-
-if TYPE_CHECKING:
-    from gpupipe.io.dataset import Dataset
-
 
 _BATCH_ROWS = 200_000
 

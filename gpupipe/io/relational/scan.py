@@ -24,9 +24,17 @@ from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operation, Span, parse, value_as
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
-from gpupipe.io.planning.table import EVERYTHING, Table, row_bytes, run_partitions
-from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
+from gpupipe.io.planning.row_filters import Between
+from gpupipe.io.planning.row_filters import RandomSplit
+from gpupipe.io.planning.row_filters import StratifiedSplit
+from gpupipe.io.planning.row_filters import Where
+from gpupipe.io.planning.table import EVERYTHING
+from gpupipe.io.planning.table import Table
+from gpupipe.io.planning.table import row_bytes
+from gpupipe.io.planning.table import run_partitions
+from gpupipe.io.relational.gathering import Gathered
+from gpupipe.io.relational.gathering import PlanSource
+from gpupipe.io.relational.gathering import get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
