@@ -34,13 +34,12 @@ class DateParts(Transform):
         parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `weekday` (Monday is 0), `hour`,
             `minute`, `second`, int32; `is_weekend`, `is_month_start`, `is_month_end` and the same of `quarter` and
             `year`, booleans. The column `at_hour` is the hour of `at`.
-        cyclic: parts as the two coordinates of a place on a circle, so that the last hour is next to the first:
-            `at_hour_sin` and `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
-        since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed from then,
-            float64, negative before.
+        cyclic: parts as places on a circle, so that the last hour is next to the first: `at_hour_sin` and
+            `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
+        since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed, float64, negative
+            before.
         unit: of the time passed, `"seconds"`, `"minutes"`, `"hours"`, `"days"` or `"weeks"`.
-        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of, summer time
-            included; UTC by default. What has passed since a time does not depend on it.
+        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of; UTC by default.
 
     Raises:
         BadConfig: no such part, unit or time zone, nothing is asked for, or a column of the name is there already.

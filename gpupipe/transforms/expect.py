@@ -68,8 +68,7 @@ class Expect(Transform):
 
     Args:
         columns: one or several.
-        min: no value is less; a number, or for a time text in ISO 8601.
-        max: no value is more.
+        min, max: no value is less or more; numbers, or for times text in ISO 8601.
         nullable: whether values may be missing.
         values: no value is any other.
         unique: whether no two rows may have the same value.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -48,7 +47,9 @@ from gpupipe.transforms.transform import Transform
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
-    def __init__(self, right: Any, columns: str | Sequence[str] | None, suffix: str, name: str | None) -> None:
+    def __init__(
+        self, right: Any, keys: list[str], columns: str | Sequence[str] | None, suffix: str, name: str | None
+    ) -> None:
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             table, fields = read_stream(right, type(self).__name__)
@@ -59,17 +60,13 @@ class TableJoin(Transform):
         check_name(self, suffix=suffix)
         check_name(self, None, name=name)
         self.right, self.suffix, self.when = right, suffix, "always"
+        self.keys = keys  # of the same names on both sides
         self.columns = None if columns is None else as_list(columns)
         self.name = name or "_".join(self.keys)
         self._lock = Lock()
         self._tables: dict[str, Any] = {}
         self._schema = schema
         self.reset()
-
-    @property
-    @abstractmethod
-    def keys(self) -> list[str]:
-        """The columns that are compared, of the same names on both sides."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without what every process prepares for itself."""
@@ -341,10 +338,8 @@ class Join(TableJoin):
     """Join a table on equal keys: a lookup that keeps the rows and their order, or with `many=True` a general merge.
 
     Args:
-        right: the table, a Dataset, a frame, or another library's that `from_frame` takes. It is read once, and has to
-            fit in memory.
-        on: the key column or columns, named alike on both sides. A missing key matches nothing; numbers match by
-            value, whatever their types.
+        right: a Dataset, a frame, or another library's table that `from_frame` takes; read once, and kept in memory.
+        on: the keys, named alike on both sides. A missing key matches nothing; numbers match by value.
         how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
         columns: the right columns to add; all but the keys by default.
         suffix: put behind the name of a right column that the left has too. Names on the left never change.
@@ -354,10 +349,8 @@ class Join(TableJoin):
 
     Raises:
         BadData: a key repeats on the right and `many` is False; names a key.
-        SchemaMismatch: a key is a list, or of another kind on the right (text and numbers; times with a zone and
-            without).
-        BadConfig: a column it adds would have another column's name, or a key on the right is no whole number and
-            `many` is False.
+        SchemaMismatch: a key is a list, or of another kind on the right: text and numbers, times with and without zone.
+        BadConfig: two columns would share a name, or a key on the right is no whole number and `many` is False.
 
     Memory: the right table stays in memory; one new column per right column asked for.
 
@@ -386,11 +379,7 @@ class Join(TableJoin):
         check_bool(self, many=many)
         self.on, self.how, self.many = as_list(on), how, many
         self.changes_rows = many or how == "inner"
-        super().__init__(right, columns, suffix, name)
-
-    @property
-    def keys(self) -> list[str]:
-        return self.on
+        super().__init__(right, self.on, columns, suffix, name)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self.on)
@@ -452,8 +441,7 @@ class JoinAsOf(TableJoin):
     Args:
         right, suffix: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.
-        by: key columns that have to be equal, named alike on both sides; numbers match by value, and a missing key
-            matches nothing.
+        by: key columns that have to be equal, as `on` of `Join`.
         tolerance: how old a right row may be, by its own time: a number, or of times a timedelta or text as `"2h"`.
         lag: how much later a right row becomes known, in the same way: a day's sums are known a day after it began.
         allow_exact_matches: whether a right row that becomes known at the row's own time matches.
@@ -461,10 +449,8 @@ class JoinAsOf(TableJoin):
         name: what the table is called, as for `Join`; by default `on` and the keys joined by `_`.
 
     Raises:
-        SchemaMismatch: `on` holds text and the like, or types that no one type holds; a key is of another kind on the
-            right.
-        BadConfig: a tolerance or a lag below 0 or of another kind than `on`; a column it adds would have another
-            column's name; or a key on the right is no whole number.
+        SchemaMismatch: `on` holds no times or numbers, or types that no one type holds; keys as for `Join`.
+        BadConfig: as for `Join`; a tolerance or a lag below 0 or of another kind than `on`.
         BadData: the right table has no rows.
         LeakageError: at `fit`, where a feature is made of a column of the target, found in the table that is learned
             from, and no `lag` says when it is known.
@@ -505,16 +491,8 @@ class JoinAsOf(TableJoin):
         self.on, self.by = on, by
         self.tolerance, self.lag = _text(tolerance), _text(lag)
         self.allow_exact_matches = allow_exact_matches
-        self.changes_rows = False
-        super().__init__(right, columns, suffix, name)
-
-    @property
-    def keys(self) -> list[str]:
-        return [self.on, *self._by]
-
-    @property
-    def _by(self) -> list[str]:
-        return [] if self.by is None else as_list(self.by)
+        self._by = [] if by is None else as_list(by)
+        super().__init__(right, [on, *self._by], columns, suffix, name)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self._by)

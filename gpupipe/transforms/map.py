@@ -22,10 +22,9 @@ class Map(Transform):
     what it returns are fixed by the first partition of `fit` that has rows, and checked from then on.
 
     Args:
-        fn: the function. To be saved with a pipeline it has to be importable: defined in a module, not in a notebook.
+        fn: the function; to be saved with a pipeline it has to be defined in a module, not in a notebook.
         reads: the columns it is given; without it all but the label columns, which costs reading them.
-        adds: the columns taken from its result; without it the result replaces the frame (label columns are carried
-            beside it).
+        adds: the columns taken from its result; without it the result replaces the frame but for label columns.
 
     Raises:
         SchemaMismatch: the result is no frame, has other rows, or changes a type.

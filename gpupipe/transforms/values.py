@@ -28,8 +28,7 @@ class Clip(ColumnwiseTransform):
 
     Args:
         columns: numbers or times; the type stays.
-        low: the lower end, None for none; of times as text in ISO 8601.
-        high: the upper end, None for none.
+        low, high: the ends, None for none; of times as text in ISO 8601.
 
     Raises:
         BadConfig: no end is given, they do not ascend, or one is no value the column's type can hold.
@@ -92,9 +91,6 @@ class Clip(ColumnwiseTransform):
 
 class Log1p(ColumnwiseTransform):
     """Compute the natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
-
-    Args:
-        columns: numbers above -1. Missing stays missing.
 
     Raises:
         BadData: a value is -1 or less, which has no such logarithm; names column and value.

@@ -28,8 +28,7 @@ from gpupipe.io.planning.table import EVERYTHING, AnyTable, Table, identify_job
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.scratch import writing_scratch
 
-_KEPT_SHARE = 16
-"""A table in memory takes no more than this part of it: several may be alive."""
+_KEPT_SHARE = 16  # a table in memory takes no more than this part of it: several may be alive
 _UNKNOWN = 8 << 30
 
 

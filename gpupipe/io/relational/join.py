@@ -29,8 +29,7 @@ from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
 """Whether the rows of the left and those of the right stay that match nothing."""
-_ADDED = 1 << 63
-"""Above all row ids of the left: the row ids of right rows without a match start here."""
+_ADDED = 1 << 63  # above all row ids of the left: the row ids of right rows without a match start here
 _RIGHT = "⟨right row⟩"
 _HASH = "⟨hash⟩"
 

@@ -190,14 +190,7 @@ class JsonFile(TextFile):
     def _object(self, line: bytes, row: int) -> dict[str, Any]:
         text = line.strip()
         try:
-            if not text.startswith(b"{"):
-                raise ValueError("does not begin with {")
-            found: dict[str, Any] = json.loads(
-                text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
-            )
-            if _LONE_SURROGATE.search(text):
-                json.dumps(found, ensure_ascii=False).encode()
-            return found
+            return _parse_object(text)
         except (ValueError, RecursionError) as cause:
             refuse_packed(self._path, text)
             problem, expected = f"row {row} is no JSON object ({one_line(cause)})", "an object in braces per line"
@@ -301,6 +294,16 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind)) and (not pa.types.is_float32(kind) or abs(value) < MOST_FLOAT32)
 
 
+def _parse_object(text: bytes) -> dict[str, Any]:
+    if not text.startswith(b"{"):
+        raise ValueError("does not begin with {")
+    read = partial(json.loads, object_pairs_hook=_check_distinct, parse_float=_parse_finite)
+    found: dict[str, Any] = read(text, parse_constant=_parse_finite)
+    if _LONE_SURROGATE.search(text):
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
 def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found, names = dict(pairs), [name for name, _ in pairs]
     if len(found) < len(pairs):
@@ -329,9 +332,7 @@ def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | N
                 if b"\\u" in some and _LONE_SURROGATE.search(some):
                     return None
                 some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
-            found += (
-                [_count_all_keys(some)] if names is None else [_count_key(f"{name}:".encode(), some) for name in names]
-            )
+            found += [_count_all_keys(some)] if names is None else [_count_key(name, some) for name in names]
     return [(int(keys), int(strings)) for keys, strings in found]
 
 
@@ -346,7 +347,8 @@ def _count_all_keys(some: bytes) -> tuple[int, int]:
     return keys - int(np.count_nonzero(missing)), int(np.count_nonzero(quotes)) // 2 - keys
 
 
-def _count_key(key: bytes, some: bytes) -> tuple[int, int]:
+def _count_key(name: str, some: bytes) -> tuple[int, int]:
+    key = f"{name}:".encode()
     missing, strings = (some.count(key + text) + some.count(key + b" " + text) for text in (b"null", b'"'))
     return some.count(key) - missing, strings
 

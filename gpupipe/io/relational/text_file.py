@@ -28,8 +28,7 @@ from gpupipe.io.stores.find_files import Input, is_packed, open_decompressed, pe
 from gpupipe.io.stores.remote_file import is_remote
 from gpupipe.scratch import writing_scratch
 
-BLOCK_BYTES = 8 << 20
-"""Types that are not given are inferred from so much text at the beginning of the first file."""
+BLOCK_BYTES = 8 << 20  # types that are not given are inferred from so much text at the beginning of the first file
 _UTC = pa.timestamp("us", "UTC")
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
 NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
@@ -50,8 +49,7 @@ DIRECTIVE = r"%(?:[-_0]?[YCymbBhdeaAwuUWGgVjDxFvHkIlPpMSfRTXrcstn+]|[.]?[369]f|[
 _DIGITS = "YmdHIMSyekl"
 _SHORT = {"%T": "%H:%M:%S", "%X": "%H:%M:%S", "%r": "%I:%M:%S %p", "%c": "%a %b %e %H:%M:%S %Y"}
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
-MOST_FLOAT32 = 3.4028235677973366e38
-"""What rounds to infinity from here on."""
+MOST_FLOAT32 = 3.4028235677973366e38  # what rounds to infinity from here on
 _EXACT = 2**53
 
 BEYOND_64_BITS = "has integers that no type of 64 bits holds, read as string"
@@ -104,9 +102,9 @@ def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
     frame = pl.DataFrame({"": present})
     if all(_is_missing(frame.head(1), tried, kind).all() for kind, tried in _list_formats(formats)):
         return Column(arrow_type("string"))
-    leaps = present.filter(_has_leap(present, formats))
-    rest = present.filter(~_has_leap(present, formats))
-    if len(leaps) and (rest.is_empty() or infer_time(rest, formats) is not None):
+    is_leap = _has_leap(present, formats)
+    rest = present.filter(~is_leap)
+    if is_leap.any() and (rest.is_empty() or infer_time(rest, formats) is not None):
         return Column(arrow_type("string"), change=LEAP)
     without, with_offset = (~_is_missing(frame, tried, kind) for kind, tried in _list_formats(formats))
     is_mixed = without.any() and with_offset.any() and (without | with_offset).all()
