@@ -518,7 +518,7 @@ class Dataset(Table):
         ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return join(self, right, JoinSpec.of(self.schema, right.schema, ours, theirs, added, how, suffix, many))
+        return join(self, right, JoinSpec.of(self.schema, right.schema, (ours, theirs), added, how, suffix, many))
 
     def join_asof(
         self,

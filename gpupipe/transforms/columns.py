@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from gpupipe.expressions import parse
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_dtypes, check_instance, check_names, refuse_argument
-from gpupipe.transforms.transform import ColumnwiseTransform, Transform
+from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
 
 
 class Select(ColumnwiseTransform):
@@ -32,7 +32,7 @@ class Select(ColumnwiseTransform):
         ['b']
     """
 
-    def __init__(self, columns: str | Sequence[str]) -> None:
+    def __init__(self, columns: Names) -> None:
         check_names(self, columns=columns)
         self.columns = as_list(columns)
 
@@ -58,7 +58,7 @@ class Drop(ColumnwiseTransform):
         ['a']
     """
 
-    def __init__(self, columns: str | Sequence[str]) -> None:
+    def __init__(self, columns: Names) -> None:
         check_names(self, columns=columns)
         self.columns = as_list(columns)
 

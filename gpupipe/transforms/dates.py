@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_name, check_names, refuse_argument
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, "weeks": 604_800.0}
 
@@ -58,10 +58,10 @@ class DateParts(Transform):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
-        parts: str | Sequence[str] = (),
+        columns: Names,
+        parts: Names = (),
         *,
-        cyclic: str | Sequence[str] = (),
+        cyclic: Names = (),
         since: str | None = None,
         unit: str = "days",
         tz: str | None = None,

@@ -22,7 +22,7 @@ from gpupipe.expressions.tree import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_bool, check_choice, check_names, is_number, is_sequence, refuse_argument
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Expect(Transform):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
+        columns: Names,
         *,
         min: Any = None,  # noqa: A002 - the rule's usual name
         max: Any = None,  # noqa: A002

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Lock
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -41,15 +41,13 @@ from gpupipe.support.validation import (
     parse_duration_us,
     refuse_argument,
 )
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
-    def __init__(
-        self, right: Any, keys: list[str], columns: str | Sequence[str] | None, suffix: str, name: str | None
-    ) -> None:
+    def __init__(self, right: Any, keys: list[str], columns: Names | None, suffix: str, name: str | None) -> None:
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             table, fields = read_stream(right, type(self).__name__)
@@ -118,6 +116,10 @@ class TableJoin(Transform):
                 expected = "the same type on both sides, or two types of numbers"
                 raise SchemaMismatch(self._where, problem, expected=expected, remedy=one_key_type(ours, theirs))
             require_comparable_times(ours, theirs, f"{self._where}, left and right")
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        added = set(self._names_out(schema).values())
+        return {*(wanted - added), *self.keys} if self.changes_rows or wanted & added else set(wanted)
 
     def table(self, backend: Backend) -> Frame:
         """Read the right table as a coded frame: the keys and the columns the join adds."""
@@ -367,9 +369,9 @@ class Join(TableJoin):
         self,
         right: Any,
         *,
-        on: str | Sequence[str],
+        on: Names,
         how: Literal["left", "inner"] = "left",
-        columns: str | Sequence[str] | None = None,
+        columns: Names | None = None,
         suffix: str = "_right",
         many: bool = False,
         name: str | None = None,
@@ -384,12 +386,6 @@ class Join(TableJoin):
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self.on)
         return schema.assign(self._added_fields(schema))
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        added = set(self._names_out(schema).values())
-        if not self.changes_rows and not wanted & added:
-            return set(wanted)
-        return {*(wanted - added), *self.on}
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         asked = {name: out for name, out in self._names_out(schema).items() if out in wanted}
@@ -475,11 +471,11 @@ class JoinAsOf(TableJoin):
         right: Any,
         *,
         on: str,
-        by: str | Sequence[str] | None = None,
+        by: Names | None = None,
         tolerance: float | str | timedelta | None = None,
         lag: float | str | timedelta | None = None,
         allow_exact_matches: bool = True,
-        columns: str | Sequence[str] | None = None,
+        columns: Names | None = None,
         suffix: str = "_right",
         name: str | None = None,
     ) -> None:
@@ -510,10 +506,6 @@ class JoinAsOf(TableJoin):
     def _source(self, item: Field) -> Field:
         return replace(item, lineage=frozenset({item.name})) if self.finds_own_rows else super()._source(item)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        added = set(self._names_out(schema).values())
-        return {*(wanted - added), *self.keys} if wanted & added else set(wanted)
-
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in wanted}
         if not names:
@@ -532,26 +524,21 @@ class JoinAsOf(TableJoin):
         tolerance, lag = self._distances(dtype)
         keys = {key: backend.column(table, key) for key in self._by}
         rules = lag or 0, tolerance, self.allow_exact_matches
-        history = _History(backend.column(table, self.on), keys, dtype, *rules, backend, self._where)
+        history = _History(backend.column(table, self.on), keys, dtype, rules, backend, self._where)
         return _with_missing_rows(table, backend), history
+
+
+_Rules: TypeAlias = tuple[Distance, Distance | None, bool]  # lag, tolerance, and whether equal times match
 
 
 class _History:
     """Index of a table by key, and of each key's rows by the time from which they are known."""
 
     def __init__(
-        self,
-        on: Column,
-        keys: Mapping[str, Column],
-        dtype: str,
-        lag: Distance,
-        tolerance: Distance | None,
-        exact: bool,
-        backend: Backend,
-        where: str,
+        self, on: Column, keys: Mapping[str, Column], dtype: str, rules: _Rules, backend: Backend, where: str
     ) -> None:
-        xp = backend.xp
-        self._dtype, self._tolerance, self._backend = dtype, tolerance, backend
+        xp, (lag, self._tolerance, exact) = backend.xp, rules
+        self._dtype, self._backend = dtype, backend
         self._side = "right" if exact else "left"
         self._lookup, groups = None, xp.zeros(len(on), dtype="int64")
         if keys:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from gpupipe.errors import ColumnNotFound, LeakageError, SchemaMismatch
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 
 class Map(Transform):
@@ -44,13 +44,7 @@ class Map(Transform):
         0     100.0      50.0    JFK    2.0
     """
 
-    def __init__(
-        self,
-        fn: Callable[[Any], Any],
-        *,
-        reads: str | Sequence[str] | None = None,
-        adds: str | Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, fn: Callable[[Any], Any], *, reads: Names | None = None, adds: Names | None = None) -> None:
         check_instance(self, Callable, "a function", remedy="fn=function", fn=fn)
         check_names(self, None, reads=reads, adds=adds)
         self.fn = fn

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from gpupipe.expressions import parse
 from gpupipe.schema import Schema
 from gpupipe.support.text import as_list
 from gpupipe.support.validation import check_choice, check_names, check_number, check_seed
-from gpupipe.transforms.transform import ColumnwiseTransform, Transform
+from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
 
+When: TypeAlias = Literal["train", "always"]
 _WHEN = ("train", "always")
-
 _SAMPLE = 1 << 32  # the stream of bits samples are drawn from; splits and shuffles of the same seed have others
 
 
@@ -45,7 +44,7 @@ class Filter(Transform):
 
     changes_rows = True
 
-    def __init__(self, expr: str, *, when: Literal["train", "always"] = "train") -> None:
+    def __init__(self, expr: str, *, when: When = "train") -> None:
         parse(expr, "Filter")
         check_choice(self, _WHEN, when=when)
         self.expr, self.when = expr, when
@@ -88,11 +87,7 @@ class DropMissing(Transform):
     changes_rows = True
 
     def __init__(
-        self,
-        columns: str | Sequence[str] | None = None,
-        *,
-        how: Literal["any", "all"] = "any",
-        when: Literal["train", "always"] = "train",
+        self, columns: Names | None = None, *, how: Literal["any", "all"] = "any", when: When = "train"
     ) -> None:
         check_names(self, None, empty=False, columns=columns)
         check_choice(self, ("any", "all"), how=how)
@@ -150,7 +145,7 @@ class Sample(ColumnwiseTransform):
 
     changes_rows = True
 
-    def __init__(self, fraction: float, *, seed: int = 0, when: Literal["train", "always"] = "train") -> None:
+    def __init__(self, fraction: float, *, seed: int = 0, when: When = "train") -> None:
         check_number(self, "(0, 1]", fraction=fraction)
         check_seed(self, seed=seed)
         check_choice(self, _WHEN, when=when)

@@ -18,7 +18,7 @@ from gpupipe.expressions.tree import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import as_list, format_count
 from gpupipe.support.validation import check_instance, check_names, is_bool, is_number, refuse_argument
-from gpupipe.transforms.transform import ColumnwiseTransform
+from gpupipe.transforms.transform import ColumnwiseTransform, Names
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
 
@@ -42,9 +42,7 @@ class Clip(ColumnwiseTransform):
         [0, 7, 10]
     """
 
-    def __init__(
-        self, columns: str | Sequence[str], low: float | str | None = None, high: float | str | None = None
-    ) -> None:
+    def __init__(self, columns: Names, low: float | str | None = None, high: float | str | None = None) -> None:
         check_names(self, columns=columns)
         given: dict[str, Any] = {"low": low, "high": high}
         for name, end in given.items():
@@ -104,7 +102,7 @@ class Log1p(ColumnwiseTransform):
         [0.0, 0.6931]
     """
 
-    def __init__(self, columns: str | Sequence[str]) -> None:
+    def __init__(self, columns: Names) -> None:
         check_names(self, columns=columns)
         self.columns = as_list(columns)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
@@ -27,7 +27,7 @@ from gpupipe.support.validation import (
     parse_duration_us,
     refuse_argument,
 )
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 
 class WholeTableTransform(Transform):
@@ -43,7 +43,7 @@ class WholeTableTransform(Transform):
         BadConfig: at `output_schema`, when a new column would have another one's name.
     """
 
-    def __init__(self, by: str | Sequence[str] | None, order_by: str | Sequence[str] | None) -> None:
+    def __init__(self, by: Names | None, order_by: Names | None) -> None:
         check_names(self, None, by=by, order_by=order_by)
         self.by, self.order_by = by, order_by
         self.keys, self.order = ([] if names is None else as_list(names) for names in (by, order_by))
@@ -186,11 +186,11 @@ class _Shifted(_OfColumns):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
+        columns: Names,
         periods: int | Sequence[int] = 1,
         *,
-        by: str | Sequence[str] | None = None,
-        order_by: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order_by: Names | None = None,
     ) -> None:
         super().__init__(by, order_by)
         check_names(self, columns=columns)
@@ -311,7 +311,7 @@ class CumulativeCount(WholeTableTransform):
         [0, 0, 1]
     """
 
-    def __init__(self, by: str | Sequence[str], *, order_by: str | Sequence[str] | None = None) -> None:
+    def __init__(self, by: Names, *, order_by: Names | None = None) -> None:
         check_names(self, empty=False, by=by)
         super().__init__(by, order_by)
 
@@ -331,6 +331,7 @@ class CumulativeCount(WholeTableTransform):
         return self._select(self._in_order(rows, backend), {self.makes[0]: count}, schema, backend)
 
 
+_Roll: TypeAlias = Callable[[str, str, int], pl.Expr]  # of a column, a statistic and the least number of values
 _STATS = ("count", "sum", "mean", "std", "var", "min", "max")
 """The statistics there are, of the values that are not missing."""
 _LONGEST = 1 << 30  # rows of the longest window there is: cuDF counts rows by int32
@@ -351,10 +352,10 @@ class _Windowed(_OfColumns):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
-        stats: str | Sequence[str],
-        by: str | Sequence[str] | None,
-        order_by: str | Sequence[str] | None,
+        columns: Names,
+        stats: Names,
+        by: Names | None,
+        order_by: Names | None,
         min_periods: int | None,
         closed: Literal["left", "right"],
         rows: int | None = None,
@@ -396,12 +397,7 @@ class _Windowed(_OfColumns):
         return rows.with_columns(pl.col(name).cast(pl.Float64).alias(f"⟨value⟩ {name}") for name in self.columns)
 
     def _aggregate(
-        self,
-        rows: pl.LazyFrame,
-        roll: Callable[[str, str, int], pl.Expr],
-        schema: Schema,
-        wanted: AbstractSet[str],
-        backend: str,
+        self, rows: pl.LazyFrame, roll: _Roll, schema: Schema, wanted: AbstractSet[str], backend: str
     ) -> pl.LazyFrame:
         """Select the wanted statistics, given what makes one of a column, its name and the least number of values."""
         made = {}
@@ -446,12 +442,12 @@ class Rolling(_Windowed):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
+        columns: Names,
         window: int | str,
-        stats: str | Sequence[str] = "mean",
+        stats: Names = "mean",
         *,
-        by: str | Sequence[str] | None = None,
-        order_by: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order_by: Names | None = None,
         min_periods: int | None = None,
         closed: Literal["left", "right"] = "right",
     ) -> None:
@@ -594,11 +590,11 @@ class Expanding(_Windowed):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
-        stats: str | Sequence[str] = "mean",
+        columns: Names,
+        stats: Names = "mean",
         *,
-        by: str | Sequence[str] | None = None,
-        order_by: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order_by: Names | None = None,
         min_periods: int = 1,
         closed: Literal["left", "right"] = "right",
     ) -> None:

@@ -28,11 +28,10 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
     one). A small result stays in memory, any other goes to a temporary Parquet file, which is removed with the dataset.
 
     Args:
-        data: a `polars.DataFrame` or `polars.LazyFrame`.
+        data: a `polars.DataFrame` or `polars.LazyFrame`; anything else is a `BadConfig`.
         backend: `"auto"`, `"cpu"` or `"gpu"`: what runs the plan, and whose frames the dataset returns.
 
     Raises:
-        BadConfig: it is neither.
         PlanFailed: the plan cannot be run, or has an operation that a GPU's engine does not know.
         SchemaMismatch: columns share a name.
 
