@@ -114,7 +114,6 @@ class JoinSpec(_Sides):
 
     @property
     def schema(self) -> Schema:
-        """The schema of the result."""
         (keeps_left, keeps_right), left = _KEPT[self.how], list(self.left_columns)
         if keeps_right:
             pairs = zip(self.left_keys, self.right_keys, strict=True)
@@ -303,7 +302,6 @@ class AsOfSpec(_Sides):
 
     @property
     def made(self) -> list[Field]:
-        """The added columns."""
         return [replace(item, name=out, nullable=True).as_source() for item, out in self.right_columns]
 
     def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
