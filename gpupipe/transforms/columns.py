@@ -165,10 +165,8 @@ class Derive(Transform):
 
     Example:
         >>> import pandas as pd
-        >>> Derive(night="hour < 6 or hour >= 22").transform(pd.DataFrame({"hour": [5, 12]}))
-           hour  night
-        0     5   True
-        1    12  False
+        >>> Derive(night="hour < 6 or hour >= 22").transform(pd.DataFrame({"hour": [5, 12]}))["night"].tolist()
+        [True, False]
     """
 
     def __init__(self, /, *given: Any, **named: str) -> None:

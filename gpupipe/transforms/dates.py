@@ -49,11 +49,9 @@ class DateParts(Transform):
 
     Example:
         >>> import pandas as pd
-        >>> DateParts("at", ["month", "is_weekend"], since="2013-01-01").transform(
-        ...     pd.DataFrame({"at": pd.to_datetime(["2013-02-02", None])})).iloc[:, 1:]
-           at_month  at_is_weekend  at_since
-        0         2           True      32.0
-        1      <NA>           <NA>       NaN
+        >>> frame = pd.DataFrame({"at": pd.to_datetime(["2013-02-02"])})
+        >>> DateParts("at", ["month", "is_weekend"], since="2013-01-01").transform(frame).iloc[:, 1:].to_dict("records")
+        [{'at_month': 2, 'at_is_weekend': True, 'at_since': 32.0}]
     """
 
     def __init__(

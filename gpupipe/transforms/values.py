@@ -143,12 +143,8 @@ class Replace(ColumnwiseTransform):
 
     Example:
         >>> import pandas as pd
-        >>> Replace({"origin": {"JFK": "NYC", "?": None}, "gate": {None: -1}}).transform(
-        ...     pd.DataFrame({"origin": ["JFK", "?", "EWR"], "gate": [7.0, None, 9.0]}))
-          origin  gate
-        0    NYC   7.0
-        1    NaN  -1.0
-        2    EWR   9.0
+        >>> Replace({"gate": {None: -1, 9: 90}}).transform(pd.DataFrame({"gate": [7.0, None, 9.0]}))["gate"].tolist()
+        [7.0, -1.0, 90.0]
     """
 
     def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:

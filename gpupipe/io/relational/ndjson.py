@@ -24,17 +24,7 @@ import pyarrow.parquet as pq
 from gpupipe.backend.arrow_types import arrow_type, dtype_from_arrow, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.relational.scan import POLARS_TYPES
-from gpupipe.io.relational.text_file import (
-    BLOCK_BYTES,
-    MOST_FLOAT32,
-    NAIVE,
-    Column,
-    TextFile,
-    infer_text,
-    infer_time,
-    parse,
-    require_time,
-)
+from gpupipe.io.relational.text_file import BLOCK_BYTES, MOST_FLOAT32, NAIVE, Column, TextFile, infer, infer_text, parse
 from gpupipe.io.stores.file_errors import one_line
 from gpupipe.io.stores.find_files import refuse_packed
 
@@ -81,10 +71,9 @@ class JsonFile(TextFile):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in asked:
-                is_time = asked[name] == "timestamp"
-                found[name] = require_time(texts) if is_time else Column(arrow_type(asked[name]), is_asked=True)
+                found[name] = infer(texts, texts, asked[name], ())
             elif dtype == pl.String:
-                found[name] = infer_time(texts) or infer_text(texts)
+                found[name] = infer_text(texts)
             elif dtype == pl.List(pl.String):
                 # Polars reads lists of large integers and floats as text, too.
                 lists = (one.get(name) or () for one in rows())

@@ -85,7 +85,9 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(arrow_type(asked), is_asked=True)
     present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
     if asked is not None:
-        return require_time(present, formats)
+        own = tuple(one for one in formats if "z" not in one)  # a column has times with an offset, or times without
+        kind, tried = (_UTC, tuple(formats)) if formats and not own else (pa.timestamp("us"), (*own, *NAIVE))
+        return replace(infer_time(present, formats) or Column(kind, None, tried), is_asked=True)
     if present.is_empty():
         return Column(pa.null())
     if _all_match(numbers, r"^[-+]?[0-9]+$"):
@@ -94,11 +96,13 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(pa.float64())
     if numbers.is_in([*_TRUE, *_FALSE]).all():
         return Column(pa.bool_())
-    return infer_time(present, formats) or infer_text(present, formats)
+    return infer_text(present, formats)
 
 
 def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Return a text column for texts that are not all numbers or times; note leap seconds and mixed offsets."""
+    """Infer a column of times, or of text for texts that are not all times; note leap seconds and mixed offsets."""
+    if found := infer_time(present, formats):
+        return found
     frame = pl.DataFrame({"": present})
     if all(_is_missing(frame.head(1), tried, kind).all() for kind, tried in _list_formats(formats)):
         return Column(arrow_type("string"))
@@ -121,14 +125,6 @@ def _infer_integer(numbers: pl.Series) -> Column:
     elif _fits(numbers, pl.Int64) and numbers.cast(pl.Int64).is_between(-_EXACT, _EXACT).all():
         return Column(pa.float64())
     return Column(arrow_type("string"), adapted=BEYOND_64_BITS)
-
-
-def require_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Infer the formats of texts that the caller declares to be times."""
-    own = tuple(one for one in formats if "z" not in one)  # one column is of times with an offset, or of times without
-    otherwise = (_UTC, tuple(formats)) if formats and not own else (pa.timestamp("us"), (*own, *NAIVE))
-    found = infer_time(present, formats) or Column(otherwise[0], None, otherwise[1])
-    return replace(found, is_asked=True)
 
 
 def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:
