@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from types import ModuleType
 from typing import Any, Literal, Self, TypeAlias
@@ -185,60 +186,33 @@ def _is_dataset(table: Any) -> bool:
 _DIRECT_ENTRIES = 4_000_000
 
 
-@dataclass(frozen=True)
-class _TextKey:
-    """Text key: codes of another dictionary to ids in this one."""
-
-    dictionary: Dictionary
-
-    @property
-    def size(self) -> int:
-        return len(self.dictionary)
-
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """Return n ids, -1 where the value is missing or not in the dictionary."""
-        table = np.append(find_positions(column.dictionary, self.dictionary), -1)
-        return backend.to_device(table.astype(np.int64))[column.data]
+def _rank(values: Array, wanted: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Return whether each wanted value is among sorted unique ones of the same type, and its position there."""
+    place = xp.minimum(xp.searchsorted(values, wanted), len(values) - 1)
+    return values[place] == wanted, place
 
 
-@dataclass(frozen=True)
-class _NumberKey:
-    """Number key: values `low + id * step`, of low's type."""
-
-    low: np.int64 | np.uint64
-    step: int
-    size: int
-
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """Return n ids, -1 where the value is missing or not one of these."""
-        values, found = whole_numbers(column, self.low.dtype, backend.xp)
-        # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
-        offset = (values - self.low).view("uint64")
-        ids = offset // np.uint64(self.step)
-        found = found & (ids < np.uint64(self.size)) & (ids * np.uint64(self.step) == offset)
-        return backend.xp.where(found, ids.view("int64"), -1)
+def _find_texts(dictionary: Dictionary, column: Column, backend: Backend) -> Array:
+    """Return the n places of texts in a dictionary, -1 where one is missing or not there."""
+    table = np.append(find_positions(column.dictionary, dictionary), -1)
+    return backend.to_device(table.astype(np.int64))[column.data]
 
 
-@dataclass(frozen=True)
-class _RankKey:
-    """Ranked key: values by their position in a sorted list, where the spread is too wide for arithmetic."""
+def _find_numbers(low: Any, step: int, size: int, column: Column, backend: Backend) -> Array:
+    """Return n places of numbers among `low + place * step`, -1 where one is missing or not there."""
+    values, found = whole_numbers(column, low.dtype, backend.xp)
+    # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
+    offset = (values - low).view("uint64")
+    ids = offset // np.uint64(step)
+    found = found & (ids < np.uint64(size)) & (ids * np.uint64(step) == offset)
+    return backend.xp.where(found, ids.view("int64"), -1)
 
-    values: Array  # sorted, unique, at least one, int64 or uint64, on the device
 
-    @property
-    def size(self) -> int:
-        return len(self.values)
-
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """Return n ids, -1 where the value is missing or not in the list."""
-        values, found = whole_numbers(column, self.values.dtype, backend.xp)
-        there, place = self.places(values, backend.xp)
-        return backend.xp.where(found & there, place, -1)
-
-    def places(self, values: Array, xp: ModuleType) -> tuple[Array, Array]:
-        """Return whether each value (of the list's type) is in the list, and its position."""
-        place = xp.minimum(xp.searchsorted(self.values, values), self.size - 1)
-        return self.values[place] == values, place
+def _find_ranks(known: Array, column: Column, backend: Backend) -> Array:
+    """Return n places of numbers in a sorted list, -1 where one is missing or not there."""
+    values, found = whole_numbers(column, known.dtype, backend.xp)
+    there, place = _rank(known, values, backend.xp)
+    return backend.xp.where(found & there, place, -1)
 
 
 class Lookup:
@@ -248,8 +222,8 @@ class Lookup:
     """
 
     def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str, remedy: str) -> None:
-        self._parts = {name: _part(name, column, backend, where, remedy) for name, column in keys.items()}
-        size = math.prod(part.size for part in self._parts.values())
+        self._parts = {name: _index_key(name, column, backend, where, remedy) for name, column in keys.items()}
+        size = math.prod(size for size, _ in self._parts.values())
         if size >= 2**62:
             problem = f"the keys {list(keys)} span too many combinations"
             raise BadConfig(where, problem, got=size, expected="fewer than 2^62", remedy=remedy)
@@ -264,14 +238,14 @@ class Lookup:
             problem = f"{len(twice)} rows of the right table repeat a key, for instance {key}"
             remedy = "many=True for every pair, or drop the duplicates on the right"
             raise BadData(where, problem, expected="unique keys on the right", remedy=remedy)
-        self._sorted = None
+        self._sorted: Array = None
         if size <= max(_DIRECT_ENTRIES, 16 * len(rows)):
             table = np.full(size + 1, -1, dtype=np.int32)
             table[ids] = rows
         else:
             # One more id than there are, for a list of at least one.
             table = np.append(rows, -1).astype(np.int32)
-            self._sorted = _RankKey(backend.to_device(np.append(ids, size)))
+            self._sorted = backend.to_device(np.append(ids, size))
         self._table = backend.to_device(table)
 
     def find(self, keys: Mapping[str, Column], backend: Backend) -> Array:
@@ -279,22 +253,28 @@ class Lookup:
         ids = self._ids(keys, backend)
         if self._sorted is None:
             return self._table[ids]
-        found, place = self._sorted.places(ids, backend.xp)
+        found, place = _rank(self._sorted, ids, backend.xp)
         return backend.xp.where(found, self._table[place], -1)
 
     def _ids(self, keys: Mapping[str, Column], backend: Backend) -> Array:
         """Return one id per row from all its keys, in mixed radix; -1 where one is not in the table."""
         total: Array = None
-        for name, part in self._parts.items():
-            ids = part.ids(keys[name], backend)
+        for name, (size, find) in self._parts.items():
+            ids = find(keys[name], backend)
             both = total is not None and (total >= 0) & (ids >= 0)
-            total = ids if total is None else backend.xp.where(both, total * part.size + ids, -1)
+            total = ids if total is None else backend.xp.where(both, total * size + ids, -1)
         return total
 
 
-def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) -> _TextKey | _NumberKey | _RankKey:
+def _index_key(
+    name: str, column: Column, backend: Backend, where: str, remedy: str
+) -> tuple[int, Callable[[Column, Backend], Array]]:
+    """Return the number of places of a key's values, and what finds the places of others: text, whole numbers, times.
+
+    Numbers are found by arithmetic, or in a sorted list where they spread too wide.
+    """
     if column.dictionary is not None:
-        return _TextKey(column.dictionary)
+        return len(column.dictionary), partial(_find_texts, column.dictionary)
     missing = column.missing(backend.xp)
     present = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
     kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
@@ -303,14 +283,14 @@ def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) 
         problem, got = f"key column {name!r} holds a number that is no int64", present[~found][0].item()
         raise BadConfig(where, problem, got=got, expected="whole numbers, strings or timestamps as keys", remedy=remedy)
     if not len(values):
-        return _NumberKey(np.int64(0), 1, 0)
+        return 0, partial(_find_numbers, np.int64(0), 1, 0)
     spread = int(values[-1]) - int(values[0])
     if spread < 2**62:
         step = max(int(np.gcd.reduce(np.diff(values))), 1)
         size = spread // step + 1
         if size < 2**31:
-            return _NumberKey(values[0], step, size)
-    return _RankKey(backend.to_device(values))
+            return size, partial(_find_numbers, values[0], step, size)
+    return len(values), partial(_find_ranks, backend.to_device(values))
 
 
 def _value_at(column: Column, row: int, backend: Backend) -> Any:
