@@ -96,9 +96,8 @@ class DropMissing(Transform):
     def output_schema(self, schema: Schema) -> Schema:
         names = self._looked_at(schema)
         if not names:
-            raise BadConfig(
-                "DropMissing", "no column to look at", got=names, expected="at least one", remedy="columns=None for all"
-            )
+            expected, remedy = "at least one", "columns=None for all"
+            raise BadConfig("DropMissing", "no column to look at", got=names, expected=expected, remedy=remedy)
         schema.require(names, "DropMissing")
         return schema
 

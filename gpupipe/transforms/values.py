@@ -61,9 +61,8 @@ class Clip(ColumnwiseTransform):
         for item in items:
             ends = [end for end in self._ends(item) if end is not None]
             if ends != sorted(ends):
-                raise BadConfig(
-                    "Clip", "the range is empty", got=(self.low, self.high), expected="low <= high", remedy="swap them"
-                )
+                got, expected = (self.low, self.high), "low <= high"
+                raise BadConfig("Clip", "the range is empty", got=got, expected=expected, remedy="swap them")
         return schema.assign(replace(item.with_instants(), step="Clip") for item in items)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:

@@ -219,13 +219,11 @@ def _get_scan_type(kind: pa.DataType) -> Any:
         return pl.Struct({item.name: _get_scan_type(item.type) for item in kind.fields})
     if is_list(kind):
         return pl.List(_get_scan_type(kind.value_type))
-    if pa.types.is_boolean(kind):
-        return pl.Boolean
     if pa.types.is_floating(kind):
         return pl.Float64
-    if pa.types.is_integer(kind):
-        return pl.UInt64 if kind == pa.uint64() else pl.Int64
-    return pl.String
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return pl.Int64
+    return {"bool": pl.Boolean, "uint64": pl.UInt64}.get(str(kind), pl.String)
 
 
 def _infer_type(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataType:
