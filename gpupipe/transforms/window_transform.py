@@ -128,15 +128,13 @@ class WholeTableTransform(Transform):
             return value.over(self.keys)
         return value.over(self.keys, order_by=self.order, nulls_last=True)
 
-    def _select(
-        self, rows: pl.LazyFrame, made: dict[str, pl.Expr], schema: Schema, backend: str, *, is_moved: bool = False
-    ) -> pl.LazyFrame:
+    def _select(self, rows: pl.LazyFrame, made: dict[str, pl.Expr], schema: Schema, backend: str) -> pl.LazyFrame:
         """Select new columns, missing where a key is, and sort rows that were moved back by their ids."""
         gaps = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
         if gaps:
             made = {name: pl.when(~pl.any_horizontal(gaps)).then(value) for name, value in made.items()}
         rows = rows.select(ROW, **made)
-        return rows.sort(ROW) if is_moved or self._sorts(backend) or backend == "gpu" else rows
+        return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
 
     def _name(self, column: str, *what: object) -> str:
         """Return the name of a new column: `dep_delay_lag_1_by_tailnum`."""
@@ -480,7 +478,7 @@ class Rolling(_Windowed):
         rows = self._with_values(rows)
         found = self._find_window(rows, time) if backend == "cpu" else None
         if found is None:  # the plan for a GPU takes rows of any times
-            rows = self._merge_times(rows, time, schema, wanted, backend)
+            rows = self._merge_times(rows, time, schema, wanted)
         else:
             by, window = found
 
@@ -531,9 +529,7 @@ class Rolling(_Windowed):
         sizes = rows.drop_nulls(self.keys).group_by(columns).len().select(pl.col("len").max())
         return sizes.collect(engine="streaming").item()
 
-    def _merge_times(
-        self, rows: pl.LazyFrame, time: str, schema: Schema, wanted: AbstractSet[str], backend: str
-    ) -> pl.LazyFrame:
+    def _merge_times(self, rows: pl.LazyFrame, time: str, schema: Schema, wanted: AbstractSet[str]) -> pl.LazyFrame:
         """Make statistics of a window of time from those of earlier times and those of the same time."""
         parts, find = _PARTS, _merge_sides
         closed: Literal["left", "none"] = "none"
@@ -558,7 +554,7 @@ class Rolling(_Windowed):
             if stat != "count" and self._counts(stat):
                 least = self._least if stat == "sum" else max(self._least, 1)
                 found[out] = pl.when(find(name, "count") >= least).then(found[out])
-        return self._select(rows, found, schema, backend, is_moved=True)
+        return self._select(rows, found, schema, "gpu")
 
     def _counts(self, stat: str) -> bool:
         """Return whether a window's values have to be counted for a statistic."""
