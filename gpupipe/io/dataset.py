@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 
 from gpupipe.backend import Backend, Frame, frame_remedy, infer_backend, is_frame, select
-from gpupipe.backend.arrow import open_stream
-from gpupipe.backend.arrow_types import Reading, map_schema
+from gpupipe.backend.arrow import Reading, map_schema, open_stream
 from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
@@ -469,7 +468,7 @@ class Dataset(Table):
         ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return join(self, right, JoinSpec.of(self.schema, right.schema, ours, theirs, added, how, suffix, many))
+        return join(self, right, JoinSpec.of(self.schema, right.schema, (ours, theirs), added, how, suffix, many))
 
     def join_asof(
         self,

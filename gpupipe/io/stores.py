@@ -27,7 +27,7 @@ from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import infer_compression
 
 from gpupipe.backend.arrow import parse_type
-from gpupipe.cluster.executor import LocalThreads
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BackendMissing, BadConfig, BadData, BadFile
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
@@ -439,7 +439,7 @@ def find_files(paths: Paths, suffixes: Sequence[str], storage_options: StorageOp
         raise BadFile("files", "a path is empty", got="", expected="a path", remedy="'data.parquet', or '.'")
     if not names:
         raise BadFile("files", "the list of paths is empty", expected="one path at least", remedy="['data.parquet']")
-    threads = LocalThreads(_AT_ONCE if any(map(is_remote, names)) else 1)
+    threads = Executor(_AT_ONCE if any(map(is_remote, names)) else 1)
     expand = partial(_expand, suffixes=suffixes, storage_options=storage_options or None)
     return [file for files in threads.map(expand, names) for file in files]
 

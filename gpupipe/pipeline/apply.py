@@ -18,7 +18,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
 from gpupipe.backend.arrow import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
-from gpupipe.cluster.executor import LocalThreads, get_executor
+from gpupipe.cluster.executor import Executor, get_executor
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import Dataset, FrameFunction, in_halves, run_partitions
 from gpupipe.io.planning.table import Table, map_frames
@@ -553,7 +553,7 @@ class StreamedParts:
         def pieces(number: int) -> list[Mapping[str, Column]]:
             return list(in_halves(work, self._dataset.of_partitions([self._pieces[number]])))
 
-        yield from LocalThreads().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
+        yield from Executor().map(pieces, parts, at_once=1 if self.backend.name == "gpu" else None)
 
     def _count(self) -> list[int]:
         work, rows = partial(_count_rows, self._run, self.backend.name), [0] * len(self._pieces)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_names, refuse_argument
-from gpupipe.transforms.transform import ColumnwiseTransform, Transform
+from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
 
 
 class Select(ColumnwiseTransform):
@@ -31,7 +31,7 @@ class Select(ColumnwiseTransform):
         ['b']
     """
 
-    def __init__(self, columns: str | Sequence[str]) -> None:
+    def __init__(self, columns: Names) -> None:
         check_names(self, columns=columns)
         self.columns = as_list(columns)
 
@@ -57,7 +57,7 @@ class Drop(ColumnwiseTransform):
         ['a']
     """
 
-    def __init__(self, columns: str | Sequence[str]) -> None:
+    def __init__(self, columns: Names) -> None:
         check_names(self, columns=columns)
         self.columns = as_list(columns)
 
@@ -164,10 +164,8 @@ class Derive(Transform):
 
     Example:
         >>> import pandas as pd
-        >>> Derive(night="hour < 6 or hour >= 22").transform(pd.DataFrame({"hour": [5, 12]}))
-           hour  night
-        0     5   True
-        1    12  False
+        >>> Derive(night="hour < 6 or hour >= 22").transform(pd.DataFrame({"hour": [5, 12]}))["night"].tolist()
+        [True, False]
     """
 
     def __init__(self, /, *given: Any, **named: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import DATE_FLAGS, DATE_PARTS, Constant, Span, microseconds
 from gpupipe.schema import Field, Schema
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_argument
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, "weeks": 604_800.0}
 
@@ -32,13 +32,12 @@ class DateParts(Transform):
         parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `weekday` (Monday is 0), `hour`,
             `minute`, `second`, int32; `is_weekend`, `is_month_start`, `is_month_end` and the same of `quarter` and
             `year`, booleans. The column `at_hour` is the hour of `at`.
-        cyclic: parts as the two coordinates of a place on a circle, so that the last hour is next to the first:
-            `at_hour_sin` and `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
-        since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed from then,
-            float64, negative before.
+        cyclic: parts as places on a circle, so that the last hour is next to the first: `at_hour_sin` and
+            `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
+        since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed, float64, negative
+            before.
         unit: of the time passed, `"seconds"`, `"minutes"`, `"hours"`, `"days"` or `"weeks"`.
-        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of, summer time
-            included; UTC by default. What has passed since a time does not depend on it.
+        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of; UTC by default.
 
     Raises:
         BadConfig: no such part, unit or time zone, nothing is asked for, or a column of the name is there already.
@@ -48,19 +47,17 @@ class DateParts(Transform):
 
     Example:
         >>> import pandas as pd
-        >>> DateParts("at", ["month", "is_weekend"], since="2013-01-01").transform(
-        ...     pd.DataFrame({"at": pd.to_datetime(["2013-02-02", None])})).iloc[:, 1:]
-           at_month  at_is_weekend  at_since
-        0         2           True      32.0
-        1      <NA>           <NA>       NaN
+        >>> frame = pd.DataFrame({"at": pd.to_datetime(["2013-02-02"])})
+        >>> DateParts("at", ["month", "is_weekend"], since="2013-01-01").transform(frame).iloc[:, 1:].to_dict("records")
+        [{'at_month': 2, 'at_is_weekend': True, 'at_since': 32.0}]
     """
 
     def __init__(
         self,
-        columns: str | Sequence[str],
-        parts: str | Sequence[str] = (),
+        columns: Names,
+        parts: Names = (),
         *,
-        cyclic: str | Sequence[str] = (),
+        cyclic: Names = (),
         since: str | None = None,
         unit: str = "days",
         tz: str | None = None,

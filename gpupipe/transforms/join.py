@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from threading import Lock
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -42,13 +42,13 @@ from gpupipe.support.validation import (
     parse_duration_us,
     refuse_argument,
 )
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
-    def __init__(self, right: Any, columns: str | Sequence[str] | None, suffix: str, name: str | None) -> None:
+    def __init__(self, right: Any, keys: list[str], columns: Names | None, suffix: str, name: str | None) -> None:
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             table, fields = read_stream(right, type(self).__name__)
@@ -59,17 +59,13 @@ class TableJoin(Transform):
         check_name(self, suffix=suffix)
         check_name(self, None, name=name)
         self.right, self.suffix, self.when = right, suffix, "always"
+        self.keys = keys  # of the same names on both sides
         self.columns = None if columns is None else as_list(columns)
         self.name = name or "_".join(self.keys)
         self._lock = Lock()
         self._tables: dict[str, Any] = {}
         self._schema = schema
         self.reset()
-
-    @property
-    @abstractmethod
-    def keys(self) -> list[str]:
-        """The columns that are compared, of the same names on both sides."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without what every process prepares for itself."""
@@ -121,6 +117,10 @@ class TableJoin(Transform):
                 expected = "the same type on both sides, or two types of numbers"
                 raise SchemaMismatch(self._where, problem, expected=expected, remedy=one_key_type(ours, theirs))
             require_comparable_times(ours, theirs, f"{self._where}, left and right")
+
+    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+        added = set(self._names_out(schema).values())
+        return {*(wanted - added), *self.keys} if self.changes_rows or wanted & added else set(wanted)
 
     def table(self, backend: Backend) -> Frame:
         """Read the right table as a coded frame: the keys and the columns the join adds."""
@@ -186,60 +186,33 @@ def _is_dataset(table: Any) -> bool:
 _DIRECT_ENTRIES = 4_000_000
 
 
-@dataclass(frozen=True)
-class _TextKey:
-    """Text key: codes of another dictionary to ids in this one."""
-
-    dictionary: Dictionary
-
-    @property
-    def size(self) -> int:
-        return len(self.dictionary)
-
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """Return n ids, -1 where the value is missing or not in the dictionary."""
-        table = np.append(find_positions(column.dictionary, self.dictionary), -1)
-        return backend.to_device(table.astype(np.int64))[column.data]
+def _rank(values: Array, wanted: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Return whether each wanted value is among sorted unique ones of the same type, and its position there."""
+    place = xp.minimum(xp.searchsorted(values, wanted), len(values) - 1)
+    return values[place] == wanted, place
 
 
-@dataclass(frozen=True)
-class _NumberKey:
-    """Number key: values `low + id * step`, of low's type."""
-
-    low: np.int64 | np.uint64
-    step: int
-    size: int
-
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """Return n ids, -1 where the value is missing or not one of these."""
-        values, found = whole_numbers(column, self.low.dtype, backend.xp)
-        # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
-        offset = (values - self.low).view("uint64")
-        ids = offset // np.uint64(self.step)
-        found = found & (ids < np.uint64(self.size)) & (ids * np.uint64(self.step) == offset)
-        return backend.xp.where(found, ids.view("int64"), -1)
+def _find_texts(dictionary: Dictionary, column: Column, backend: Backend) -> Array:
+    """Return the n places of texts in a dictionary, -1 where one is missing or not there."""
+    table = np.append(find_positions(column.dictionary, dictionary), -1)
+    return backend.to_device(table.astype(np.int64))[column.data]
 
 
-@dataclass(frozen=True)
-class _RankKey:
-    """Ranked key: values by their position in a sorted list, where the spread is too wide for arithmetic."""
+def _find_numbers(low: Any, step: int, size: int, column: Column, backend: Backend) -> Array:
+    """Return n places of numbers among `low + place * step`, -1 where one is missing or not there."""
+    values, found = whole_numbers(column, low.dtype, backend.xp)
+    # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
+    offset = (values - low).view("uint64")
+    ids = offset // np.uint64(step)
+    found = found & (ids < np.uint64(size)) & (ids * np.uint64(step) == offset)
+    return backend.xp.where(found, ids.view("int64"), -1)
 
-    values: Array  # sorted, unique, at least one, int64 or uint64, on the device
 
-    @property
-    def size(self) -> int:
-        return len(self.values)
-
-    def ids(self, column: Column, backend: Backend) -> Array:
-        """Return n ids, -1 where the value is missing or not in the list."""
-        values, found = whole_numbers(column, self.values.dtype, backend.xp)
-        there, place = self.places(values, backend.xp)
-        return backend.xp.where(found & there, place, -1)
-
-    def places(self, values: Array, xp: ModuleType) -> tuple[Array, Array]:
-        """Return whether each value (of the list's type) is in the list, and its position."""
-        place = xp.minimum(xp.searchsorted(self.values, values), self.size - 1)
-        return self.values[place] == values, place
+def _find_ranks(known: Array, column: Column, backend: Backend) -> Array:
+    """Return n places of numbers in a sorted list, -1 where one is missing or not there."""
+    values, found = whole_numbers(column, known.dtype, backend.xp)
+    there, place = _rank(known, values, backend.xp)
+    return backend.xp.where(found & there, place, -1)
 
 
 class Lookup:
@@ -249,8 +222,8 @@ class Lookup:
     """
 
     def __init__(self, keys: Mapping[str, Column], backend: Backend, where: str, remedy: str) -> None:
-        self._parts = {name: _part(name, column, backend, where, remedy) for name, column in keys.items()}
-        size = math.prod(part.size for part in self._parts.values())
+        self._parts = {name: _index_key(name, column, backend, where, remedy) for name, column in keys.items()}
+        size = math.prod(size for size, _ in self._parts.values())
         if size >= 2**62:
             problem = f"the keys {list(keys)} span too many combinations"
             raise BadConfig(where, problem, got=size, expected="fewer than 2^62", remedy=remedy)
@@ -265,14 +238,14 @@ class Lookup:
             problem = f"{len(twice)} rows of the right table repeat a key, for instance {key}"
             remedy = "many=True for every pair, or drop the duplicates on the right"
             raise BadData(where, problem, expected="unique keys on the right", remedy=remedy)
-        self._sorted = None
+        self._sorted: Array = None
         if size <= max(_DIRECT_ENTRIES, 16 * len(rows)):
             table = np.full(size + 1, -1, dtype=np.int32)
             table[ids] = rows
         else:
             # One more id than there are, for a list of at least one.
             table = np.append(rows, -1).astype(np.int32)
-            self._sorted = _RankKey(backend.to_device(np.append(ids, size)))
+            self._sorted = backend.to_device(np.append(ids, size))
         self._table = backend.to_device(table)
 
     def find(self, keys: Mapping[str, Column], backend: Backend) -> Array:
@@ -280,22 +253,28 @@ class Lookup:
         ids = self._ids(keys, backend)
         if self._sorted is None:
             return self._table[ids]
-        found, place = self._sorted.places(ids, backend.xp)
+        found, place = _rank(self._sorted, ids, backend.xp)
         return backend.xp.where(found, self._table[place], -1)
 
     def _ids(self, keys: Mapping[str, Column], backend: Backend) -> Array:
         """Return one id per row from all its keys, in mixed radix; -1 where one is not in the table."""
         total: Array = None
-        for name, part in self._parts.items():
-            ids = part.ids(keys[name], backend)
+        for name, (size, find) in self._parts.items():
+            ids = find(keys[name], backend)
             both = total is not None and (total >= 0) & (ids >= 0)
-            total = ids if total is None else backend.xp.where(both, total * part.size + ids, -1)
+            total = ids if total is None else backend.xp.where(both, total * size + ids, -1)
         return total
 
 
-def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) -> _TextKey | _NumberKey | _RankKey:
+def _index_key(
+    name: str, column: Column, backend: Backend, where: str, remedy: str
+) -> tuple[int, Callable[[Column, Backend], Array]]:
+    """Return the number of places of a key's values, and what finds the places of others: text, whole numbers, times.
+
+    Numbers are found by arithmetic, or in a sorted list where they spread too wide.
+    """
     if column.dictionary is not None:
-        return _TextKey(column.dictionary)
+        return len(column.dictionary), partial(_find_texts, column.dictionary)
     missing = column.missing(backend.xp)
     present = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
     kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
@@ -304,14 +283,14 @@ def _part(name: str, column: Column, backend: Backend, where: str, remedy: str) 
         problem, got = f"key column {name!r} holds a number that is no int64", present[~found][0].item()
         raise BadConfig(where, problem, got=got, expected="whole numbers, strings or timestamps as keys", remedy=remedy)
     if not len(values):
-        return _NumberKey(np.int64(0), 1, 0)
+        return 0, partial(_find_numbers, np.int64(0), 1, 0)
     spread = int(values[-1]) - int(values[0])
     if spread < 2**62:
         step = max(int(np.gcd.reduce(np.diff(values))), 1)
         size = spread // step + 1
         if size < 2**31:
-            return _NumberKey(values[0], step, size)
-    return _RankKey(backend.to_device(values))
+            return size, partial(_find_numbers, values[0], step, size)
+    return len(values), partial(_find_ranks, backend.to_device(values))
 
 
 def _value_at(column: Column, row: int, backend: Backend) -> Any:
@@ -341,10 +320,8 @@ class Join(TableJoin):
     """Join a table on equal keys: a lookup that keeps the rows and their order, or with `many=True` a general merge.
 
     Args:
-        right: the table, a Dataset, a frame, or another library's that `from_frame` takes. It is read once, and has to
-            fit in memory.
-        on: the key column or columns, named alike on both sides. A missing key matches nothing; numbers match by
-            value, whatever their types.
+        right: a Dataset, a frame, or another library's table that `from_frame` takes; read once, and kept in memory.
+        on: the keys, named alike on both sides. A missing key matches nothing; numbers match by value.
         how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
         columns: the right columns to add; all but the keys by default.
         suffix: put behind the name of a right column that the left has too. Names on the left never change.
@@ -354,29 +331,25 @@ class Join(TableJoin):
 
     Raises:
         BadData: a key repeats on the right and `many` is False; names a key.
-        SchemaMismatch: a key is a list, or of another kind on the right (text and numbers; times with a zone and
-            without).
-        BadConfig: a column it adds would have another column's name, or a key on the right is no whole number and
-            `many` is False.
+        SchemaMismatch: a key is a list, or of another kind on the right: text and numbers, times with and without zone.
+        BadConfig: two columns would share a name, or a key on the right is no whole number and `many` is False.
 
     Memory: the right table stays in memory; one new column per right column asked for.
 
     Example:
         >>> import pandas as pd
         >>> weather = pd.DataFrame({"origin": ["JFK", "LGA"], "temp": [39.0, 41.0]})
-        >>> Join(weather, on="origin").transform(pd.DataFrame({"origin": ["LGA", None]}))
-          origin  temp
-        0    LGA  41.0
-        1    NaN   NaN
+        >>> Join(weather, on="origin").transform(pd.DataFrame({"origin": ["LGA", None]}))["temp"].tolist()
+        [41.0, nan]
     """
 
     def __init__(
         self,
         right: Any,
         *,
-        on: str | Sequence[str],
+        on: Names,
         how: Literal["left", "inner"] = "left",
-        columns: str | Sequence[str] | None = None,
+        columns: Names | None = None,
         suffix: str = "_right",
         many: bool = False,
         name: str | None = None,
@@ -386,21 +359,11 @@ class Join(TableJoin):
         check_bool(self, many=many)
         self.on, self.how, self.many = as_list(on), how, many
         self.changes_rows = many or how == "inner"
-        super().__init__(right, columns, suffix, name)
-
-    @property
-    def keys(self) -> list[str]:
-        return self.on
+        super().__init__(right, self.on, columns, suffix, name)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self.on)
         return schema.assign(self._added_fields(schema))
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        added = set(self._names_out(schema).values())
-        if not self.changes_rows and not wanted & added:
-            return set(wanted)
-        return {*(wanted - added), *self.on}
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         asked = {name: out for name, out in self._names_out(schema).items() if out in wanted}
@@ -452,8 +415,7 @@ class JoinAsOf(TableJoin):
     Args:
         right, suffix: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.
-        by: key columns that have to be equal, named alike on both sides; numbers match by value, and a missing key
-            matches nothing.
+        by: key columns that have to be equal, as `on` of `Join`.
         tolerance: how old a right row may be, by its own time: a number, or of times a timedelta or text as `"2h"`.
         lag: how much later a right row becomes known, in the same way: a day's sums are known a day after it began.
         allow_exact_matches: whether a right row that becomes known at the row's own time matches.
@@ -461,10 +423,8 @@ class JoinAsOf(TableJoin):
         name: what the table is called, as for `Join`; by default `on` and the keys joined by `_`.
 
     Raises:
-        SchemaMismatch: `on` holds text and the like, or types that no one type holds; a key is of another kind on the
-            right.
-        BadConfig: a tolerance or a lag below 0 or of another kind than `on`; a column it adds would have another
-            column's name; or a key on the right is no whole number.
+        SchemaMismatch: `on` holds no times or numbers, or types that no one type holds; keys as for `Join`.
+        BadConfig: as for `Join`; a tolerance or a lag below 0 or of another kind than `on`.
         BadData: the right table has no rows.
         LeakageError: at `fit`, where a feature is made of a column of the target, found in the table that is learned
             from, and no `lag` says when it is known.
@@ -474,11 +434,8 @@ class JoinAsOf(TableJoin):
     Example:
         >>> import pandas as pd
         >>> weather = pd.DataFrame({"hour": [9, 6], "temp": [41.0, 39.0]})
-        >>> JoinAsOf(weather, on="hour").transform(pd.DataFrame({"hour": [8, 9, 5]}))
-           hour  temp
-        0     8  39.0
-        1     9  41.0
-        2     5   NaN
+        >>> JoinAsOf(weather, on="hour").transform(pd.DataFrame({"hour": [8, 9, 5]}))["temp"].tolist()
+        [39.0, 41.0, nan]
     """
 
     finds_own_rows: bool = False
@@ -489,11 +446,11 @@ class JoinAsOf(TableJoin):
         right: Any,
         *,
         on: str,
-        by: str | Sequence[str] | None = None,
+        by: Names | None = None,
         tolerance: float | str | timedelta | None = None,
         lag: float | str | timedelta | None = None,
         allow_exact_matches: bool = True,
-        columns: str | Sequence[str] | None = None,
+        columns: Names | None = None,
         suffix: str = "_right",
         name: str | None = None,
     ) -> None:
@@ -505,16 +462,8 @@ class JoinAsOf(TableJoin):
         self.on, self.by = on, by
         self.tolerance, self.lag = _text(tolerance), _text(lag)
         self.allow_exact_matches = allow_exact_matches
-        self.changes_rows = False
-        super().__init__(right, columns, suffix, name)
-
-    @property
-    def keys(self) -> list[str]:
-        return [self.on, *self._by]
-
-    @property
-    def _by(self) -> list[str]:
-        return [] if self.by is None else as_list(self.by)
+        self._by = [] if by is None else as_list(by)
+        super().__init__(right, [on, *self._by], columns, suffix, name)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self._by)
@@ -531,10 +480,6 @@ class JoinAsOf(TableJoin):
 
     def _source(self, item: Field) -> Field:
         return replace(item, lineage=frozenset({item.name})) if self.finds_own_rows else super()._source(item)
-
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        added = set(self._names_out(schema).values())
-        return {*(wanted - added), *self.keys} if wanted & added else set(wanted)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in wanted}
@@ -554,26 +499,21 @@ class JoinAsOf(TableJoin):
         tolerance, lag = self._distances(dtype)
         keys = {key: backend.column(table, key) for key in self._by}
         rules = lag or 0, tolerance, self.allow_exact_matches
-        history = _History(backend.column(table, self.on), keys, dtype, *rules, backend, self._where)
+        history = _History(backend.column(table, self.on), keys, dtype, rules, backend, self._where)
         return _with_missing_rows(table, backend), history
+
+
+_Rules: TypeAlias = tuple[Distance, Distance | None, bool]  # lag, tolerance, and whether equal times match
 
 
 class _History:
     """Index of a table by key, and of each key's rows by the time from which they are known."""
 
     def __init__(
-        self,
-        on: Column,
-        keys: Mapping[str, Column],
-        dtype: str,
-        lag: Distance,
-        tolerance: Distance | None,
-        exact: bool,
-        backend: Backend,
-        where: str,
+        self, on: Column, keys: Mapping[str, Column], dtype: str, rules: _Rules, backend: Backend, where: str
     ) -> None:
-        xp = backend.xp
-        self._dtype, self._tolerance, self._backend = dtype, tolerance, backend
+        xp, (lag, self._tolerance, exact) = backend.xp, rules
+        self._dtype, self._backend = dtype, backend
         self._side = "right" if exact else "left"
         self._lookup, groups = None, xp.zeros(len(on), dtype="int64")
         if keys:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from typing import TypeAlias
 
 from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.schema import Schema
 from gpupipe.step import Step
+
+Names: TypeAlias = str | Sequence[str]  # of one column, or of several
 
 
 class Transform(Step, ABC):

@@ -18,7 +18,7 @@ from gpupipe.expressions import Constant, Span, microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_instance, check_names, is_bool, is_number, refuse_argument
-from gpupipe.transforms.transform import ColumnwiseTransform
+from gpupipe.transforms.transform import ColumnwiseTransform, Names
 
 _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as text in ISO 8601"}
 
@@ -28,8 +28,7 @@ class Clip(ColumnwiseTransform):
 
     Args:
         columns: numbers or times; the type stays.
-        low: the lower end, None for none; of times as text in ISO 8601.
-        high: the upper end, None for none.
+        low, high: the ends, None for none; of times as text in ISO 8601.
 
     Raises:
         BadConfig: no end is given, they do not ascend, or one is no value the column's type can hold.
@@ -43,9 +42,7 @@ class Clip(ColumnwiseTransform):
         [0, 7, 10]
     """
 
-    def __init__(
-        self, columns: str | Sequence[str], low: float | str | None = None, high: float | str | None = None
-    ) -> None:
+    def __init__(self, columns: Names, low: float | str | None = None, high: float | str | None = None) -> None:
         check_names(self, columns=columns)
         given: dict[str, Any] = {"low": low, "high": high}
         for name, end in given.items():
@@ -64,9 +61,8 @@ class Clip(ColumnwiseTransform):
         for item in items:
             ends = [end for end in self._ends(item) if end is not None]
             if ends != sorted(ends):
-                raise BadConfig(
-                    "Clip", "the range is empty", got=(self.low, self.high), expected="low <= high", remedy="swap them"
-                )
+                got, expected = (self.low, self.high), "low <= high"
+                raise BadConfig("Clip", "the range is empty", got=got, expected=expected, remedy="swap them")
         return schema.assign(replace(item.with_instants(), step="Clip") for item in items)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
@@ -93,9 +89,6 @@ class Clip(ColumnwiseTransform):
 class Log1p(ColumnwiseTransform):
     """Compute the natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
 
-    Args:
-        columns: numbers above -1. Missing stays missing.
-
     Raises:
         BadData: a value is -1 or less, which has no such logarithm; names column and value.
         SchemaMismatch: a column holds no numbers.
@@ -108,7 +101,7 @@ class Log1p(ColumnwiseTransform):
         [0.0, 0.6931]
     """
 
-    def __init__(self, columns: str | Sequence[str]) -> None:
+    def __init__(self, columns: Names) -> None:
         check_names(self, columns=columns)
         self.columns = as_list(columns)
 
@@ -149,12 +142,8 @@ class Replace(ColumnwiseTransform):
 
     Example:
         >>> import pandas as pd
-        >>> Replace({"origin": {"JFK": "NYC", "?": None}, "gate": {None: -1}}).transform(
-        ...     pd.DataFrame({"origin": ["JFK", "?", "EWR"], "gate": [7.0, None, 9.0]}))
-          origin  gate
-        0    NYC   7.0
-        1    NaN  -1.0
-        2    EWR   9.0
+        >>> Replace({"gate": {None: -1, 9: 90}}).transform(pd.DataFrame({"gate": [7.0, None, 9.0]}))["gate"].tolist()
+        [7.0, -1.0, 90.0]
     """
 
     def __init__(self, values: Mapping[str, Mapping[Any, Any]]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 
@@ -26,7 +26,7 @@ from gpupipe.support.validation import (
     parse_duration_us,
     refuse_argument,
 )
-from gpupipe.transforms.transform import Transform
+from gpupipe.transforms.transform import Names, Transform
 
 
 class WholeTableTransform(Transform):
@@ -42,19 +42,10 @@ class WholeTableTransform(Transform):
         BadConfig: at `output_schema`, when a new column would have another one's name.
     """
 
-    def __init__(self, by: str | Sequence[str] | None, order_by: str | Sequence[str] | None) -> None:
+    def __init__(self, by: Names | None, order_by: Names | None) -> None:
         check_names(self, None, by=by, order_by=order_by)
         self.by, self.order_by = by, order_by
-
-    @property
-    def keys(self) -> list[str]:
-        """The key columns."""
-        return [] if self.by is None else as_list(self.by)
-
-    @property
-    def order(self) -> list[str]:
-        """The columns that order the rows of a key."""
-        return [] if self.order_by is None else as_list(self.order_by)
+        self.keys, self.order = ([] if names is None else as_list(names) for names in (by, order_by))
 
     @property
     @abstractmethod
@@ -136,15 +127,13 @@ class WholeTableTransform(Transform):
             return value.over(self.keys)
         return value.over(self.keys, order_by=self.order, nulls_last=True)
 
-    def _select(
-        self, rows: pl.LazyFrame, made: dict[str, pl.Expr], schema: Schema, backend: str, *, is_moved: bool = False
-    ) -> pl.LazyFrame:
+    def _select(self, rows: pl.LazyFrame, made: dict[str, pl.Expr], schema: Schema, backend: str) -> pl.LazyFrame:
         """Select new columns, missing where a key is, and sort rows that were moved back by their ids."""
         gaps = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
         if gaps:
             made = {name: pl.when(~pl.any_horizontal(gaps)).then(value) for name, value in made.items()}
         rows = rows.select(ROW, **made)
-        return rows.sort(ROW) if is_moved or self._sorts(backend) or backend == "gpu" else rows
+        return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
 
     def _name(self, column: str, *what: object) -> str:
         """Return the name of a new column: `dep_delay_lag_1_by_tailnum`."""
@@ -153,14 +142,10 @@ class WholeTableTransform(Transform):
 
 
 class _OfColumns(WholeTableTransform):
-    """Base class of the steps that make columns of each of their columns, one for each choice."""
+    """Base class of the steps that make columns of each of their columns, one for each number of rows or statistic."""
 
     columns: list[str]
-
-    @property
-    @abstractmethod
-    def _choices(self) -> list[Any]:
-        """The numbers of rows back, or the statistics."""
+    _choices: list[Any]
 
     @abstractmethod
     def _what(self, choice: Any) -> list[Any]:
@@ -198,22 +183,18 @@ class _Shifted(_OfColumns):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
+        columns: Names,
         periods: int | Sequence[int] = 1,
         *,
-        by: str | Sequence[str] | None = None,
-        order_by: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order_by: Names | None = None,
     ) -> None:
         super().__init__(by, order_by)
         check_names(self, columns=columns)
         numbers: Any = periods if is_sequence(periods) else [periods]
         if not len(numbers) or not all(is_integer(number) and number for number in numbers):
             raise refuse_argument(self, "periods", periods, "an integer other than 0, or several")
-        self.columns, self.periods = as_list(columns), periods
-
-    @property
-    def _choices(self) -> list[int]:
-        return list(map(int, self.periods if isinstance(self.periods, Iterable) else [self.periods]))
+        self.columns, self.periods, self._choices = as_list(columns), periods, list(map(int, numbers))
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         made = {}
@@ -327,7 +308,7 @@ class CumulativeCount(WholeTableTransform):
         [0, 0, 1]
     """
 
-    def __init__(self, by: str | Sequence[str], *, order_by: str | Sequence[str] | None = None) -> None:
+    def __init__(self, by: Names, *, order_by: Names | None = None) -> None:
         check_names(self, empty=False, by=by)
         super().__init__(by, order_by)
 
@@ -347,21 +328,19 @@ class CumulativeCount(WholeTableTransform):
         return self._select(self._in_order(rows, backend), {self.makes[0]: count}, schema, backend)
 
 
+_Roll: TypeAlias = Callable[[str, str, int], pl.Expr]  # of a column, a statistic and the least number of values
 _STATS = ("count", "sum", "mean", "std", "var", "min", "max")
 """The statistics there are, of the values that are not missing."""
-_LONGEST = 1 << 30
-"""Rows of the longest window there is: cuDF counts rows by int32."""
+_LONGEST = 1 << 30  # rows of the longest window there is: cuDF counts rows by int32
 _PARTS: dict[str, tuple[str, ...]] = {
     **{stat: ("count", stat) for stat in ("count", "sum", "min", "max")},
     "mean": ("count", "sum"),
     **dict.fromkeys(("var", "std"), ("count", "sum", "var")),
 }
 """What a statistic of two parts of a window is made of."""
-_EARLIER, _SAME = "⟨earlier⟩ {} {}", "⟨same time⟩ {} {}"
-"""What the columns of the two parts are called."""
+_EARLIER, _SAME = "⟨earlier⟩ {} {}", "⟨same time⟩ {} {}"  # what the columns of the two parts are called
 _DAY = 86_400_000_000
-_UNITS = (_DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000, 1)
-"""Microseconds that all times may be multiples of."""
+_UNITS = (_DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000, 1)  # microseconds that all times may be multiples of
 _MOST_NUMBERS = 1 << 63
 
 
@@ -370,35 +349,24 @@ class _Windowed(_OfColumns):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
-        stats: str | Sequence[str],
-        by: str | Sequence[str] | None,
-        order_by: str | Sequence[str] | None,
+        columns: Names,
+        stats: Names,
+        by: Names | None,
+        order_by: Names | None,
         min_periods: int | None,
         closed: Literal["left", "right"],
+        rows: int | None = None,
     ) -> None:
         super().__init__(by, order_by)
         check_names(self, columns=columns)
         check_names(self, empty=False, stats=stats)
         for stat in as_list(stats):
             check_choice(self, _STATS, stats=stat)
-        check_integer(self, f"[0, {self._rows}]" if self._rows else "[0, inf)", None, min_periods=min_periods)
+        check_integer(self, f"[0, {rows}]" if rows else "[0, inf)", None, min_periods=min_periods)
         check_choice(self, ("left", "right"), closed=closed)
         self.columns, self.stats, self.min_periods, self.closed = as_list(columns), stats, min_periods, closed
-
-    @property
-    def _rows(self) -> int | None:
-        """The largest number of rows in a window, where the user says so."""
-        return None
-
-    @property
-    def _least(self) -> int:
-        """The least number of values in a window."""
-        return (self._rows or 1) if self.min_periods is None else self.min_periods
-
-    @property
-    def _choices(self) -> list[str]:
-        return as_list(self.stats)
+        self._choices, self._window_rows = as_list(stats), min(rows or _LONGEST, _LONGEST)
+        self._least = (rows or 1) if min_periods is None else int(min_periods)  # values in a window
 
     def made_fields(self, schema: Schema) -> list[Field]:
         self._require_numbers(schema)
@@ -411,7 +379,7 @@ class _Windowed(_OfColumns):
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         rows = self._in_order(self._with_values(rows), backend)
-        window, is_left = min(self._rows or _LONGEST, _LONGEST), self.closed == "left"
+        window, is_left = self._window_rows, self.closed == "left"
         if is_left and backend == "gpu":  # its engine takes no shift inside a window
             rows = rows.with_columns(self._over(_value(name).shift(1), backend) for name in self.columns)
 
@@ -426,12 +394,7 @@ class _Windowed(_OfColumns):
         return rows.with_columns(pl.col(name).cast(pl.Float64).alias(f"⟨value⟩ {name}") for name in self.columns)
 
     def _aggregate(
-        self,
-        rows: pl.LazyFrame,
-        roll: Callable[[str, str, int], pl.Expr],
-        schema: Schema,
-        wanted: AbstractSet[str],
-        backend: str,
+        self, rows: pl.LazyFrame, roll: _Roll, schema: Schema, wanted: AbstractSet[str], backend: str
     ) -> pl.LazyFrame:
         """Select the wanted statistics, given what makes one of a column, its name and the least number of values."""
         made = {}
@@ -445,11 +408,9 @@ class Rolling(_Windowed):
     """Rolling statistics of the last rows of the same key, or of the last days; pandas' `rolling(window)`.
 
     New columns are called `dep_delay_rolling_mean_3_by_tailnum` or `dep_delay_rolling_mean_7_days_by_tailnum`, and are
-    float64; a `count` is int64.
-
-    A window ends with the row itself. What is to be predicted from the past alone must not hold the row's own value:
-    `closed="left"` ends the window before the row, and a window of time before all rows of the same time. Else rows
-    alike in `order_by` stand as in the table, and earlier ones are in the window.
+    float64; a `count` is int64. A window ends with the row itself, after earlier rows alike in `order_by`. What is to
+    be predicted from the past alone must not hold the row's own value: `closed="left"` ends the window before the row,
+    and a window of time before all rows of the same time.
 
     Args:
         columns: numbers or booleans; missing values are left out.
@@ -457,8 +418,8 @@ class Rolling(_Windowed):
             row without a time has missing values and is in no window.
         stats: of `"count"`, `"sum"`, `"mean"`, `"std"` and `"var"` (with n - 1), `"min"`, `"max"`.
         by, order_by: as for `Lag`.
-        min_periods: so many values a window has to have, or its statistics (but not `count`) are missing. By default as
-            many as it has rows, or one where the window is a time, as in pandas.
+        min_periods: so many values a window has to have, or its statistics (but not `count`) are missing; by default
+            as many as it has rows, or one where the window is a time.
         closed: `"right"` for the window (t - w, t], `"left"` for [t - w, t), in rows as in time.
 
     Raises:
@@ -478,20 +439,21 @@ class Rolling(_Windowed):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
+        columns: Names,
         window: int | str,
-        stats: str | Sequence[str] = "mean",
+        stats: Names = "mean",
         *,
-        by: str | Sequence[str] | None = None,
-        order_by: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order_by: Names | None = None,
         min_periods: int | None = None,
         closed: Literal["left", "right"] = "right",
     ) -> None:
         if not is_integer(window, 1) and not (isinstance(window, str) and parse_duration_us(window)):
             expected = "a number of rows, or one of seconds, minutes, hours, days or weeks"
             raise refuse_argument(self, "window", window, expected, "window='7 days'")
-        self.window = window
-        super().__init__(columns, stats, by, order_by, min_periods, closed)
+        rows = None if isinstance(window, str) else int(window)
+        super().__init__(columns, stats, by, order_by, min_periods, closed, rows)
+        self.window, self._microseconds = window, parse_duration_us(window) or 0
 
     def made_fields(self, schema: Schema) -> list[Field]:
         if self._microseconds and len(self.order) != 1:
@@ -506,15 +468,6 @@ class Rolling(_Windowed):
     def _what(self, choice: str) -> list[Any]:
         return ["rolling", choice, re.sub(r"\s+", "_", str(self.window).strip())]
 
-    @property
-    def _rows(self) -> int | None:
-        return None if isinstance(self.window, str) else int(self.window)
-
-    @property
-    def _microseconds(self) -> int:
-        """The window's length in time; 0 where it is one in rows."""
-        return parse_duration_us(self.window) or 0
-
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         if not self._microseconds:
             return super().plan(rows, schema, wanted, backend)
@@ -524,7 +477,7 @@ class Rolling(_Windowed):
         rows = self._with_values(rows)
         found = self._find_window(rows, time) if backend == "cpu" else None
         if found is None:  # the plan for a GPU takes rows of any times
-            rows = self._merge_times(rows, time, schema, wanted, backend)
+            rows = self._merge_times(rows, time, schema, wanted)
         else:
             by, window = found
 
@@ -575,9 +528,7 @@ class Rolling(_Windowed):
         sizes = rows.drop_nulls(self.keys).group_by(columns).len().select(pl.col("len").max())
         return sizes.collect(engine="streaming").item()
 
-    def _merge_times(
-        self, rows: pl.LazyFrame, time: str, schema: Schema, wanted: AbstractSet[str], backend: str
-    ) -> pl.LazyFrame:
+    def _merge_times(self, rows: pl.LazyFrame, time: str, schema: Schema, wanted: AbstractSet[str]) -> pl.LazyFrame:
         """Make statistics of a window of time from those of earlier times and those of the same time."""
         parts, find = _PARTS, _merge_sides
         closed: Literal["left", "none"] = "none"
@@ -602,7 +553,7 @@ class Rolling(_Windowed):
             if stat != "count" and self._counts(stat):
                 least = self._least if stat == "sum" else max(self._least, 1)
                 found[out] = pl.when(find(name, "count") >= least).then(found[out])
-        return self._select(rows, found, schema, backend, is_moved=True)
+        return self._select(rows, found, schema, "gpu")
 
     def _counts(self, stat: str) -> bool:
         """Return whether a window's values have to be counted for a statistic."""
@@ -634,11 +585,11 @@ class Expanding(_Windowed):
 
     def __init__(
         self,
-        columns: str | Sequence[str],
-        stats: str | Sequence[str] = "mean",
+        columns: Names,
+        stats: Names = "mean",
         *,
-        by: str | Sequence[str] | None = None,
-        order_by: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order_by: Names | None = None,
         min_periods: int = 1,
         closed: Literal["left", "right"] = "right",
     ) -> None:

@@ -27,8 +27,8 @@ from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
-from gpupipe.support.text import as_list, format_count
-from gpupipe.support.validation import check_choice
+from gpupipe.support.text import format_count
+from gpupipe.support.validation import as_list, check_choice
 
 Files = TypeVar("Files", bound="TableFile")
 Readings: TypeAlias = Mapping[str, tuple[object, Reading]]

@@ -16,7 +16,6 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, is_remote, one_line, open_file, unreadable
 from gpupipe.schema import Field, is_passenger
-from gpupipe.support.validation import as_list
 from gpupipe.support.validation import check_names
 
 

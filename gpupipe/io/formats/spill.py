@@ -21,21 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame, arrow, infer_backend, select
-from gpupipe.backend.arrow import Reading
-from gpupipe.backend.arrow import arrow_type
-from gpupipe.backend.arrow import get_file_type
+from gpupipe.backend.arrow import arrow_type, get_file_type
 from gpupipe.config import settings
-from gpupipe.errors import BadConfig
-from gpupipe.errors import BadData
-from gpupipe.errors import BadFile
-from gpupipe.errors import SchemaMismatch
-from gpupipe.files import ScratchFolder
-from gpupipe.files import writing_scratch
-from gpupipe.io.formats.file_source import group_by_file
-from gpupipe.io.formats.file_source import host_table
-from gpupipe.io.formats.file_source import take_spans
-from gpupipe.io.formats.file_source import Readings
-from gpupipe.io.formats.file_source import write_conversion_notes
+from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
+from gpupipe.files import ScratchFolder, writing_scratch
+from gpupipe.io.formats.file_source import Readings, group_by_file, host_table, take_spans, write_conversion_notes
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error

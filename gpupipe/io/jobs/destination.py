@@ -132,7 +132,6 @@ class LocalFolder:
         return found
 
     def names(self) -> set[str]:
-        """List the files in the folder."""
         path = Path(self.where)
         return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_symlink() or not file.is_dir()}
 

@@ -28,7 +28,7 @@ from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
-from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
+from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine
 from gpupipe.io.planning.table import (
     EVERYTHING,
     Mapped,
@@ -40,7 +40,7 @@ from gpupipe.io.planning.table import (
     row_bytes,
     run_partitions,
 )
-from gpupipe.io.relational.gathering import PlanSource, count_largest_partition
+from gpupipe.io.relational.gathering import PlanSource, count_largest_partition, read_group_rows
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
@@ -114,13 +114,6 @@ def _cut_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[list[pa.Tab
             missing -= rest.num_rows
     if waiting or is_first:
         yield waiting or [table]
-
-
-def _group_rows(path: Path) -> list[int]:
-    """Read the rows of each row group of a file."""
-    # Not collected by the writer: where a disk is full, it would raise for what it cannot collect, and hide why.
-    written = pq.read_metadata(path)
-    return [written.row_group(group).num_rows for group in range(written.num_row_groups)]
 
 
 def _write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: str, options: ParquetOptions) -> None:
@@ -231,7 +224,7 @@ def write_dataset(
     if is_file:
         with create_file(where, storage_options, overwrite=overwrite) as draft:
             part = Part(Path(where).name, {}, _write_whole(dataset, draft, options, backend), [])
-            part.files[part.name] = _group_rows(draft)
+            part.files[part.name] = read_group_rows(draft)
         notes = tuple(dataset.source.notes)
         write_quarantine(notes, f"{where.removesuffix('.parquet')}.quarantine.jsonl", storage_options)
         return Manifest(None, {}, (part,), notes)
@@ -322,7 +315,7 @@ class _PartWriter:
             elif not _write_on_device(frames, schema, self.backend, options, file, record.halved.append):
                 write_file(tables, schema, file, options)
             written = sorted(scratch.rglob("*.parquet"))
-            record = replace(record, files={str(path.relative_to(scratch)): _group_rows(path) for path in written})
+            record = replace(record, files={str(path.relative_to(scratch)): read_group_rows(path) for path in written})
             self.folder.keep(scratch, record)
         return record
 
@@ -352,7 +345,7 @@ def _write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: s
     if plan is not None:
         with closing(plan.batches()) as batches:
             write_file(batches, dataset.schema, path, options)
-        return sum(_group_rows(path))
+        return sum(read_group_rows(path))
     with closing(run_partitions(partial(_read_frame, backend, options), dataset, backend, "write", whole=True)) as made:
         frames = [partial(next, made)] * dataset.num_partitions if get_executor().in_process else []
         is_written = _write_on_device(frames, dataset.schema, backend, options, path, _log.warning)

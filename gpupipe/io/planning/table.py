@@ -21,24 +21,18 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend import Array
-from gpupipe.backend import Backend
-from gpupipe.backend import Frame
-from gpupipe.backend import is_out_of_memory
-from gpupipe.backend import resolve
-from gpupipe.backend import select
-from gpupipe.backend.arrow import Reading
+from gpupipe.backend import Array, Backend, Frame, is_out_of_memory, resolve, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.device.probe import this_machine
 from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
-from gpupipe.backend.hashing import hash_column, splitmix64
+from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings, show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.expressions import Constant, Span, microseconds, parse
+from gpupipe.files import writing_scratch
 from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
-from gpupipe.scratch import writing_scratch
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_choice, check_integer

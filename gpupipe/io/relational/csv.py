@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,8 +29,7 @@ _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
 _ROW = "⟨row⟩"
 _CONTENT = "a header row, or rows and names="
-_SETTLING = 50_000
-"""Values further down that show a type which the first rows do not."""
+_SETTLING = 50_000  # values further down that show a type which the first rows do not
 
 
 @dataclass(frozen=True)
@@ -58,25 +57,13 @@ class CsvForm:
         return text
 
 
-class _Survey(NamedTuple):
-    """Properties of a file's bytes."""
-
-    num_rows: int  # that its line ends make, the header's included
-    is_regular: bool  # Polars reads it as pandas: no blank lines, quotes within values, or rows too short or long
-    has_signs: bool  # a value may begin with a plus sign, or with a zero before another digit
-
-
 class CsvFile(TextFile):
-    """CSV file whose rows have the same number of values, copied to `folder` where Polars would read it otherwise.
-
-    Attributes:
-        names: its columns.
-    """
+    """CSV file whose rows have the same number of values, copied to `folder` where Polars would read it otherwise."""
 
     def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str) -> None:
         super().__init__(path, text, backend, _CONTENT)
         self._form, self._copy = form, folder / REWRITTEN
-        self._is_rewritten = False
+        self._is_rewritten, self._num_heads = False, 0 if form.names else 1
         with text.open(encoding="utf-8-sig", newline="") as file:
             self.names = list(form.names or next((row for row in self._rows(file) if row), []))
         if not self.names:  # all lines are comments
@@ -85,8 +72,9 @@ class CsvFile(TextFile):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             remedy = "names=[...] with skip_rows=1, or another header row"
             raise SchemaMismatch(path, "columns share a name", got=twice, expected="unique names", remedy=remedy)
-        self._survey = _survey_bytes(text, form.delimiter, len(self.names), each=backend == "gpu")
-        if form.comment or not self._survey.is_regular:
+        found = _survey_bytes(text, form.delimiter, len(self.names), each=backend == "gpu")
+        self._num_rows, is_regular, self._has_signs = found
+        if form.comment or not is_regular:
             self._rewrite()
 
     def infer(self, asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
@@ -99,7 +87,7 @@ class CsvFile(TextFile):
                 ends = np.flatnonzero((array == _NEWLINE) & ~np.logical_xor.accumulate(array == _QUOTE))
                 head = head[: int(ends[-1]) + 1] if len(ends) else head + file.read()  # whole rows
         try:
-            texts = self._texts(names, io.BytesIO(head)).collect()
+            texts = self._scan(io.BytesIO(head), {}, self._form.null_values).select(names).collect()
         except pl.exceptions.PolarsError:
             if self._is_rewritten:
                 raise
@@ -120,10 +108,10 @@ class CsvFile(TextFile):
         if self._backend == "gpu" or (self._form.decimal, self._form.thousands) != (".", None):
             return True
         whole = any(pa.types.is_integer(column.kind) and not column.is_asked for column in columns.values())
-        return whole and self._survey.has_signs
+        return whole and self._has_signs
 
     def _is_complete(self, target: Path, columns: Mapping[str, Column]) -> bool:
-        if self._is_rewritten or pq.read_metadata(target).num_rows == self._survey.num_rows - self._num_heads:
+        if self._is_rewritten or pq.read_metadata(target).num_rows == self._num_rows - self._num_heads:
             return True
         self._rewrite()
         return False
@@ -137,13 +125,10 @@ class CsvFile(TextFile):
 
     def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
         if careful:
-            return self._texts(self.names).select(
-                self._parse_column(name, one) for name, one in columns.items()
-            ), self._backend
+            parsed = [self._parse_column(name, column) for name, column in columns.items()]
+            return self._texts(self.names).select(parsed), self._backend
         schema = {name: _SCANNED.get(str(column.kind), pl.String) for name, column in columns.items()}
         given = self._markers()
-        whole = {name: schema.get(name, pl.String) for name in self.names}
-        frame = pl.scan_csv(self._text, schema=whole, null_values=given, **self._options())
         later = [text for text in self._form.null_values if text not in given]
         parsed = []
         for name, column in columns.items():
@@ -152,7 +137,7 @@ class CsvFile(TextFile):
                 text = pl.when(text.is_in(later)).then(pl.lit(None, pl.String)).otherwise(text) if later else text
                 text = parse(text, column, careful=False)
             parsed.append(text.alias(name))
-        return frame.select(parsed), self._backend
+        return self._scan(self._text, schema, given).select(parsed), self._backend
 
     def _markers(self) -> list[str]:
         """List the markers of missing values that the scan compares with; the plan handles the others as text.
@@ -173,25 +158,22 @@ class CsvFile(TextFile):
             text = self._form.number(text)
         return parse(text, column, strict=strict, on_gpu=strict and self._backend == "gpu").alias(name)
 
-    def _options(self) -> dict[str, Any]:
+    def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
+        return self._scan(self._text, {}, self._form.null_values).select(names)
+
+    def _scan(self, source: Any, kinds: Mapping[str, Any], null_values: Sequence[str]) -> pl.LazyFrame:
+        """Scan a file or its first bytes, as text where `kinds` does not name another type."""
         # Polars has each quotation mark within a header's name twice, as it is written.
         is_quoted = self._num_heads > 0 and any('"' in name for name in self.names)
-        return {
-            "separator": self._form.delimiter,
-            "has_header": self._num_heads > 0 and not is_quoted,
-            **({"skip_rows": 1} if is_quoted else {}),
-            "empty_string_is_null": "" in self._form.null_values,
-            "glob": False,
-        }
-
-    @property
-    def _num_heads(self) -> int:
-        return 0 if self._form.names else 1
-
-    def _texts(self, names: Sequence[str], source: io.BytesIO | None = None) -> pl.LazyFrame:
-        schema, null_values = dict.fromkeys(self.names, pl.String), list(self._form.null_values)
-        return pl.scan_csv(source or self._text, schema=schema, null_values=null_values, **self._options()).select(
-            names
+        return pl.scan_csv(
+            source,
+            schema={name: kinds.get(name, pl.String) for name in self.names},
+            separator=self._form.delimiter,
+            has_header=self._num_heads > 0 and not is_quoted,
+            skip_rows=int(is_quoted),
+            null_values=list(null_values),
+            empty_string_is_null="" in self._form.null_values,
+            glob=False,
         )
 
     def _refuse_value(self, columns: Mapping[str, Column]) -> None:
@@ -274,10 +256,13 @@ class CsvFile(TextFile):
         self._text, self._is_rewritten = self._copy, True
 
 
-def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -> _Survey:
+def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -> tuple[int, bool, bool]:
     """Scan the bytes of a file for the cases in which Polars and pandas parse CSV differently.
 
-    `each` says whether each row's delimiters are counted: a GPU's parser does not refuse rows that are too long.
+    Returns the number of rows that the line ends make, the header's included; whether Polars reads them as pandas does:
+    no blank lines, no quotes within values, no line ends of old Macs, and as many delimiters as the rows need; and
+    whether a value may begin with a plus sign, or with a zero before another digit. `each` says whether each row's
+    delimiters are counted: a GPU's parser does not refuse rows that are too long.
     """
     num_rows = num_delimiters = 0
     is_regular, has_signs, is_inside = True, False, False
@@ -318,7 +303,7 @@ def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -
         num_rows += 1
         is_regular &= before[-1] != _RETURN
     is_regular &= not is_inside and num_delimiters == num_rows * (num_columns - 1)
-    return _Survey(num_rows, is_regular, has_signs)
+    return num_rows, is_regular, has_signs
 
 
 _SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

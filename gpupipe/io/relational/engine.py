@@ -28,16 +28,13 @@ from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, rand
 from gpupipe.io.stores import one_line
 from gpupipe.schema import ROW, Field
 
-Plan = Callable[..., pl.LazyFrame]
-"""What is made of the rows of some scans: of all of them, or of those of a bucket."""
+Plan = Callable[..., pl.LazyFrame]  # what is made of the rows of some scans: of all of them, or of those of a bucket
 Cut = Callable[[int], Sequence[pl.Expr]]
 """Given how many buckets there are, for each scan the number of the bucket that a row goes to."""
 
 _SHARE = 2
-_TIMES = 3
-"""Memory of a sort or a join as a multiple of its rows; measured: 60 million rows of 65 bytes took 9 GB."""
-_MOST_BUCKETS = 128
-"""Each has a file open while rows are put into them."""
+_TIMES = 3  # memory of a sort or a join as a multiple of its rows; measured: 60 million rows of 65 bytes took 9 GB
+_MOST_BUCKETS = 128  # each has a file open while rows are put into them
 _UNKNOWN = 1 << 62
 _BUCKET = "⟨bucket⟩"
 _log = logging.getLogger("gpupipe")
@@ -52,10 +49,8 @@ class PlannedRun(PreparedPlan):
     fields: Sequence[Field]
     backend: str
     title: str
-    cut: Cut | None
-    """Of rows that exceed a share of the memory; None for a plan that holds few rows at a time."""
-    check: Callable[[pl.LazyFrame], None] = lambda _: None
-    """Raises an error where rows of the result are wrong."""
+    cut: Cut | None  # of rows that exceed a share of the memory; None for a plan that holds few rows at a time
+    check: Callable[[pl.LazyFrame], None] = lambda _: None  # raises an error where rows of the result are wrong
     is_rowwise: bool = False
     """Whether each row is made alone: files are read a row group at a time, where Polars reads five ahead."""
 

@@ -31,8 +31,7 @@ from gpupipe.io.formats.spill import (
 from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 
-_KEPT_SHARE = 16
-"""A table in memory takes no more than this part of it: several may be alive."""
+_KEPT_SHARE = 16  # a table in memory takes no more than this part of it: several may be alive
 _UNKNOWN = 8 << 30
 
 
@@ -94,7 +93,6 @@ class Gathered:
         return self
 
     def discard(self) -> None:
-        """Remove the temporary files."""
         with suppress(OSError, pa.ArrowException):
             self._close()
         if self._spool is not None:
@@ -119,7 +117,6 @@ class Gathered:
 
     @property
     def table(self) -> pa.Table:
-        """The rows in memory."""
         return pa.concat_tables([self.types.empty_table(), *self._tables])
 
     def column(self, name: str) -> Iterator[Any]:
@@ -135,7 +132,6 @@ class Gathered:
         return pl.scan_parquet(self.paths, glob=False) if self._files else polars_from_arrow(self.table).lazy()
 
     def check(self) -> None:
-        """Check that the temporary files exist."""
         if self._spool is not None:
             self._spool.check()
 
@@ -196,18 +192,15 @@ class _InMemory(DerivedSource):
         self.partitions, self._table, self._first_row = partitions, table, 0
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
-        """Slice these columns; see `Source.read`."""
         rows = self.table(partition, fields)
         return backend.from_arrow(rows, fields) if fields else backend.frame({}, partition.num_rows)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
-        """Slice these columns without a copy; see `Source.table`."""
         names = [item.name for item in fields]
         self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
         return self._table.slice(partition.first_row - self._first_row, partition.num_rows).select(names)
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        """Return a slice of the table; see `Source.only`."""
         rows = [span for partition in partitions for span in partition.spans]
         first = min((span.first_row for span in rows), default=self._first_row)
         last = max((span.first_row + span.num_rows for span in rows), default=first)
@@ -217,10 +210,15 @@ class _InMemory(DerivedSource):
         return part
 
 
-def _describe_file(path: Path) -> SpillFile:
+def read_group_rows(path: Path) -> list[int]:
+    """Read the number of rows of each row group of a file."""
+    # Not collected by the writer: where a disk is full, it would raise for what it cannot collect, and hide why.
     footer = pq.read_metadata(path)
-    rows = (footer.row_group(group).num_rows for group in range(footer.num_row_groups))
-    return SpillFile(str(path), path.stat().st_size, tuple(rows))
+    return [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+
+
+def _describe_file(path: Path) -> SpillFile:
+    return SpillFile(str(path), path.stat().st_size, tuple(read_group_rows(path)))
 
 
 def _pack_groups(files: Sequence[SpillFile], limit: int) -> list[list[RowRange]]:
@@ -256,7 +254,6 @@ class PreparedPlan(ABC):
         """Run the plan on the CPU and yield the result in batches."""
 
     def gather(self) -> Gathered:
-        """Run the plan and gather the result."""
         return Gathered(self.fields).gather(self.batches())
 
 

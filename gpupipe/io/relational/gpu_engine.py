@@ -32,8 +32,7 @@ from gpupipe.schema import is_passenger
 
 _CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
 _SPILLED_FROM = 0.8
-_before_the_engine: list[Any] = []
-"""The resource of a cluster's worker while the engine's own is current there."""
+_before_the_engine: list[Any] = []  # the resource of a cluster's worker while the engine's own is current there
 
 
 def refuse(plan: pl.LazyFrame, title: str) -> None:

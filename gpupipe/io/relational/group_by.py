@@ -38,9 +38,8 @@ class GroupBy(Generic[AnyTable]):
     def agg(self, *unnamed: object, **named: tuple[str, str]) -> AnyTable:
         """Compute one row for each distinct key, sorted by the keys, a missing one last.
 
-        Missing values are left out, as in pandas: `sum` of none is 0, and all but the counts give a missing value. But
-        a list has an element for each row, in the order of the rows, so that `sort("time").group_by("user")` gives each
-        user's values by their time.
+        Missing values are left out: `sum` of none is 0, and all but the counts give a missing value. But a list has an
+        element for each row, in their order, so that `sort("time").group_by("user")` gives each user's values by time.
 
         Args:
             unnamed: none; pandas' `agg({"x": "mean"})` is `agg(x_mean=("x", "mean"))`.
@@ -51,8 +50,7 @@ class GroupBy(Generic[AnyTable]):
         Raises:
             BadConfig: nothing is asked for, a column without a name, no such function, or a name that a key has.
             ColumnNotFound: no such column.
-            SchemaMismatch: a sum, a mean and the like of what is no number; any but a count, the first or the last of
-                lists.
+            SchemaMismatch: a sum and the like of what is no number; any but a count, the first or the last of lists.
             BadData: a sum of integers does not fit 64 bits; names column and group, when rows are first asked for.
 
         Memory: a few numbers for each group; all rows where a median, a number of distinct values or a list is asked
@@ -61,11 +59,8 @@ class GroupBy(Generic[AnyTable]):
         Example:
             >>> import gpupipe as gp
             >>> flights = gp.read_parquet("data/flights.parquet")
-            >>> flights.group_by("origin").agg(flights=("origin", "size"), longest=("distance", "max")).compute()
-              origin  flights  longest
-            0    EWR   120835   4963.0
-            1    JFK   111279   4983.0
-            2    LGA   104662   1620.0
+            >>> flights.group_by("origin").agg(longest=("distance", "max")).compute()["longest"].tolist()
+            [4963.0, 4983.0, 1620.0]
         """
         if unnamed:
             asked, expected = unnamed[0], "name=(column, function) for each new column"
@@ -81,9 +76,8 @@ class GroupBy(Generic[AnyTable]):
 
     def _check(self, wanted: Sequence[_Aggregate]) -> None:
         if not wanted:
-            raise BadConfig(
-                "agg", "nothing is asked for", expected="a name for each column", remedy="agg(rows=('x', 'size'))"
-            )
+            expected, remedy = "a name for each column", "agg(rows=('x', 'size'))"
+            raise BadConfig("agg", "nothing is asked for", expected=expected, remedy=remedy)
         for one in wanted:
             where = f"agg({one.name}=)"
             if one.function not in _FUNCTIONS:

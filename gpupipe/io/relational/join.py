@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -29,9 +29,9 @@ from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
 """Whether the rows of the left and those of the right stay that match nothing."""
-_ADDED = 1 << 63
-"""Above all row ids of the left: the row ids of right rows without a match start here."""
+_ADDED = 1 << 63  # above all row ids of the left: the row ids of right rows without a match start here
 _RIGHT = "⟨right row⟩"
+_Pair: TypeAlias = tuple[Sequence[str], Sequence[str]]  # names of keys on the left and on the right
 _HASH = "⟨hash⟩"
 
 
@@ -60,7 +60,7 @@ class _Sides:
 
 
 def _match_keys(
-    left: Schema, right: Schema, on: tuple[Sequence[str], Sequence[str]], where: str, same_for: str | None
+    left: Schema, right: Schema, on: _Pair, where: str, same_for: str | None
 ) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     """Return the keys of both sides, which are of equal types, or numbers unless `same_for` says what these are not."""
     keys = tuple(left[name] for name in on[0]), tuple(right[name] for name in on[1])
@@ -99,30 +99,21 @@ class JoinSpec(_Sides):
 
     @classmethod
     def of(
-        cls,
-        left: Schema,
-        right: Schema,
-        left_on: Sequence[str],
-        right_on: Sequence[str],
-        columns: Sequence[str] | None,
-        how: str,
-        suffix: str,
-        many: bool,
+        cls, left: Schema, right: Schema, on: _Pair, columns: Sequence[str] | None, how: str, suffix: str, many: bool
     ) -> Self:
         """Check the arguments of `Dataset.join` and build the specification."""
         check_choice("join", _KEPT, how=how)
-        if len(left_on) != len(right_on) or not left_on:
+        if len(on[0]) != len(on[1]) or not on[0]:
             problem, remedy = "not as many keys on the right as on the left, or none", "on=, or left_on= and right_on="
-            got = {"left_on": [*left_on], "right_on": [*right_on]}
+            got = {"left_on": [*on[0]], "right_on": [*on[1]]}
             raise BadConfig("join", problem, got=got, expected="pairs of columns", remedy=remedy)
         same_for = f" for how={how!r}" if _KEPT[how][1] else None
-        keys = _match_keys(left, right, (left_on, right_on), "join", same_for)
-        chosen = [name for name in (right.names if columns is None else columns) if name not in right_on]
+        keys = _match_keys(left, right, on, "join", same_for)
+        chosen = [name for name in (right.names if columns is None else columns) if name not in on[1]]
         return cls(*keys, tuple(left), _name_columns(left, right, chosen, suffix, "join"), how, many)
 
     @property
     def schema(self) -> Schema:
-        """The schema of the result."""
         (keeps_left, keeps_right), left = _KEPT[self.how], list(self.left_columns)
         if keeps_right:
             pairs = zip(self.left_keys, self.right_keys, strict=True)
@@ -286,7 +277,7 @@ class AsOfSpec(_Sides):
         left: Schema,
         right: Schema,
         on: tuple[str, str],
-        by: tuple[Sequence[str], Sequence[str]],
+        by: _Pair,
         columns: Sequence[str] | None,
         direction: str,
         tolerance: Any,
@@ -311,7 +302,6 @@ class AsOfSpec(_Sides):
 
     @property
     def made(self) -> list[Field]:
-        """The added columns."""
         return [replace(item, name=out, nullable=True).as_source() for item, out in self.right_columns]
 
     def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:

@@ -30,10 +30,9 @@ from gpupipe.io.relational.text_file import (
     NAIVE,
     Column,
     TextFile,
+    infer,
     infer_text,
-    infer_time,
     parse,
-    require_time,
 )
 from gpupipe.io.stores import one_line, refuse_packed
 
@@ -80,10 +79,9 @@ class JsonFile(TextFile):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in asked:
-                is_time = asked[name] == "timestamp"
-                found[name] = require_time(texts) if is_time else Column(arrow_type(asked[name]), is_asked=True)
+                found[name] = infer(texts, texts, asked[name], ())
             elif dtype == pl.String:
-                found[name] = infer_time(texts) or infer_text(texts)
+                found[name] = infer_text(texts)
             elif dtype == pl.List(pl.String):
                 # Polars reads lists of large integers and floats as text, too.
                 lists = (one.get(name) or () for one in rows())
@@ -189,14 +187,7 @@ class JsonFile(TextFile):
     def _object(self, line: bytes, row: int) -> dict[str, Any]:
         text = line.strip()
         try:
-            if not text.startswith(b"{"):
-                raise ValueError("does not begin with {")
-            found: dict[str, Any] = json.loads(
-                text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
-            )
-            if _LONE_SURROGATE.search(text):
-                json.dumps(found, ensure_ascii=False).encode()
-            return found
+            return _parse_object(text)
         except (ValueError, RecursionError) as cause:
             refuse_packed(self._path, text)
             problem, expected = f"row {row} is no JSON object ({one_line(cause)})", "an object in braces per line"
@@ -236,13 +227,11 @@ def _get_scan_type(kind: pa.DataType) -> Any:
         return pl.Struct({item.name: _get_scan_type(item.type) for item in kind.fields})
     if is_list(kind):
         return pl.List(_get_scan_type(kind.value_type))
-    if pa.types.is_boolean(kind):
-        return pl.Boolean
     if pa.types.is_floating(kind):
         return pl.Float64
-    if pa.types.is_integer(kind):
-        return pl.UInt64 if kind == pa.uint64() else pl.Int64
-    return pl.String
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        return pl.Int64
+    return {"bool": pl.Boolean, "uint64": pl.UInt64}.get(str(kind), pl.String)
 
 
 def _infer_type(dtype: Any, objects: Objects, *, is_inside: bool = False) -> pa.DataType:
@@ -300,6 +289,16 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind)) and (not pa.types.is_float32(kind) or abs(value) < MOST_FLOAT32)
 
 
+def _parse_object(text: bytes) -> dict[str, Any]:
+    if not text.startswith(b"{"):
+        raise ValueError("does not begin with {")
+    read = partial(json.loads, object_pairs_hook=_check_distinct, parse_float=_parse_finite)
+    found: dict[str, Any] = read(text, parse_constant=_parse_finite)
+    if _LONE_SURROGATE.search(text):
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
+
+
 def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found, names = dict(pairs), [name for name, _ in pairs]
     if len(found) < len(pairs):
@@ -328,9 +327,7 @@ def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | N
                 if b"\\u" in some and _LONE_SURROGATE.search(some):
                     return None
                 some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
-            found += (
-                [_count_all_keys(some)] if names is None else [_count_key(f"{name}:".encode(), some) for name in names]
-            )
+            found += [_count_all_keys(some)] if names is None else [_count_key(name, some) for name in names]
     return [(int(keys), int(strings)) for keys, strings in found]
 
 
@@ -345,7 +342,8 @@ def _count_all_keys(some: bytes) -> tuple[int, int]:
     return keys - int(np.count_nonzero(missing)), int(np.count_nonzero(quotes)) // 2 - keys
 
 
-def _count_key(key: bytes, some: bytes) -> tuple[int, int]:
+def _count_key(name: str, some: bytes) -> tuple[int, int]:
+    key = f"{name}:".encode()
     missing, strings = (some.count(key + text) + some.count(key + b" " + text) for text in (b"null", b'"'))
     return some.count(key) - missing, strings
 

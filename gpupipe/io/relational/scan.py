@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from operator import and_, eq, ge, gt, le, lt, ne, or_
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,17 +24,17 @@ from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
 from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operation, Span, parse, value_as
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.planning.row_filters import Between
-from gpupipe.io.planning.row_filters import RandomSplit
-from gpupipe.io.planning.row_filters import StratifiedSplit
-from gpupipe.io.planning.row_filters import Where
-from gpupipe.io.planning.table import EVERYTHING
-from gpupipe.io.planning.table import Table
-from gpupipe.io.planning.table import row_bytes
-from gpupipe.io.planning.table import run_partitions
-from gpupipe.io.relational.gathering import Gathered
-from gpupipe.io.relational.gathering import PlanSource
-from gpupipe.io.relational.gathering import get_memory_limit
+from gpupipe.io.planning.table import (
+    EVERYTHING,
+    Between,
+    RandomSplit,
+    StratifiedSplit,
+    Table,
+    Where,
+    row_bytes,
+    run_partitions,
+)
+from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 
@@ -161,16 +161,10 @@ LazyFrame: TypeAlias = pl.LazyFrame
 Rows: TypeAlias = Callable[[Table, Backend], Frame]
 """Function that computes rows from a dataset of one partition, with their row ids in the column `ROW`."""
 
-_MOST_FILES = 500
-"""A plan has a node for each file; beyond so many it takes longer to make than to read them."""
-_SAME = [
-    *(getattr(pa, name)() for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")),
-    *(pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.large_string(), pa.timestamp("us")),
-]
+_MOST_FILES = 500  # a plan has a node for each file; beyond so many it takes longer to make than to read them
 _STRING_BYTES = 24
 _PIECE_ROWS = 250_000
-_COUNTED_SHARE = 16
-"""Rows beyond this part of the memory may be cut into buckets."""
+_COUNTED_SHARE = 16  # rows beyond this part of the memory may be cut into buckets
 
 
 @dataclass(frozen=True)
@@ -234,7 +228,7 @@ def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False
     fields = [table.schema[name] for name in columns]
     found = _scan_plan(table, fields) or _scan_files(table, fields)
     if found is None:
-        found = scan_computed(table, _ReadRows(columns), fields, title, 1 << 62 if keep else None)
+        found = scan_computed(table, partial(_read_rows, columns), fields, title, 1 << 62 if keep else None)
     return found
 
 
@@ -277,8 +271,8 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
 
 def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int | None = None) -> Scan:
     """Scan rows computed from a dataset, partition by partition; by default up to a quarter of the memory is kept."""
-    work = _HostRows(rows, tuple(fields), get_executor().resolve(table.backend))
-    batches = run_partitions(work, table, work.backend, title)
+    backend = get_executor().resolve(table.backend)
+    batches = run_partitions(partial(_read_host_rows, rows, [*fields, ID], backend), table, backend, title)
     found = Gathered([*fields, ID], limit or get_memory_limit() // 4)
     with explain_failure([], title):
         found.gather(batches)
@@ -288,30 +282,15 @@ def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str,
     return Scan(frame, fields, found.num_rows, found.check, found.check, found)
 
 
-@dataclass(frozen=True)
-class _ReadRows:
-    """Partition task: read columns and the row ids."""
-
-    names: Sequence[str]
-
-    def __call__(self, part: Table, backend: Backend) -> Frame:
-        (partition,) = part.partitions
-        frame = part.read(partition, self.names, backend)
-        ids = partition.row_ids(backend.xp)[backend.positions(frame)]
-        return backend.assign(frame, {ROW: Column("uint64", ids)})
+def _read_rows(names: Sequence[str], part: Table, backend: Backend) -> Frame:
+    (partition,) = part.partitions
+    frame = part.read(partition, names, backend)
+    return backend.assign(frame, {ROW: Column("uint64", partition.row_ids(backend.xp)[backend.positions(frame)])})
 
 
-@dataclass(frozen=True)
-class _HostRows:
-    """Partition task: the rows as Arrow columns, with their row ids."""
-
-    rows: Rows
-    fields: tuple[Field, ...]
-    backend: str
-
-    def __call__(self, part: Table) -> pa.Table:
-        backend = select(self.backend)
-        return host_table(self.rows(part, backend), [*self.fields, ID], backend)
+def _read_host_rows(rows: Rows, fields: Sequence[Field], backend_name: str, part: Table) -> pa.Table:
+    backend = select(backend_name)
+    return host_table(rows(part, backend), fields, backend)
 
 
 def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
@@ -393,4 +372,6 @@ def _is_same(file: ParquetFile, item: Field) -> bool:
     kind = file.schema.field(item.name).type
     if item.dtype == "timestamp":
         return kind in (pa.date32(), pa.timestamp("ms"), pa.timestamp("us"))
-    return kind in _SAME and (item.dtype == "string" or str(kind) == str(pa.type_for_alias(item.dtype)))
+    if item.dtype == "string":
+        return kind in (pa.string(), pa.large_string())
+    return item.dtype in POLARS_TYPES and kind == pa.type_for_alias(item.dtype)

@@ -29,30 +29,27 @@ class SideColumns:
 
     def columns(self, names: Sequence[str], row_ids: Array, backend: Backend) -> dict[str, Column]:
         """Look up the columns of these rows, whose row ids are unique."""
-        ends = self._ends(row_ids, backend)
-        frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in self._parts(ends)])
+        ends, parts = self._locate(row_ids, backend)
+        frame = backend.concat([self.table.read(part, [*names, ROW], backend) for part in parts])
         places = _locate_rows(backend.column(frame, ROW).data, row_ids, ends, backend)
         return {name: backend.column(frame, name).take(places) for name in names}
 
     def rows(self, names: Sequence[str], row_ids: Any) -> pa.Table:
         """Look up the columns of these rows on the host, as Arrow columns; see `columns`."""
-        backend = select("cpu")
-        ends, fields = self._ends(row_ids, backend), list(self.table.schema.select([*names, ROW]))
-        found = pa.concat_tables(self.table.source.table(part, fields) for part in self._parts(ends))
+        backend, fields = select("cpu"), list(self.table.schema.select([*names, ROW]))
+        ends, parts = self._locate(row_ids, backend)
+        found = pa.concat_tables(self.table.source.table(part, fields) for part in parts)
         places = _locate_rows(found.column(ROW).to_numpy(), row_ids, ends, backend)
         found = found.select(list(names))
         return found.slice(places.start, len(row_ids)) if isinstance(places, slice) else found.take(pa.array(places))
 
-    def _ends(self, row_ids: Array, backend: Backend) -> Any:
-        """Return the smallest and the largest row id."""
-        if not len(row_ids):
-            return np.zeros(2, dtype=np.uint64)
-        return backend.to_host(backend.xp.stack([row_ids.min(), row_ids.max()]))
-
-    def _parts(self, ends: Any) -> Sequence[Partition]:
-        """Return the partitions that hold the rows between two row ids."""
+    def _locate(self, row_ids: Array, backend: Backend) -> tuple[Any, Sequence[Partition]]:
+        """Return the smallest and the largest row id, and the partitions that hold the rows between them."""
+        ends: Any = np.zeros(2, dtype=np.uint64)
+        if len(row_ids):
+            ends = backend.to_host(backend.xp.stack([row_ids.min(), row_ids.max()]))
         first, last = np.searchsorted(np.array(self.edges, dtype=np.uint64), ends, side="right").tolist()
-        return self.table.partitions[first : last + 1]
+        return ends, self.table.partitions[first : last + 1]
 
 
 @dataclass(frozen=True)

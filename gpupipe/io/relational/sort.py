@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -95,7 +95,7 @@ def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
-    with closing(run_partitions(_Lowest(own, n, backend), table, backend, "sample")) as found:
+    with closing(run_partitions(partial(_find_lowest, own, n, backend), table, backend, "sample")) as found:
         for bits, of_partition in found:
             lowest, num_rows = _select_lowest(np.concatenate([lowest, bits]), n), num_rows + of_partition
     if not 0 <= n <= num_rows:
@@ -103,19 +103,12 @@ def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     return replace(table, query=table.query.then(RandomSplit(own, 0, int(lowest.max()) + 1 if n else 0)))
 
 
-@dataclass(frozen=True)
-class _Lowest:
-    """Partition task: the n lowest bits of the rows and their number; only columns that filters use are read."""
-
-    seed: int
-    n: int
-    backend: str
-
-    def __call__(self, part: Table) -> tuple[Any, int]:
-        backend, (partition,) = select(self.backend), part.partitions
-        rows = backend.positions(part.read(partition, [], backend))
-        bits = splitmix64(self.seed, partition.row_ids(backend.xp)[rows])
-        return _select_lowest(backend.to_host(bits), self.n), len(rows)
+def _find_lowest(seed: int, n: int, backend_name: str, part: Table) -> tuple[Any, int]:
+    """Find the n lowest bits of a partition's rows, and count these; only columns that filters use are read."""
+    backend, (partition,) = select(backend_name), part.partitions
+    rows = backend.positions(part.read(partition, [], backend))
+    bits = splitmix64(seed, partition.row_ids(backend.xp)[rows])
+    return _select_lowest(backend.to_host(bits), n), len(rows)
 
 
 def _select_lowest(values: Any, n: int) -> Any:

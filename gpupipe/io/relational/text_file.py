@@ -26,8 +26,7 @@ from gpupipe.io.relational.engine import sink
 from gpupipe.io.relational.scan import POLARS_TYPES
 from gpupipe.io.stores import Input, is_packed, is_remote, one_line, open_decompressed, peek, refuse_packed
 
-BLOCK_BYTES = 8 << 20
-"""Types that are not given are inferred from so much text at the beginning of the first file."""
+BLOCK_BYTES = 8 << 20  # types that are not given are inferred from so much text at the beginning of the first file
 _UTC = pa.timestamp("us", "UTC")
 _CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
 NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
@@ -48,8 +47,7 @@ DIRECTIVE = r"%(?:[-_0]?[YCymbBhdeaAwuUWGgVjDxFvHkIlPpMSfRTXrcstn+]|[.]?[369]f|[
 _DIGITS = "YmdHIMSyekl"
 _SHORT = {"%T": "%H:%M:%S", "%X": "%H:%M:%S", "%r": "%I:%M:%S %p", "%c": "%a %b %e %H:%M:%S %Y"}
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
-MOST_FLOAT32 = 3.4028235677973366e38
-"""What rounds to infinity from here on."""
+MOST_FLOAT32 = 3.4028235677973366e38  # what rounds to infinity from here on
 _EXACT = 2**53
 
 BEYOND_64_BITS = "has integers that no type of 64 bits holds, read as string"
@@ -85,7 +83,9 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(arrow_type(asked), is_asked=True)
     present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
     if asked is not None:
-        return require_time(present, formats)
+        own = tuple(one for one in formats if "z" not in one)  # a column has times with an offset, or times without
+        kind, tried = (_UTC, tuple(formats)) if formats and not own else (pa.timestamp("us"), (*own, *NAIVE))
+        return replace(infer_time(present, formats) or Column(kind, None, tried), is_asked=True)
     if present.is_empty():
         return Column(pa.null())
     if _all_match(numbers, r"^[-+]?[0-9]+$"):
@@ -94,17 +94,19 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
         return Column(pa.float64())
     if numbers.is_in([*_TRUE, *_FALSE]).all():
         return Column(pa.bool_())
-    return infer_time(present, formats) or infer_text(present, formats)
+    return infer_text(present, formats)
 
 
 def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Return a text column for texts that are not all numbers or times; note leap seconds and mixed offsets."""
+    """Infer a column of times, or of text for texts that are not all times; note leap seconds and mixed offsets."""
+    if found := infer_time(present, formats):
+        return found
     frame = pl.DataFrame({"": present})
     if all(_is_missing(frame.head(1), tried, kind).all() for kind, tried in _list_formats(formats)):
         return Column(arrow_type("string"))
-    leaps = present.filter(_has_leap(present, formats))
-    rest = present.filter(~_has_leap(present, formats))
-    if len(leaps) and (rest.is_empty() or infer_time(rest, formats) is not None):
+    is_leap = _has_leap(present, formats)
+    rest = present.filter(~is_leap)
+    if is_leap.any() and (rest.is_empty() or infer_time(rest, formats) is not None):
         return Column(arrow_type("string"), change=LEAP)
     without, with_offset = (~_is_missing(frame, tried, kind) for kind, tried in _list_formats(formats))
     is_mixed = without.any() and with_offset.any() and (without | with_offset).all()
@@ -121,14 +123,6 @@ def _infer_integer(numbers: pl.Series) -> Column:
     elif _fits(numbers, pl.Int64) and numbers.cast(pl.Int64).is_between(-_EXACT, _EXACT).all():
         return Column(pa.float64())
     return Column(arrow_type("string"), adapted=BEYOND_64_BITS)
-
-
-def require_time(present: pl.Series, formats: Sequence[str] = ()) -> Column:
-    """Infer the formats of texts that the caller declares to be times."""
-    own = tuple(one for one in formats if "z" not in one)  # one column is of times with an offset, or of times without
-    otherwise = (_UTC, tuple(formats)) if formats and not own else (pa.timestamp("us"), (*own, *NAIVE))
-    found = infer_time(present, formats) or Column(otherwise[0], None, otherwise[1])
-    return replace(found, is_asked=True)
 
 
 def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:

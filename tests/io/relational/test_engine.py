@@ -268,13 +268,13 @@ def test_rows_that_are_only_written_are_not_gathered(
     wanted = WRITTEN[verb](data)
     wanted.compute().to_parquet(tmp_path / "wanted.parquet")
     rows = pq.read_table(tmp_path / "wanted.parquet").to_pylist()
-    gathered, made = Gathered.dataset, list[str]()
+    gathered, made = Gathered.source, list[str]()
 
-    def counted(self: Gathered, *args: Any) -> gp.Dataset:
-        made.append(args[-1])
-        return gathered(self, *args)
+    def counted(self: Gathered, rows: int, title: str, *args: Any) -> Any:
+        made.append(title)
+        return gathered(self, rows, title, *args)
 
-    monkeypatch.setattr(Gathered, "dataset", counted)
+    monkeypatch.setattr(Gathered, "source", counted)
     whole, several_parts, again = (WRITTEN[verb](data) for _ in range(3))
     assert whole.write_parquet(tmp_path / "one.parquet").rows_out == len(rows)
     manifest = several_parts.write_parquet(tmp_path / "parts", rows_per_group=60)
