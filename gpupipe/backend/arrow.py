@@ -43,6 +43,7 @@ _LEAVES = [*_OWN.values(), pa.time64("us"), pa.time64("ns"), *map(pa.type_for_al
 _BY_TEXT = {str(kind): kind for kind in _LEAVES}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\([^)]*\)|[<>:,]|[^<>:,\[\]()"\s]+|\s+')
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+_LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +147,7 @@ def get_file_type(item: Field) -> pa.DataType:
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list type, in any of its forms."""
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
-    return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
+    return isinstance(kind, _LIST_TYPES)
 
 
 def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
@@ -160,7 +160,7 @@ def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     if is_list(kind) and is_list(other):
         return holds_fields(kind.value_type, other.value_type)
     is_time = any(test(one) for test in (pa.types.is_timestamp, pa.types.is_date) for one in (kind, other))
-    return bool(kind.equals(other)) or pa.types.is_null(other) or not is_time
+    return not is_time or pa.types.is_null(other) or bool(kind.equals(other))
 
 
 def _to_storable(kind: pa.DataType) -> pa.DataType | None:
@@ -310,10 +310,11 @@ def conform(values: _Values, item: Field) -> pa.Array:
         expected = f"values that fit {item.dtype}"
         remedy = "a wider type for this column"
         raise SchemaMismatch(f"column {item.name!r}", problem, expected=expected, remedy=remedy) from cause
-    return _combine(values)
+    return combine(values)
 
 
-def _combine(values: _Values) -> pa.Array:
+def combine(values: _Values) -> pa.Array:
+    """Combine the chunks of an array; one that has none is shared."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -328,8 +329,6 @@ def _encode_strings(values: _Values) -> pa.DictionaryArray:
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.large_string()).dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 0:
-            return pa.array([], pa.large_string()).dictionary_encode()
         united = values.unify_dictionaries().combine_chunks()
         values = united.chunk(0) if isinstance(united, pa.ChunkedArray) else united
     if values.dictionary.null_count:
@@ -343,13 +342,13 @@ def _encode_strings(values: _Values) -> pa.DictionaryArray:
 
 def open_stream(table: Any) -> pa.RecordBatchReader:
     """Open an object that has the Arrow C stream protocol, which cuts a name at NUL, where Polars ends the process."""
-    schema = getattr(table, "schema", None)
+    schema, within = getattr(table, "schema", None), dict[str, str]()
     if isinstance(schema, pa.Schema):
-        for item in schema:
-            require_no_nul(item.name, str(item.type))
+        within = {item.name: str(item.type) for item in schema}
     elif type(table).__module__.startswith("polars.") and schema is not None:
-        for name, kind in schema.items():
-            require_no_nul(name, " ".join(_names_within(kind)))
+        within = {name: " ".join(_names_within(kind)) for name, kind in schema.items()}
+    for name, names in within.items():
+        require_no_nul(name, names)
     return pa.RecordBatchReader.from_stream(table)
 
 
@@ -411,7 +410,7 @@ def _conform_list(values: _Values, element: Field) -> pa.LargeListArray:
         problem = f"values of type {values.type} are no lists"
         remedy = f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])"
         raise SchemaMismatch(f"column {element.name!r}", problem, expected=to_list_dtype(element.dtype), remedy=remedy)
-    lists = _combine(_plain(values))
+    lists = combine(_plain(values))
     offsets, elements = split_list(lists)
     if pa.types.is_dictionary(elements.type):
         elements = with_distinct_values(elements)
@@ -428,18 +427,15 @@ def without_float64(values: Any) -> Any:
 
 def array_from_series(series: Any) -> pa.Array:
     """Convert a pandas column to one Arrow array; shares what Arrow has in one piece."""
-    return _combine(pa.array(without_float64(series.array), from_pandas=True))
+    return combine(pa.array(without_float64(series.array), from_pandas=True))
 
 
 def plain_table(table: pa.Table) -> pa.Table:
     """Decode the lists of a table of conformed columns (see `plain`), and make NaN null; strings stay codes."""
     columns = []
-    for column in table.columns:
-        if pa.types.is_floating(column.type):
-            columns.append(_null_for_nan(column))
-        else:
-            chunks = [plain(chunk) for chunk in column.chunks]
-            columns.append(pa.chunked_array(chunks) if chunks else column)
+    for column in map(_null_for_nan, table.columns):
+        chunks = [plain(chunk) for chunk in column.chunks]
+        columns.append(pa.chunked_array(chunks) if chunks else column)
     return pa.table(columns, table.column_names)
 
 
@@ -450,27 +446,26 @@ def plain(array: pa.Array) -> pa.Array:
     offsets, leaves = split_list(array)
     if pa.types.is_dictionary(leaves.type):
         leaves = leaves.cast(pa.large_string())
-    if pa.types.is_floating(leaves.type):
-        leaves = _null_for_nan(leaves)
-    return build_lists(offsets, leaves, get_validity(array))
+    return build_lists(offsets, _null_for_nan(leaves), get_validity(array))
 
 
 def _null_for_nan(values: _Values) -> _Values:
-    is_nan = pc.is_nan(values)
-    return pc.if_else(is_nan, pa.scalar(None, values.type), values) if pc.any(is_nan).as_py() else values
+    """Make NaN of floats null; any other array is shared."""
+    is_nan = pc.is_nan(values) if pa.types.is_floating(values.type) else None
+    if is_nan is None or not pc.any(is_nan).as_py():
+        return values
+    return pc.if_else(is_nan, pa.scalar(None, values.type), values)
 
 
 def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
     """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
-    columns = []
-    for column in table.columns:
+    columns = table.columns
+    for place, column in enumerate(columns):
         if pa.types.is_decimal256(column.type):
-            columns.append(pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32)))
+            columns[place] = pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32))
         elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
             copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
-            columns.append(pa.chunked_array(copies, column.type))
-        else:
-            columns.append(column)
+            columns[place] = pa.chunked_array(copies, column.type)
     return pl.DataFrame(pa.table(columns, table.column_names))
 
 

@@ -1,4 +1,4 @@
-"""GPU backend: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
+"""GPU backend: cuDF, CuPy, cuML, RMM, by their public API only.
 
 Not yet run on a GPU: the tests in `tests/rapids` bind every call to RAPIDS' own signatures and rehearse the rest.
 Coded floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees has nulls.
@@ -27,18 +27,12 @@ from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import arrow
+from gpupipe.backend import Array, Backend, Column, Frame, PCAResult, RawColumn, arrow
 from gpupipe.backend.arrow import Reading, accumulate_lengths, read_as, refuse_type
 from gpupipe.backend.columns import (
     LEAST_PAGE_ROWS,
-    Array,
-    Backend,
-    Column,
-    Frame,
     FrameMakers,
     ParquetLayout,
-    PCAResult,
-    RawColumn,
     Transfers,
     check_names,
     with_missing_row,

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from importlib import import_module
 from math import inf
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ import pyarrow as pa
 from gpupipe.backend.columns import Array, Backend, Column, RawColumn
 from gpupipe.schema import FLOATS
 
+_Loop: TypeAlias = Callable[..., Any]
 _ORDER = ("fill", "clip", "log", "scale")
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -193,7 +194,7 @@ def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFl
     return GroupedFloats(*_aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
-def _write(loop: Callable[..., Any], out: Array, *given: Any) -> bool:
+def _write(loop: _Loop, out: Array, *given: Any) -> bool:
     """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
     written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
     infinite = loop(written, *given)
@@ -342,17 +343,15 @@ def _import_numba() -> Any:
     return import_module("numba")
 
 
-def _compile(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(*relaxed: str) -> Callable[[_Loop], _Loop]:
+    def decorate(function: _Loop) -> _Loop:
         @cache
-        def load() -> Callable[..., Any]:
-            options: dict[str, Any] = {"nogil": True, "fastmath": set(relaxed), "error_model": "numpy"}
-            compiler = _import_numba().njit
+        def load() -> Any:
+            compiler = partial(_import_numba().njit, nogil=True, fastmath=set(relaxed), error_model="numpy")
             try:
-                loop: Callable[..., Any] = compiler(cache=True, **options)(function)
+                return compiler(cache=True)(function)
             except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
-                loop = compiler(**options)(function)
-            return loop
+                return compiler()(function)
 
         @wraps(function)
         def run(*given: Any) -> Any:

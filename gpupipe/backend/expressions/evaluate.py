@@ -69,6 +69,8 @@ class Truth:
 
 
 _UFUNCS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_UFUNCS |= {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "%": "remainder"}
+_UFUNCS |= {"**": "power", "minimum": "minimum", "maximum": "maximum", "round": "rint"}
 _REWRITE: dict[str, Callable[..., Any]] = {
     "lower": lambda texts: _change_case(texts, pc.utf8_lower, str.lower),
     "upper": lambda texts: _change_case(texts, pc.utf8_upper, str.upper),
@@ -94,7 +96,7 @@ def _compare_texts(operator: str, left: Column, right: Column | Constant, backen
     ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts), dtype="int32")
     places = [(column, ranks[find_positions(column.dictionary, texts)]) for column in (left, right)]
     a, b = (_translate_codes(column, place, backend) for column, place in places)
-    return Truth.from_valid(getattr(backend.xp, _UFUNCS[operator])(a, b), (a >= 0) & (b >= 0))
+    return Truth.from_valid(_compare_alike(operator, a, b, backend.xp), (a >= 0) & (b >= 0))
 
 
 def _change_case(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable[[str], str]) -> pa.Array:
@@ -140,12 +142,11 @@ def replace_texts(
 def _pick_text(condition: Truth, yes: Column | Constant, no: Column | Constant, backend: Backend) -> Column:
     """Select `yes` where the condition is true, `no` where it is false, missing elsewhere."""
     own = [strings([str(side.value)]) if isinstance(side, Constant) else side.dictionary for side in (yes, no)]
-    texts, codes = unite_dictionaries(own), []
-    for side, dictionary in zip((yes, no), own, strict=True):
-        positions = find_positions(dictionary, texts).astype("int32")
-        codes.append(positions[0] if isinstance(side, Constant) else _translate_codes(side, positions, backend))
-    found = backend.xp.where(condition.true, *codes)
-    known = condition.column().valid
+    texts = unite_dictionaries(own)
+    places = [find_positions(dictionary, texts).astype("int32") for dictionary in own]
+    sides = zip((yes, no), places, strict=True)
+    codes = [at[0] if isinstance(side, Constant) else _translate_codes(side, at, backend) for side, at in sides]
+    found, known = backend.xp.where(condition.true, *codes), condition.column().valid
     return Column("string", found if known is None else backend.xp.where(known, found, np.int32(-1)), None, texts)
 
 
@@ -161,11 +162,7 @@ def _gather_result(column: Column, outcome: pa.Array, backend: Backend) -> Truth
     return Truth(true, true ^ valid)
 
 
-_ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "minimum": "minimum", "maximum": "maximum"}
-_OF_INTEGERS = {"//": "floor_divide", "%": "remainder", "**": "power"}
-_ALONE = {"abs": "absolute", "ceil": "ceil", "floor": "floor", "negative": "negative", "round": "rint"}
 _LARGEST = 2**63 - 1
-_ROUNDING = ("ceil", "floor", "round")
 
 
 def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
@@ -197,20 +194,19 @@ def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype:
     An OverflowError has the first row whose result does not fit int64, where that is `dtype`.
     """
     is_natural = dtype == "int64" and sign in ("//", "%") and _is_natural(left) and _is_natural(right)
-    wide = "uint64" if is_natural else dtype
+    wide, ufunc = "uint64" if is_natural else dtype, getattr(xp, _UFUNCS[sign])
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
     valid = both_valid(a_valid, b_valid)
-    if dtype in FLOATS and sign not in _ARITHMETIC:
+    if sign not in ("//", "%", "**"):
+        made = Column(dtype, ufunc(a, b), valid)
+    elif dtype in FLOATS:
         return Column(dtype, _power(a, b, xp) if sign == "**" else _divide(sign, a, b, xp))
-    if sign in _OF_INTEGERS:
-        made = _compute_integers(sign, a, b, valid, xp)
-        if wide == "uint64":
-            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
     else:
-        made = Column(dtype, getattr(xp, _ARITHMETIC[sign])(a, b), valid)
+        made = _compute_integers(sign, a, b, valid, xp)
+        if is_natural:
+            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
     if dtype == "int64" and sign not in ("%", "minimum", "maximum"):
-        ufunc = getattr(xp, _ARITHMETIC.get(sign) or _OF_INTEGERS[sign])
-        _check_fits(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
+        _refuse_wrapped(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
     return made
 
 
@@ -219,7 +215,7 @@ def _is_natural(operand: Column | Constant) -> bool:
     return operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
 
 
-def _check_fits(made: Column, near: Array, xp: ModuleType) -> None:
+def _refuse_wrapped(made: Column, near: Array, xp: ModuleType) -> None:
     """Raise OverflowError where integers have wrapped: they differ from the float64 result by about 2**64."""
     _refuse_where(xp.abs(near - made.data) > 2.0**62, made.valid, xp)
 
@@ -255,24 +251,23 @@ def _divide(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
 
 def _compute_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:
     """Compute // % ** of integers, missing where the divisor is 0 or the exponent negative."""
-    ufunc = getattr(xp, _OF_INTEGERS[sign])
     refused = b < 0 if sign == "**" else b == 0
     if not isinstance(b, np.generic):
-        return Column("int64", ufunc(a, xp.where(refused, b.dtype.type(1), b)), both_valid(valid, ~refused))
-    if refused:
-        return Column("int64", xp.zeros_like(a), xp.zeros(a.shape, dtype=bool))
-    return Column("int64", ufunc(a, b), valid)
+        b, valid = xp.where(refused, b.dtype.type(1), b), both_valid(valid, ~refused)
+    elif refused:
+        return Column("int64", a, xp.zeros(a.shape, dtype=bool))
+    return Column("int64", getattr(xp, _UFUNCS[sign])(a, b), valid)
 
 
 def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
     """Apply a function of one number, in and as `dtype`; missing where undefined; OverflowError as in `compute`."""
     data, valid = as_numbers(column, dtype, xp)
-    if name in _ROUNDING and dtype not in FLOATS:
+    if name in ("ceil", "floor", "round") and dtype not in FLOATS:
         return Column(dtype, data, valid)
-    ufunc = getattr(xp, _ALONE.get(name, name))
+    ufunc = getattr(xp, _UFUNCS.get(name, name))
     made = Column(dtype, ufunc(data), valid)
     if dtype not in FLOATS:
-        _check_fits(made, ufunc(data.astype("float64")), xp)
+        _refuse_wrapped(made, ufunc(data.astype("float64")), xp)
     return made
 
 
@@ -287,14 +282,13 @@ def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: Mo
 def _pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
     """Select `yes` where the condition is true, `no` where it is false, missing elsewhere; as `dtype`."""
     (a, a_valid), (b, b_valid) = as_numbers(yes, dtype, xp), as_numbers(no, dtype, xp)
-    data = xp.where(condition.true, a, b)
-    known = condition.column().valid
+    data, valid = xp.where(condition.true, a, b), condition.column().valid
     if dtype in FLOATS:
-        return Column(dtype, data if known is None else xp.where(known, data, data.dtype.type(np.nan)))
-    if a_valid is None and b_valid is None:
-        return Column(dtype, data, known)
-    valid = xp.where(condition.true, True if a_valid is None else a_valid, True if b_valid is None else b_valid)
-    return Column(dtype, data, both_valid(valid, known))
+        return Column(dtype, data if valid is None else xp.where(valid, data, data.dtype.type(np.nan)))
+    if a_valid is not None or b_valid is not None:
+        sides = (True if side is None else side for side in (a_valid, b_valid))
+        valid = both_valid(xp.where(condition.true, *sides), valid)
+    return Column(dtype, data, valid)
 
 
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -316,50 +310,39 @@ def compare(operator: str, left: Column | Constant, right: Column | Constant, ba
     return _compare_columns(operator, left, right, backend.xp)
 
 
-def _to_number(column: Column, constant: Constant) -> float:
-    """Convert a constant to the number to compare with a column of numbers or times."""
-    return value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)  # type: ignore[return-value]
-
-
-def _present(column: Column, xp: ModuleType) -> Array | None:
-    missing = column.missing(xp)
-    return None if missing is None else ~missing
-
-
 def _compare_constant(operator: str, column: Column, constant: Constant, xp: ModuleType) -> Truth:
-    value = _to_number(column, constant)
-    near = _nearest(column.data.dtype, value)
+    value, near = _find_nearest(column, constant)
     if near.item() != value:
         if operator in ("==", "!="):
-            return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), _present(column, xp))
+            return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), column.present(xp))
         operator = (_WITH_ABOVE if near.item() > value else _WITH_BELOW)[operator]
     if column.dtype in FLOATS:
         return _compare_floats(operator, column.data, near, xp)
-    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(column.data, near), column.valid)
+    return Truth.from_valid(_compare_alike(operator, column.data, near, xp), column.valid)
 
 
-def _nearest(dtype: np.dtype[Any], value: float) -> Any:
-    """Round to a NumPy scalar of that type with no other value of the type between it and `value`."""
+def _find_nearest(column: Column, constant: Constant) -> tuple[Any, Any]:
+    """Return the number to compare, and a NumPy scalar of the column's type with no other value between the two."""
+    value: Any = value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)
+    dtype = column.data.dtype
     if dtype.name == "bool":
-        return np.bool_(value >= 1)
+        return value, np.bool_(value >= 1)
     if dtype.name in FLOATS:
         with np.errstate(over="ignore"):  # beyond float32 is infinity
-            return dtype.type(value)
+            return value, dtype.type(value)
     info = np.iinfo(dtype)
-    return dtype.type(min(max(math.floor(value), info.min), info.max))
+    return value, dtype.type(min(max(math.floor(value), info.min), info.max))
 
 
 def _compare_columns(operator: str, left: Column, right: Column, xp: ModuleType) -> Truth:
     if left.dtype in FLOATS or right.dtype in FLOATS:
         dtype = "float32" if left.dtype == right.dtype == "float32" else "float64"
         return _compare_floats(operator, as_numbers(left, dtype, xp)[0], as_numbers(right, dtype, xp)[0], xp)
-    valid = both_valid(left.valid, right.valid)
-    kinds = left.data.dtype.kind, right.data.dtype.kind
-    if kinds == ("u", "i") and left.data.dtype.itemsize == 8:
-        return Truth.from_valid(_compare_unsigned(operator, left.data, right.data, xp), valid)
-    if kinds == ("i", "u") and right.data.dtype.itemsize == 8:
-        return Truth.from_valid(_compare_unsigned(_FLIPPED[operator], right.data, left.data, xp), valid)
-    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(left.data, right.data), valid)
+    if right.dtype == "uint64":
+        left, right, operator = right, left, _FLIPPED[operator]
+    is_mixed = left.dtype == "uint64" and right.data.dtype.kind == "i"
+    held = _compare_unsigned if is_mixed else _compare_alike
+    return Truth.from_valid(held(operator, left.data, right.data, xp), both_valid(left.valid, right.valid))
 
 
 def _compare_floats(operator: str, left: Array, right: Any, xp: ModuleType) -> Truth:
@@ -368,15 +351,19 @@ def _compare_floats(operator: str, left: Array, right: Any, xp: ModuleType) -> T
     def holds(sign: str) -> Array:
         if sign == "!=":
             return xp.less(left, right) | xp.greater(left, right)
-        return getattr(xp, _UFUNCS[sign])(left, right)
+        return _compare_alike(sign, left, right, xp)
 
     return Truth(holds(operator), holds(_INVERSE[operator]))
+
+
+def _compare_alike(operator: str, left: Array, right: Any, xp: ModuleType) -> Array:
+    return getattr(xp, _UFUNCS[operator])(left, right)
 
 
 def _compare_unsigned(operator: str, left: Array, right: Array, xp: ModuleType) -> Array:
     """Compare uint64 with signed integers, which have no common integer type: a negative one is less than all."""
     negative = right < 0
-    found = getattr(xp, _UFUNCS[operator])(left, right.astype("uint64"))
+    found = _compare_alike(operator, left, right.astype("uint64"), xp)
     return found | negative if operator in (">", ">=", "!=") else found & ~negative
 
 
@@ -427,16 +414,17 @@ class _Rows:
 
     def _make_overflow_error(self, node: Operation, call: _Call, row: int) -> BadData:
         """Create the error for a row whose result, or an operand, is out of range of int64."""
-        values = tuple(
-            value.value if isinstance(value, Constant) else self.backend.to_host(value.data[row : row + 1])[0].item()
-            for value in call.values
-        )
-        shown = self.source.slice(node.span)
+        values = [
+            one.value if isinstance(one, Constant) else self.backend.to_host(one.data[row : row + 1])[0].item()
+            for one in call.values
+        ]
+        slice_of = self.source.slice
         pairs = zip(node.operands, call.values, strict=True)
-        first = next(self.source.slice(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
+        first = next(slice_of(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
+        shown = slice_of(node.span)
         remedy = f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64"
         problem, expected = f"row {row:,}: `{shown}` does not fit int64", "integers from -2**63 to 2**63 - 1"
-        got = values[0] if len(values) == 1 else values
+        got = values[0] if len(values) == 1 else tuple(values)
         error = BadData(self.source.where, problem, got=got, expected=expected, remedy=remedy)
         error.row = row
         return error
@@ -458,7 +446,7 @@ class _Rows:
         if isinstance(value, Truth):
             return value
         column = self.column(value)
-        return Truth(column.data) if column.valid is None else Truth.from_valid(column.data, column.valid)
+        return Truth.from_valid(column.data, column.valid)
 
     def _ensure_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
         """Convert operands so that at least one is a column; text compared with times is a time."""
@@ -498,10 +486,10 @@ def _isin(call: _Call) -> Truth:
     if column.dtype == "string":
         texts = strings([str(item.value) for item in call.constants])
         return _gather_result(column, pc.is_in(column.dictionary, value_set=texts), backend)
-    values = [_to_number(column, item) for item in call.constants]
-    own = [near for value in values if (near := _nearest(column.data.dtype, value)).item() == value]
+    pairs = [_find_nearest(column, item) for item in call.constants]
+    own = [near for value, near in pairs if near.item() == value]
     found = backend.xp.isin(column.data, backend.to_device(np.array(own, dtype=column.data.dtype)))
-    return Truth.from_valid(found, _present(column, backend.xp))
+    return Truth.from_valid(found, column.present(backend.xp))
 
 
 def _arithmetic(call: _Call) -> Column:

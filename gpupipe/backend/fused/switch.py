@@ -61,19 +61,17 @@ class FusedRows:
 
     def _count_differences(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
         """Count the words of a block that differ from the steps' results. Memory: the columns, and four temporaries."""
-        xp, found, first = self._xp, [], -(-halves // 2) - halves
+        found, first = [], -(-halves // 2) - halves
         for number, (column, is_id) in enumerate(zip(columns, ids, strict=True)):
             wanted = column.data
+            stored, apart = words[:, first + number], _APART
             if is_id:
-                found.append((words[:, first + number] != wanted.astype("int32")).sum())
+                found.append((stored != wanted.astype("int32")).sum())
                 continue
             if number < halves:
-                stored = (words.view("int16")[:, number].astype("int32") << 16).view("float32")
-            else:
-                stored = words.view("float32")[:, first + number]
-            limit = (_HALVES_APART if number < halves else _APART) * (1 + abs(wanted))
-            found.append((~(abs(stored - wanted) <= limit)).sum())
-        return int(xp.stack(found).sum()) if found else 0
+                stored, apart = words.view("int16")[:, number].astype("int32") << 16, _HALVES_APART
+            found.append((~(abs(stored.view("float32") - wanted) <= apart * (1 + abs(wanted)))).sum())
+        return int(self._xp.stack(found).sum()) if found else 0
 
 
 def _kind(column: Column, is_id: bool) -> object:
