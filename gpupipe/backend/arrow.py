@@ -41,6 +41,7 @@ _UNITS = [f"{kind}[{unit}]" for kind in ("duration", "timestamp") for unit in ("
 _ALIASES = ["null", "halffloat", "string", "binary", "large_binary", "date32[day]", "date64[ms]", "time32[ms]", *_UNITS]
 _LEAVES = [*_OWN.values(), pa.time64("us"), pa.time64("ns"), *map(pa.type_for_alias, _ALIASES)]
 _BY_TEXT = {str(kind): kind for kind in _LEAVES}
+_STORED_AS = {"time32[s]": "time32[ms]", "date64[ms]": "date32[day]", "binary_view": "binary", "string_view": "string"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\([^)]*\)|[<>:,]|[^<>:,\[\]()"\s]+|\s+')
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 _LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
@@ -85,10 +86,10 @@ def read_as(kind: pa.DataType) -> Reading:
             dtype = to_list_dtype(element.dtype)
             alike = not element.change and not pa.types.is_fixed_size_list(kind)
             return Reading(dtype, change="" if alike else f"read as {dtype}")
-    plain = _to_storable(kind)
-    if plain is None:
+    text = _text(kind, storable=True)
+    if text is None:
         return Reading(None, change="nothing here carries such values")
-    return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
+    return Reading(text, change="" if text == _text(kind, storable=False) else f"read as {text}")
 
 
 def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
@@ -163,56 +164,37 @@ def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     return not is_time or pa.types.is_null(other) or bool(kind.equals(other))
 
 
-def _to_storable(kind: pa.DataType) -> pa.DataType | None:
-    """Convert to an equivalent type that frames and Parquet files support; None if there is none."""
+def _text(kind: pa.DataType, *, storable: bool) -> str | None:
+    """Format a type as Arrow does, for `_parse_text` to read; names that are not identifiers are quoted.
+
+    If `storable`, format the equivalent that frames and Parquet files support; None if there is none.
+    """
     inner = _get_value_type(kind)
-    if inner is not None:
-        return _to_storable(inner)
+    if inner is not None and storable:
+        return _text(inner, storable=True)
     if pa.types.is_struct(kind):
-        fields = [_to_storable_field(item) for item in kind.fields]
-        return pa.struct(fields) if fields and all(item is not None for item in fields) else None
+        fields = [_field_text(item, storable=storable) for item in kind.fields]
+        known = [field for field in fields if field is not None]
+        return f"struct<{', '.join(known)}>" if len(known) == len(fields) and (known or not storable) else None
     if pa.types.is_map(kind):
-        key, item = _to_storable(kind.key_type), _to_storable_field(kind.item_field)
-        return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)
-    if is_list(kind):
-        item = _to_storable_field(kind.value_field)
-        if item is None:
-            return None
-        item = item.with_name("item")
-        if pa.types.is_fixed_size_list(kind):
-            return pa.list_(item, kind.list_size)
-        is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
-        return pa.large_list(item) if is_large else pa.list_(item)
-    same = {"time32[s]": pa.time32("ms"), "date64[ms]": pa.date32(), "binary_view": pa.binary()}
-    kind = same.get(str(kind), pa.string() if pa.types.is_string_view(kind) else kind)
-    is_known = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_timestamp(kind)
-    return kind if is_known or str(kind) in _BY_TEXT else None
-
-
-def _to_storable_field(item: pa.Field) -> pa.Field | None:
-    """Convert to a nullable field: a row without a match has no struct, and so nothing in it."""
-    kind = _to_storable(item.type)
-    return None if kind is None else pa.field(item.name, kind)
-
-
-def _text(kind: pa.DataType) -> str:
-    """Format a type as Arrow does, for `_parse_text` to read; names that are not identifiers are quoted."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(map(_field_text, kind.fields))}>"
-    if pa.types.is_map(kind):
+        key, item = (_text(one, storable=storable) for one in (kind.key_type, kind.item_type))
         is_sorted = ", keys_sorted" if kind.keys_sorted else ""
-        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}{is_sorted}>"
+        return None if key is None or item is None else f"map<{key}, {item}{is_sorted}>"
     if is_list(kind):
+        item = _text(kind.value_type, storable=storable)
         size = f"[{kind.list_size}]" if pa.types.is_fixed_size_list(kind) else ""
-        name = "fixed_size_list" if size else "large_list" if pa.types.is_large_list(kind) else "list"
-        return f"{name}<{_field_text(kind.value_field.with_name('item'))}>{size}"
-    return str(kind)
+        is_large = pa.types.is_large_list(kind) or (storable and pa.types.is_large_list_view(kind))
+        name = "fixed_size_list" if size else "large_list" if is_large else "list"
+        return None if item is None else f"{name}<item: {item}>{size}"
+    text = _STORED_AS.get(str(kind), str(kind)) if storable else str(kind)
+    is_known = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_timestamp(kind)
+    return text if is_known or text in _BY_TEXT or not storable else None
 
 
-def _field_text(item: pa.Field) -> str:
-    escaped = item.name.replace("\\", "\\\\").replace('"', '\\"')
+def _field_text(item: pa.Field, *, storable: bool) -> str | None:
+    kind, escaped = _text(item.type, storable=storable), item.name.replace("\\", "\\\\").replace('"', '\\"')
     name = item.name if _PLAIN_NAME.fullmatch(item.name) else f'"{escaped}"'
-    return f"{name}: {_text(item.type)}"
+    return None if kind is None else f"{name}: {kind}"
 
 
 def _parse_text(text: str) -> pa.DataType:
@@ -240,8 +222,7 @@ def _parse_nested(name: str, tokens: list[str]) -> pa.DataType:
     fields = []
     while tokens.pop() != ">":  # it is "<" or ","
         if name == "map":
-            label = "" if tokens[-1] != "keys_sorted" else tokens.pop()
-            fields.append(label or _parse_tokens(tokens))
+            fields.append(tokens.pop() if tokens[-1] == "keys_sorted" else _parse_tokens(tokens))
             continue
         label = tokens.pop()
         if label.startswith('"'):

@@ -50,10 +50,10 @@ class Baseline:
         try:
             self.estimator.fit(features, target, **({} if weight is None else {name: weight}))
         except (TypeError, ValueError) as cause:
-            problem = f"it refuses the rows ({cause})"
+            where, problem = f"baselines, {self.name}", f"it refuses the rows ({cause})"
             expected = "rows of at least two classes, as a network may do without"
             remedy = "only=[...] without this model, or more rows"
-            raise BadData(f"baselines, {self.name}", problem, expected=expected, remedy=remedy) from cause
+            raise BadData(where, problem, expected=expected, remedy=remedy) from cause
 
     def outputs(self, features: Any) -> Any:
         """Predict n log-odds or values, n x K log-probabilities, or n x T values."""
@@ -75,9 +75,8 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
         if tuple(names) != BASELINES:
-            problem = "XGBoost is not installed"
+            problem, remedy = "XGBoost is not installed", "pip install xgboost"
             expected = "the package xgboost, or xgboost-cpu, which is smaller"
-            remedy = "pip install xgboost"
             raise BackendMissing("baselines(only=)", problem, got="xgboost", expected=expected, remedy=remedy)
         names = names[:-1]
     return [_make_baseline(name, columns, on_gpu=on_gpu) for name in names]
@@ -112,14 +111,7 @@ def _log(chances: Any) -> Any:
 
 
 def gradient_boosting_auc(train: Any, train_target: Any, valid: Any, valid_target: Any) -> float:
-    """Compute the AUC on `valid` of a HistGradientBoostingClassifier fitted on `train`, pandas frames.
-
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"x": range(100)})
-        >>> gradient_boosting_auc(frame, frame.x >= 50, frame, frame.x >= 50)
-        1.0
-    """
+    """Compute the AUC on `valid` of a HistGradientBoostingClassifier fitted on `train`, pandas frames."""
     known = {name: train[name].astype("category").dtype for name in train.select_dtypes("str").columns}
     model = ensemble.HistGradientBoostingClassifier().fit(train.astype(known), train_target)
     return float(roc_auc_score(valid_target, model.predict_proba(valid.astype(known))[:, 1]))

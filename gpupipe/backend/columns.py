@@ -358,6 +358,11 @@ def floats(column: Column, xp: ModuleType) -> Array:
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
 
 
+def gather(column: Column, table: Any, missing: Any, backend: Backend) -> Array:
+    """Gather for each row of strings its entry of a NumPy table, which has one per dictionary entry, or `missing`."""
+    return backend.to_device(np.append(table, table.dtype.type(missing)))[column.data]
+
+
 def as_floats(data: Array, dtype: str) -> Array:
     """Cast numbers to floats; values beyond the range become infinite, which the reader has to refuse."""
     with np.errstate(over="ignore"):

@@ -98,7 +98,7 @@ class CpuBackend(Backend):
     def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
-        zones = {item.name: item.zone for item in schema or ()}
+        zones = {item.name: item.zone for item in schema or () if item.written_as}
         others = _find_encodable(frame)
         if others is not None:
             made = frame.copy()

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend.columns import Array, Backend, Column, RawColumn
+from gpupipe.backend.columns import Array, Backend, Column, RawColumn, gather
 from gpupipe.schema import FLOATS
 
 _Loop: TypeAlias = Callable[..., Any]
@@ -241,8 +241,7 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
     """Hash each value of a column to 64 bits: an integer alike in any width, all missing values to one hash."""
     xp = backend.xp
     if column.dictionary is not None:
-        table = backend.to_device(np.append(hash_strings(column.dictionary), _MISSING))
-        return splitmix64(seed, table[column.data])
+        return splitmix64(seed, gather(column, hash_strings(column.dictionary), _MISSING, backend))
     if column.dtype in FLOATS:
         bits = (column.data.astype("float64") + 0.0).view("uint64")  # -0.0 becomes 0.0
     else:

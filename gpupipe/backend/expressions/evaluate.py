@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.cast import cast_column
-from gpupipe.backend.columns import Array, Backend, Column
+from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.backend.dictionaries import find_positions, strings, unite_dictionaries
 from gpupipe.backend.expressions.dates import date_parts, local_time
 from gpupipe.errors import BadData, ExpressionError
@@ -92,10 +92,9 @@ def _compare_texts(operator: str, left: Column, right: Column | Constant, backen
         held = getattr(pc, _UFUNCS[operator])(left.dictionary, pa.scalar(right.value, pa.large_string()))
         return _gather_result(left, held, backend)
     texts = unite_dictionaries([left.dictionary, right.dictionary])
-    ranks = np.empty(len(texts), dtype="int32")
-    ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts), dtype="int32")
+    ranks = pc.rank(texts).to_numpy().astype("int32")
     places = [(column, ranks[find_positions(column.dictionary, texts)]) for column in (left, right)]
-    a, b = (_translate_codes(column, place, backend) for column, place in places)
+    a, b = (gather(column, place, -1, backend) for column, place in places)
     return Truth.from_valid(_compare_alike(operator, a, b, backend.xp), (a >= 0) & (b >= 0))
 
 
@@ -145,21 +144,15 @@ def _pick_text(condition: Truth, yes: Column | Constant, no: Column | Constant, 
     texts = unite_dictionaries(own)
     places = [find_positions(dictionary, texts).astype("int32") for dictionary in own]
     sides = zip((yes, no), places, strict=True)
-    codes = [at[0] if isinstance(side, Constant) else _translate_codes(side, at, backend) for side, at in sides]
+    codes = [at[0] if isinstance(side, Constant) else gather(side, at, -1, backend) for side, at in sides]
     found, known = backend.xp.where(condition.true, *codes), condition.column().valid
     return Column("string", found if known is None else backend.xp.where(known, found, np.int32(-1)), None, texts)
 
 
-def _translate_codes(column: Column, codes: Any, backend: Backend) -> Array:
-    """Map the codes of a column to others (int32, one per entry of the dictionary); -1 stays."""
-    return backend.to_device(np.append(codes, -1).astype("int32"))[column.data]
-
-
 def _gather_result(column: Column, outcome: pa.Array, backend: Backend) -> Truth:
     """Gather a condition's result per entry of the dictionary for each row."""
-    table = np.append(outcome.to_numpy(zero_copy_only=False), False).astype(bool)
-    true, valid = backend.to_device(table)[column.data], column.data >= 0
-    return Truth(true, true ^ valid)
+    true = gather(column, outcome.to_numpy(zero_copy_only=False).astype(bool), False, backend)
+    return Truth(true, true ^ (column.data >= 0))
 
 
 _LARGEST = 2**63 - 1
@@ -548,7 +541,7 @@ def _text(call: _Call) -> Column | Truth:
         remedy = f"{call.name}({FUNCTIONS[call.name].arguments})"
         raise ExpressionError(where, problem, got=constants, expected=expected, remedy=remedy) from None
     # Strings that become equal get one code.
-    codes = _translate_codes(column, encoded.indices.fill_null(-1).to_numpy(), backend)
+    codes = gather(column, encoded.indices.fill_null(-1).to_numpy(), -1, backend)
     return Column("string", codes, None, encoded.dictionary)
 
 
@@ -557,8 +550,8 @@ def _length(call: _Call) -> Column:
     column = call.first
     if column.elements is not None:
         return Column("int64", column.data[1:] - column.data[:-1], column.valid)
-    counts = np.append(pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False), 0).astype("int64")
-    return Column("int64", call.rows.backend.to_device(counts)[column.data], column.data >= 0)
+    counts = pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False).astype("int64")
+    return Column("int64", gather(column, counts, 0, call.rows.backend), column.data >= 0)
 
 
 def _cast(call: _Call) -> Column:
