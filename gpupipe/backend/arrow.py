@@ -1,7 +1,4 @@
-"""Arrow types and the field types they are read as, for every reader and writer; arrays of the type of their field.
-
-The table of types: docs/decisions/023-column-types.md.
-"""
+"""Arrow types and what they are read as (docs/decisions/023-column-types.md); arrays of the type of their field."""
 
 from __future__ import annotations
 

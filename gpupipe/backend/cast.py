@@ -124,9 +124,8 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
                 values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
             made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
             if dtype == "float64":
-                made = pc.divide(
-                    made.cast(pa.float64(), safe=False), float(np.timedelta64(1, "s") / np.timedelta64(1, kind.unit))
-                )
+                per_second = np.timedelta64(1, "s") / np.timedelta64(1, kind.unit)
+                made = pc.divide(made.cast(pa.float64(), safe=False), float(per_second))
         else:  # decimals to integers, bytes to text
             made = values.cast(arrow_type(dtype))
     except pa.ArrowInvalid as cause:

@@ -244,12 +244,11 @@ class CpuBackend(Backend):
 def keep_freed_memory() -> bool:
     """Keep freed buffers of a few megabytes, which every partition needs again; return whether it was possible.
 
-    By default each goes back to the system when it is freed and has to be cleared by it when it is asked for: half of
-    all page faults of a job. Arrow's buffers come from glibc too: its own default, mimalloc, has huge pages cleared
-    over and over, which was half of the CPU seconds of copying a Parquet file. Where the user has set one of glibc's
-    own variables or `ARROW_DEFAULT_MEMORY_POOL`, or malloc is not glibc's, nothing is changed.
+    By default each goes back to the system, which clears it before it is used again: half of all page faults of a job.
+    Arrow's buffers come from glibc too, as its own default, mimalloc, has huge pages cleared over and over. Where the
+    user has set a variable of either, or malloc is not glibc's, nothing is changed. Source: mallopt(3).
 
-    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process. Source: mallopt(3).
+    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process.
     """
     if sys.platform != "linux" or any(name in os.environ for name in _THEIRS):
         return False

@@ -1,7 +1,4 @@
-"""Arrow dictionaries, on the host: union, merged counts, lookup of one in another.
-
-A dictionary here is any Arrow array of distinct values without nulls. Strings are ordered by their code points.
-"""
+"""Arrow arrays of distinct values without nulls, on the host: union, merged counts, lookup of one in another."""
 
 from __future__ import annotations
 

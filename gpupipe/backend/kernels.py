@@ -1,12 +1,11 @@
 """Kernels for whole columns: learned steps as programs, moments, scaling, filling, hashing, and indexes of integers.
 
 Hashes and random bits are functions of a seed and the value alone, equal on both backends. Of floats NaN is missing; a
-loop on a CPU and array code on a GPU give the same up to a sum's last digits.
-
-Loops are compiled by Numba on the first call, cached on disk, and run without the GIL. A sum is vectorised only if it
-may be added up in another order (`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and
-infinities are refused later. The least and the greatest float are found among integers that have the same order,
-because vectors of floats have no minimum that passes over NaN.
+loop on a CPU and array code on a GPU give the same up to a sum's last digits. Loops are compiled by Numba on the first
+call, cached on disk, and run without the GIL. A sum is vectorised only if it may be added up in another order
+(`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and infinities are refused later. The
+least and the greatest float are found among integers that have the same order, because vectors of floats have no
+minimum that passes over NaN.
 """
 
 from __future__ import annotations
@@ -167,10 +166,7 @@ def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: S
 
 
 def fill_into(out: Array, values: Array, instead: Array, xp: ModuleType) -> Any:
-    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite.
-
-    On a CPU also k rows of n floats, with k values for them.
-    """
+    """Write n floats, on a CPU also k rows of them, missing ones as `instead`; return whether one is infinite."""
     if xp is np:
         given = np.atleast_1d(instead).astype(values.dtype)
         return _write(_fill_rows, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), given)
@@ -481,11 +477,8 @@ def _find_slot(key: Any, bits: int) -> np.int64:
 
 @_compile()
 def _build_slots(keys: Array, room: int) -> Array:
-    """Build a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
-
-    Linear probing: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
-    """
-    bits = _count_bits(2 * room)
+    """Build a hash table of distinct int64, half full with `room` keys: each slot has a key's position, or -1."""
+    bits = _count_bits(2 * room)  # probed linearly: Knuth, "The Art of Computer Programming", volume 3, section 6.4
     slots = np.full(1 << bits, -1, np.int32)
     for place in range(keys.size):
         slot = _find_slot(keys[place], bits)

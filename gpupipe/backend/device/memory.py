@@ -35,10 +35,7 @@ def free_unused() -> None:
 
 @contextmanager
 def explain_out_of_memory(where: str) -> Iterator[None]:
-    """Convert any library's error for a full device to `OutOfDeviceMemory`, with the bytes asked for and free.
-
-    A `MemoryError` of the host, such as NumPy's and pyarrow's, passes unchanged.
-    """
+    """Convert any library's error for a full device, but not for a full host, to `OutOfDeviceMemory` with the bytes."""
     try:
         yield
     except (MemoryError, RuntimeError) as cause:

@@ -199,11 +199,7 @@ def probe(
     prefix: str = sys.prefix,
     load: Callable[[str], Any] = ctypes.CDLL,
 ) -> Machine:
-    """Detect GPUs, driver and libraries without initialising a device.
-
-    Package metadata is searched in `path`, by default `sys.path`; a conda environment keeps its CUDA version in
-    `prefix`; `load` opens a shared library, which starts nothing.
-    """
+    """Detect GPUs, driver, and libraries in `path` or `sys.path`, conda's in `prefix`; initialise no device."""
     libraries = _find_libraries(path, prefix)
     try:
         nvml.nvmlInit()
@@ -222,11 +218,7 @@ def probe(
 
 
 def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
-    """Choose the backend, `"cpu"` or `"gpu"`, and return it with the reason in words.
-
-    `"auto"` means the GPU where one is visible and the libraries for it are there; `"gpu"` where it cannot work is
-    `BackendMissing`, whose remedy is the install line.
-    """
+    """Choose the backend, `"cpu"` or `"gpu"`, and give the reason; `BackendMissing` where `"gpu"` cannot work."""
     check_choice("select", BACKENDS, backend=requested)
     if requested == "cpu":
         return "cpu", "asked for"

@@ -120,11 +120,9 @@ def _one_group(pattern: str) -> str:
 
 def _part(lists: pa.Array, number: int) -> pa.Array:
     """Take one item of each list, counted from the end if `number` is negative; null if there is none."""
-    offsets = lists.offsets.to_numpy()
-    lengths = np.diff(offsets)
-    place = offsets[:-1] + (number if number >= 0 else lengths + number)
-    there = (number < lengths) if number >= 0 else (lengths >= -number)
-    return lists.values.take(pa.array(place, mask=~there))
+    starts, ends = lists.offsets.to_numpy()[:-1], lists.offsets.to_numpy()[1:]
+    place = (starts if number >= 0 else ends) + number
+    return lists.values.take(pa.array(place, mask=(place < starts) | (place >= ends)))
 
 
 def replace_texts(
@@ -155,19 +153,13 @@ def _gather_result(column: Column, outcome: pa.Array, backend: Backend) -> Truth
     return Truth(true, true ^ (column.data >= 0))
 
 
-_LARGEST = 2**63 - 1
-
-
 def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
-    """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask.
-
-    An OverflowError has the row of a uint64 beyond int64, where that is the type.
-    """
+    """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask."""
     stored = "int64" if dtype == "timestamp" else dtype
     if isinstance(operand, Constant):
         return np.dtype(stored).type(value_as(operand, dtype)), None
     if stored == "int64" and operand.dtype == "uint64":
-        _refuse_where(operand.data > np.uint64(_LARGEST), operand.valid, xp)
+        _refuse_where(operand.data > np.uint64(2**63 - 1), operand.valid, xp)
     data = operand.data.astype(stored, copy=False)
     if dtype in FLOATS and operand.valid is not None:
         return xp.where(operand.valid, data, data.dtype.type(np.nan)), None
@@ -182,10 +174,7 @@ def both_valid(left: Array | None, right: Array | None) -> Array | None:
 
 
 def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
-    """Compute one of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
-
-    An OverflowError has the first row whose result does not fit int64, where that is `dtype`.
-    """
+    """Compute one of + - * / // % ** minimum maximum as `dtype`; OverflowError has the first row beyond int64."""
     is_natural = dtype == "int64" and sign in ("//", "%") and _is_natural(left) and _is_natural(right)
     wide, ufunc = "uint64" if is_natural else dtype, getattr(xp, _UFUNCS[sign])
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)

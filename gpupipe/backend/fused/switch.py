@@ -20,11 +20,7 @@ _log = logging.getLogger("gpupipe")
 
 
 class FusedRows:
-    """Fused kernel on one device, if Triton is installed and works; `xp` is cupy.
-
-    The first block of each kind of columns is compared with the results of the steps; after a difference the
-    kernel is not used again.
-    """
+    """Fused kernel on one device; once the first block of a kind of columns differs from the steps, not used again."""
 
     def __init__(self, xp: ModuleType, device: int) -> None:
         self._xp, self._device = xp, device
