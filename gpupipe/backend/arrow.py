@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import (
-    DTYPES,
     FLOATS,
     INTEGERS,
     Field,
@@ -126,21 +125,16 @@ def dtype_from_arrow(kind: pa.DataType) -> str | None:
 
 @lru_cache(maxsize=4096)
 def arrow_type(dtype: str) -> pa.DataType:
-    """Return the Arrow type that represents a field's type inside the library; strings are plain."""
+    """Return the Arrow type of a field's `dtype`, as which strings are plain, or parse that of its `written_as`."""
     element = get_element_dtype(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
-    return _parse_text(dtype) if is_passenger(dtype) else _OWN[dtype]
-
-
-def parse_type(text: str) -> pa.DataType:
-    """Parse the Arrow type of a field's `dtype` or `written_as`."""
-    return arrow_type(text) if text in DTYPES or get_element_dtype(text) is not None else _parse_text(text)
+    return _OWN[dtype] if dtype in _OWN else _parse_text(dtype)
 
 
 def get_file_type(item: Field) -> pa.DataType:
     """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone."""
-    return parse_type(item.written_as or item.dtype)
+    return arrow_type(item.written_as or item.dtype)
 
 
 def is_list(kind: pa.DataType) -> bool:

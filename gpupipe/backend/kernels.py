@@ -89,15 +89,13 @@ class DeferredColumn(Column):
     values, or returns floats.
     """
 
-    __slots__ = ("_column", "_made", "program", "source")
     source: RawColumn
     program: ElementwiseProgram
     _made: Callable[[], Column]
-    _column: Column | None
 
     def __init__(self, source: RawColumn, program: ElementwiseProgram, made: Callable[[], Column]) -> None:
         given = {"dtype": program.dtype, "source": source, "program": program, "_made": made}
-        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements", "_column"))).items():
+        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements"))).items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -110,12 +108,9 @@ class DeferredColumn(Column):
     def __repr__(self) -> str:
         return f"DeferredColumn({self.source!r}, {self.program!r})"
 
-    @property
+    @cached_property
     def data(self) -> Array:
-        if self._column is None:
-            object.__setattr__(self, "_column", self._made())
-        assert self._column is not None
-        return self._column.data
+        return self._made().data
 
 
 def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:

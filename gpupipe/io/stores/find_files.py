@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from fsspec.compression import compr
 from fsspec.utils import infer_compression
 
-from gpupipe.backend.arrow import parse_type
+from gpupipe.backend.arrow import arrow_type
 from gpupipe.cluster.executor import LocalThreads
 from gpupipe.errors import BadData, BadFile
 from gpupipe.io.jobs.destination import MANIFEST, RECORDS, Manifest
@@ -75,7 +75,7 @@ def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, st
     for name, found in texts.items():
         present = [text for text in found if text is not None]
         whole = bool(present) and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present)
-        kind = parse_type(dtypes.get(name) or ("int64" if whole else "string"))
+        kind = arrow_type(dtypes.get(name) or ("int64" if whole else "string"))
         for text in found:
             try:
                 values[name, text] = pa.scalar(text, pa.large_string()).cast(kind)
