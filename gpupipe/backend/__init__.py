@@ -1,7 +1,4 @@
-"""Backends, CPU and GPU: the only package that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM.
-
-`select` makes a backend once; it is a value that is passed down, never a global.
-"""
+"""Backends, CPU and GPU: the only package that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM."""
 
 from __future__ import annotations
 

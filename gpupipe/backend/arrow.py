@@ -1,7 +1,4 @@
-"""Arrow types and the field types they are read as, for every reader and writer; arrays of the type of their field.
-
-The table of types: docs/decisions/023-column-types.md.
-"""
+"""Arrow types and what they are read as (docs/decisions/023-column-types.md); arrays of the type of their field."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ import pyarrow.compute as pc
 
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import (
-    DTYPES,
     FLOATS,
     INTEGERS,
     Field,
@@ -41,8 +37,10 @@ _UNITS = [f"{kind}[{unit}]" for kind in ("duration", "timestamp") for unit in ("
 _ALIASES = ["null", "halffloat", "string", "binary", "large_binary", "date32[day]", "date64[ms]", "time32[ms]", *_UNITS]
 _LEAVES = [*_OWN.values(), pa.time64("us"), pa.time64("ns"), *map(pa.type_for_alias, _ALIASES)]
 _BY_TEXT = {str(kind): kind for kind in _LEAVES}
+_STORED_AS = {"time32[s]": "time32[ms]", "date64[ms]": "date32[day]", "binary_view": "binary", "string_view": "string"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\([^)]*\)|[<>:,]|[^<>:,\[\]()"\s]+|\s+')
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
+_LIST_TYPES = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +82,10 @@ def read_as(kind: pa.DataType) -> Reading:
             dtype = to_list_dtype(element.dtype)
             alike = not element.change and not pa.types.is_fixed_size_list(kind)
             return Reading(dtype, change="" if alike else f"read as {dtype}")
-    plain = _to_storable(kind)
-    if plain is None:
+    text = _text(kind, storable=True)
+    if text is None:
         return Reading(None, change="nothing here carries such values")
-    return Reading(_text(plain), change="" if _text(plain) == _text(kind) else f"read as {_text(plain)}")
+    return Reading(text, change="" if text == _text(kind, storable=False) else f"read as {text}")
 
 
 def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
@@ -127,27 +125,21 @@ def dtype_from_arrow(kind: pa.DataType) -> str | None:
 
 @lru_cache(maxsize=4096)
 def arrow_type(dtype: str) -> pa.DataType:
-    """Return the Arrow type that represents a field's type inside the library; strings are plain."""
+    """Return the Arrow type of a field's `dtype`, as which strings are plain, or parse that of its `written_as`."""
     element = get_element_dtype(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
-    return _parse_text(dtype) if is_passenger(dtype) else _OWN[dtype]
-
-
-def parse_type(text: str) -> pa.DataType:
-    """Parse the Arrow type of a field's `dtype` or `written_as`."""
-    return arrow_type(text) if text in DTYPES or get_element_dtype(text) is not None else _parse_text(text)
+    return _OWN[dtype] if dtype in _OWN else _parse_text(dtype)
 
 
 def get_file_type(item: Field) -> pa.DataType:
     """Return the Arrow type that a field is written as: a date as a date, a timestamp with its time zone."""
-    return parse_type(item.written_as or item.dtype)
+    return arrow_type(item.written_as or item.dtype)
 
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list type, in any of its forms."""
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list, pa.types.is_list_view)
-    return any(test(kind) for test in tests) or pa.types.is_large_list_view(kind)
+    return isinstance(kind, _LIST_TYPES)
 
 
 def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
@@ -160,59 +152,40 @@ def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     if is_list(kind) and is_list(other):
         return holds_fields(kind.value_type, other.value_type)
     is_time = any(test(one) for test in (pa.types.is_timestamp, pa.types.is_date) for one in (kind, other))
-    return bool(kind.equals(other)) or pa.types.is_null(other) or not is_time
+    return not is_time or pa.types.is_null(other) or bool(kind.equals(other))
 
 
-def _to_storable(kind: pa.DataType) -> pa.DataType | None:
-    """Convert to an equivalent type that frames and Parquet files support; None if there is none."""
+def _text(kind: pa.DataType, *, storable: bool) -> str | None:
+    """Format a type as Arrow does, for `_parse_text` to read; names that are not identifiers are quoted.
+
+    If `storable`, format the equivalent that frames and Parquet files support; None if there is none.
+    """
     inner = _get_value_type(kind)
-    if inner is not None:
-        return _to_storable(inner)
+    if inner is not None and storable:
+        return _text(inner, storable=True)
     if pa.types.is_struct(kind):
-        fields = [_to_storable_field(item) for item in kind.fields]
-        return pa.struct(fields) if fields and all(item is not None for item in fields) else None
+        fields = [_field_text(item, storable=storable) for item in kind.fields]
+        known = [field for field in fields if field is not None]
+        return f"struct<{', '.join(known)}>" if len(known) == len(fields) and (known or not storable) else None
     if pa.types.is_map(kind):
-        key, item = _to_storable(kind.key_type), _to_storable_field(kind.item_field)
-        return None if key is None or item is None else pa.map_(key, item.type, kind.keys_sorted)
-    if is_list(kind):
-        item = _to_storable_field(kind.value_field)
-        if item is None:
-            return None
-        item = item.with_name("item")
-        if pa.types.is_fixed_size_list(kind):
-            return pa.list_(item, kind.list_size)
-        is_large = pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind)
-        return pa.large_list(item) if is_large else pa.list_(item)
-    same = {"time32[s]": pa.time32("ms"), "date64[ms]": pa.date32(), "binary_view": pa.binary()}
-    kind = same.get(str(kind), pa.string() if pa.types.is_string_view(kind) else kind)
-    is_known = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_timestamp(kind)
-    return kind if is_known or str(kind) in _BY_TEXT else None
-
-
-def _to_storable_field(item: pa.Field) -> pa.Field | None:
-    """Convert to a nullable field: a row without a match has no struct, and so nothing in it."""
-    kind = _to_storable(item.type)
-    return None if kind is None else pa.field(item.name, kind)
-
-
-def _text(kind: pa.DataType) -> str:
-    """Format a type as Arrow does, for `_parse_text` to read; names that are not identifiers are quoted."""
-    if pa.types.is_struct(kind):
-        return f"struct<{', '.join(map(_field_text, kind.fields))}>"
-    if pa.types.is_map(kind):
+        key, item = (_text(one, storable=storable) for one in (kind.key_type, kind.item_type))
         is_sorted = ", keys_sorted" if kind.keys_sorted else ""
-        return f"map<{_text(kind.key_type)}, {_text(kind.item_type)}{is_sorted}>"
+        return None if key is None or item is None else f"map<{key}, {item}{is_sorted}>"
     if is_list(kind):
+        item = _text(kind.value_type, storable=storable)
         size = f"[{kind.list_size}]" if pa.types.is_fixed_size_list(kind) else ""
-        name = "fixed_size_list" if size else "large_list" if pa.types.is_large_list(kind) else "list"
-        return f"{name}<{_field_text(kind.value_field.with_name('item'))}>{size}"
-    return str(kind)
+        is_large = pa.types.is_large_list(kind) or (storable and pa.types.is_large_list_view(kind))
+        name = "fixed_size_list" if size else "large_list" if is_large else "list"
+        return None if item is None else f"{name}<item: {item}>{size}"
+    text = _STORED_AS.get(str(kind), str(kind)) if storable else str(kind)
+    is_known = pa.types.is_decimal(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_timestamp(kind)
+    return text if is_known or text in _BY_TEXT or not storable else None
 
 
-def _field_text(item: pa.Field) -> str:
-    escaped = item.name.replace("\\", "\\\\").replace('"', '\\"')
+def _field_text(item: pa.Field, *, storable: bool) -> str | None:
+    kind, escaped = _text(item.type, storable=storable), item.name.replace("\\", "\\\\").replace('"', '\\"')
     name = item.name if _PLAIN_NAME.fullmatch(item.name) else f'"{escaped}"'
-    return f"{name}: {_text(item.type)}"
+    return None if kind is None else f"{name}: {kind}"
 
 
 def _parse_text(text: str) -> pa.DataType:
@@ -240,8 +213,7 @@ def _parse_nested(name: str, tokens: list[str]) -> pa.DataType:
     fields = []
     while tokens.pop() != ">":  # it is "<" or ","
         if name == "map":
-            label = "" if tokens[-1] != "keys_sorted" else tokens.pop()
-            fields.append(label or _parse_tokens(tokens))
+            fields.append(tokens.pop() if tokens[-1] == "keys_sorted" else _parse_tokens(tokens))
             continue
         label = tokens.pop()
         if label.startswith('"'):
@@ -310,10 +282,11 @@ def conform(values: _Values, item: Field) -> pa.Array:
         expected = f"values that fit {item.dtype}"
         remedy = "a wider type for this column"
         raise SchemaMismatch(f"column {item.name!r}", problem, expected=expected, remedy=remedy) from cause
-    return _combine(values)
+    return combine(values)
 
 
-def _combine(values: _Values) -> pa.Array:
+def combine(values: _Values) -> pa.Array:
+    """Combine the chunks of an array; one that has none is shared."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
@@ -328,8 +301,6 @@ def _encode_strings(values: _Values) -> pa.DictionaryArray:
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.large_string()).dictionary_encode()
     if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 0:
-            return pa.array([], pa.large_string()).dictionary_encode()
         united = values.unify_dictionaries().combine_chunks()
         values = united.chunk(0) if isinstance(united, pa.ChunkedArray) else united
     if values.dictionary.null_count:
@@ -343,13 +314,13 @@ def _encode_strings(values: _Values) -> pa.DictionaryArray:
 
 def open_stream(table: Any) -> pa.RecordBatchReader:
     """Open an object that has the Arrow C stream protocol, which cuts a name at NUL, where Polars ends the process."""
-    schema = getattr(table, "schema", None)
+    schema, within = getattr(table, "schema", None), dict[str, str]()
     if isinstance(schema, pa.Schema):
-        for item in schema:
-            require_no_nul(item.name, str(item.type))
+        within = {item.name: str(item.type) for item in schema}
     elif type(table).__module__.startswith("polars.") and schema is not None:
-        for name, kind in schema.items():
-            require_no_nul(name, " ".join(_names_within(kind)))
+        within = {name: " ".join(_names_within(kind)) for name, kind in schema.items()}
+    for name, names in within.items():
+        require_no_nul(name, names)
     return pa.RecordBatchReader.from_stream(table)
 
 
@@ -411,7 +382,7 @@ def _conform_list(values: _Values, element: Field) -> pa.LargeListArray:
         problem = f"values of type {values.type} are no lists"
         remedy = f"a list in each row, such as frame[{element.name!r}].map(lambda value: [value])"
         raise SchemaMismatch(f"column {element.name!r}", problem, expected=to_list_dtype(element.dtype), remedy=remedy)
-    lists = _combine(_plain(values))
+    lists = combine(_plain(values))
     offsets, elements = split_list(lists)
     if pa.types.is_dictionary(elements.type):
         elements = with_distinct_values(elements)
@@ -428,18 +399,15 @@ def without_float64(values: Any) -> Any:
 
 def array_from_series(series: Any) -> pa.Array:
     """Convert a pandas column to one Arrow array; shares what Arrow has in one piece."""
-    return _combine(pa.array(without_float64(series.array), from_pandas=True))
+    return combine(pa.array(without_float64(series.array), from_pandas=True))
 
 
 def plain_table(table: pa.Table) -> pa.Table:
     """Decode the lists of a table of conformed columns (see `plain`), and make NaN null; strings stay codes."""
     columns = []
-    for column in table.columns:
-        if pa.types.is_floating(column.type):
-            columns.append(_null_for_nan(column))
-        else:
-            chunks = [plain(chunk) for chunk in column.chunks]
-            columns.append(pa.chunked_array(chunks) if chunks else column)
+    for column in map(_null_for_nan, table.columns):
+        chunks = [plain(chunk) for chunk in column.chunks]
+        columns.append(pa.chunked_array(chunks) if chunks else column)
     return pa.table(columns, table.column_names)
 
 
@@ -450,27 +418,26 @@ def plain(array: pa.Array) -> pa.Array:
     offsets, leaves = split_list(array)
     if pa.types.is_dictionary(leaves.type):
         leaves = leaves.cast(pa.large_string())
-    if pa.types.is_floating(leaves.type):
-        leaves = _null_for_nan(leaves)
-    return build_lists(offsets, leaves, get_validity(array))
+    return build_lists(offsets, _null_for_nan(leaves), get_validity(array))
 
 
 def _null_for_nan(values: _Values) -> _Values:
-    is_nan = pc.is_nan(values)
-    return pc.if_else(is_nan, pa.scalar(None, values.type), values) if pc.any(is_nan).as_py() else values
+    """Make NaN of floats null; any other array is shared."""
+    is_nan = pc.is_nan(values) if pa.types.is_floating(values.type) else None
+    if is_nan is None or not pc.any(is_nan).as_py():
+        return values
+    return pc.if_else(is_nan, pa.scalar(None, values.type), values)
 
 
 def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
     """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
-    columns = []
-    for column in table.columns:
+    columns = table.columns
+    for place, column in enumerate(columns):
         if pa.types.is_decimal256(column.type):
-            columns.append(pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32)))
+            columns[place] = pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32))
         elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
             copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
-            columns.append(pa.chunked_array(copies, column.type))
-        else:
-            columns.append(column)
+            columns[place] = pa.chunked_array(copies, column.type)
     return pl.DataFrame(pa.table(columns, table.column_names))
 
 

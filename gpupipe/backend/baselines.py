@@ -75,9 +75,9 @@ def make_baselines(names: Sequence[str], columns: MatrixLayout, *, on_gpu: bool)
         check_choice("baselines", BASELINES, only=name)
     if "xgboost" in names and not find_spec("xgboost"):
         if tuple(names) != BASELINES:
-            where, problem, remedy = "baselines(only=)", "XGBoost is not installed", "pip install xgboost"
+            problem, remedy = "XGBoost is not installed", "pip install xgboost"
             expected = "the package xgboost, or xgboost-cpu, which is smaller"
-            raise BackendMissing(where, problem, got="xgboost", expected=expected, remedy=remedy)
+            raise BackendMissing("baselines(only=)", problem, got="xgboost", expected=expected, remedy=remedy)
         names = names[:-1]
     return [_make_baseline(name, columns, on_gpu=on_gpu) for name in names]
 

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.arrow import arrow_type
-from gpupipe.backend.columns import Array, Backend, Column
+from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import derive
 
 _NOT_A_TIME = np.iinfo("int64").min
-_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # The casts that are defined from types that are only carried.
 _BETWEEN = ("float64", "int64", "string")
 _FROM_CARRIED = (
@@ -97,8 +96,8 @@ def _suggest_cast(source: str, dtype: str, name: str) -> tuple[str, str]:
         return "int64, microseconds since 1970, for a timestamp", remedy
     expected = "int64, microseconds since 1970, between times and numbers"
     if is_passenger(source):
-        expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds, bytes to"
-        expected += " text"
+        expected = "decimals to numbers or text, durations and times to float64 seconds or int64 microseconds, "
+        expected += "bytes to text"
     for between in map(to_list_dtype, _BETWEEN) if is_list else _BETWEEN:
         if _are_connected(source, between) and _are_connected(between, dtype):
             return expected, f"Cast({{{name!r}: {between!r}}}) before it"
@@ -125,7 +124,8 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
                 values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
             made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
             if dtype == "float64":
-                made = pc.divide(made.cast(pa.float64(), safe=False), float(_PER_SECOND[kind.unit]))
+                per_second = np.timedelta64(1, "s") / np.timedelta64(1, kind.unit)
+                made = pc.divide(made.cast(pa.float64(), safe=False), float(per_second))
         else:  # decimals to integers, bytes to text
             made = values.cast(arrow_type(dtype))
     except pa.ArrowInvalid as cause:
@@ -198,17 +198,15 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> C
     stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
     misread = _find_misread(texts, stored, dtype)
     if misread.any():
-        wrong = np.zeros(len(dictionary) + 1, dtype=bool)
+        wrong = np.zeros(len(dictionary), dtype=bool)
         wrong[used] = misread
-        bad = backend.to_device(wrong)[column.data]
+        bad = gather(column, wrong, False, backend)
         _refuse(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
-    table = np.zeros(len(dictionary) + 1, dtype="int64" if dtype == "timestamp" else dtype)
+    table = np.zeros(len(dictionary), dtype=stored.dtype)
     table[used] = stored
-    if dtype in FLOATS:
-        table[-1] = np.nan
-        return Column(dtype, backend.to_device(table)[column.data])
-    missing = column.data < 0
-    return Column(dtype, backend.to_device(table)[column.data], ~missing if bool(missing.any()) else None)
+    data = gather(column, table, np.nan if dtype in FLOATS else 0, backend)
+    there = column.data >= 0
+    return Column(dtype, data, None if dtype in FLOATS or bool(there.all()) else there)
 
 
 def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:

@@ -104,6 +104,11 @@ class Column:
             return self.data < 0
         return None if self.valid is None else ~self.valid
 
+    def present(self, xp: ModuleType) -> Array | None:
+        """Return n booleans, True where the value is there; None if no value can be missing. Allocates n bytes."""
+        missing = None if self.valid is not None else self.missing(xp)
+        return self.valid if missing is None else ~missing
+
     def move(self, move: Callable[[Array], Array]) -> Column:
         """Return the column with `move` applied to every array: `Backend.to_host` or `Backend.to_device`."""
         valid = None if self.valid is None else move(self.valid)
@@ -353,6 +358,11 @@ def floats(column: Column, xp: ModuleType) -> Array:
     return data if column.valid is None else xp.where(column.valid, data, xp.nan)
 
 
+def gather(column: Column, table: Any, missing: Any, backend: Backend) -> Array:
+    """Gather for each row of strings its entry of a NumPy table, which has one per dictionary entry, or `missing`."""
+    return backend.to_device(np.append(table, table.dtype.type(missing)))[column.data]
+
+
 def as_floats(data: Array, dtype: str) -> Array:
     """Cast numbers to floats; values beyond the range become infinite, which the reader has to refuse."""
     with np.errstate(over="ignore"):
@@ -380,20 +390,17 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
         return Column(dtype, xp.zeros(num_rows + 1, dtype="int64"), xp.zeros(num_rows, dtype=bool), None, none)
     if dtype in FLOATS:
         return Column(dtype, xp.full(num_rows, xp.nan, dtype=dtype))
-    if dtype == "string":
-        return Column(dtype, xp.full(num_rows, -1, dtype="int32"), None, pa.array([], pa.large_string()))
-    if is_passenger(dtype):
-        return Column(dtype, xp.full(num_rows, -1, dtype="int64"), None, pa.array([], arrow_type(dtype)))
+    if dtype == "string" or is_passenger(dtype):
+        return Column(dtype, xp.full(num_rows, -1, dtype="int32"), None, pa.array([], arrow_type(dtype)))
     stored = "int64" if dtype == "timestamp" else dtype
     return Column(dtype, xp.zeros(num_rows, dtype=stored), xp.zeros(num_rows, dtype=bool))
 
 
 def with_missing_row(column: Column, xp: ModuleType) -> Column:
     """Append one missing value to a column, so that gathering at -1 gives a missing value."""
-    last, valid = missing_column(column.dtype, 1, xp), None
+    last, valid = missing_column(column.dtype, 1, xp), column.valid
     if last.valid is not None:
-        known = xp.ones(len(column), dtype=bool) if column.valid is None else column.valid
-        valid = xp.concatenate([known, last.valid])
+        valid = xp.concatenate([xp.ones(len(column), dtype=bool) if valid is None else valid, last.valid])
     end = last.data.astype(column.data.dtype) if column.elements is None else column.data[-1:]
     return Column(column.dtype, xp.concatenate([column.data, end]), valid, column.dictionary, column.elements)
 

@@ -1,4 +1,4 @@
-"""CPU backend: pandas, pyarrow, NumPy, scikit-learn. Same names, in the same order, as `gpu.py`."""
+"""CPU backend: pandas, pyarrow, NumPy, scikit-learn."""
 
 from __future__ import annotations
 
@@ -17,19 +17,9 @@ import pyarrow.parquet as pq
 from pandas.api.types import infer_dtype
 from pyarrow import orc
 
-from gpupipe.backend import arrow
+from gpupipe.backend import Array, Backend, Column, Frame, Matrix, PCAResult, arrow
 from gpupipe.backend.arrow import Reading, array_from_series, read_as, refuse_times, refuse_type
-from gpupipe.backend.columns import (
-    Array,
-    Backend,
-    Column,
-    Frame,
-    Matrix,
-    PCAResult,
-    Transfers,
-    check_names,
-    split_parts,
-)
+from gpupipe.backend.columns import Transfers, check_names, split_parts
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
@@ -113,12 +103,9 @@ class CpuBackend(Backend):
         if others is not None:
             made = frame.copy()
             for place in others:
-                zone = zones.get(frame.columns[place])
-                made.isetitem(place, _decode_column(frame.iloc[:, place], own=True, zone=zone))
+                made.isetitem(place, _decode_column(frame.iloc[:, place], zones, own=True))
             return made
-        columns = {
-            name: _decode_column(frame[name], own=joins or name in own, zone=zones.get(name)) for name in frame.columns
-        }
+        columns = {name: _decode_column(frame[name], zones, own=joins or name in own) for name in frame.columns}
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def _find_nullable(self, frame: Frame) -> list[bool]:
@@ -145,9 +132,7 @@ class CpuBackend(Backend):
             values = self.column(self.from_arrow(pa.table({name: leaves}), fields), name)
             return Column(dtype, offsets, arrow.get_validity(array), None, values)
         if is_passenger(dtype):
-            array = array_from_series(series)
-            places = np.arange(len(array))
-            return Column(dtype, np.where(series.isna(), -1, places) if array.null_count else places, None, array)
+            return Column(dtype, np.where(series.isna(), -1, np.arange(len(series))), None, array_from_series(series))
         if dtype == "string":
             return Column(dtype, series.array.codes, None, strings(series.cat.categories))
         if dtype == "timestamp":
@@ -244,10 +229,9 @@ class CpuBackend(Backend):
 
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        # scikit-learn takes half a second to import, and most fits need none of it.
-        model = import_module("sklearn.cluster").KMeans(
-            len(centres), init=centres.astype(block.dtype), n_init=1, max_iter=max_iter, tol=tol, copy_x=False
-        )
+        estimator = import_module("sklearn.cluster").KMeans  # takes half a second, and most fits need none of it
+        start = centres.astype(block.dtype)
+        model = estimator(len(start), init=start, n_init=1, max_iter=max_iter, tol=tol, copy_x=False)
         return model.fit(block).cluster_centers_.astype(np.float64)
 
     def pca(self, block: Array, n_components: int) -> PCAResult:
@@ -260,12 +244,11 @@ class CpuBackend(Backend):
 def keep_freed_memory() -> bool:
     """Keep freed buffers of a few megabytes, which every partition needs again; return whether it was possible.
 
-    By default each goes back to the system when it is freed and has to be cleared by it when it is asked for: half of
-    all page faults of a job. Arrow's buffers come from glibc too: its own default, mimalloc, has huge pages cleared
-    over and over, which was half of the CPU seconds of copying a Parquet file. Where the user has set one of glibc's
-    own variables or `ARROW_DEFAULT_MEMORY_POOL`, or malloc is not glibc's, nothing is changed.
+    By default each goes back to the system, which clears it before it is used again: half of all page faults of a job.
+    Arrow's buffers come from glibc too, as its own default, mimalloc, has huge pages cleared over and over. Where the
+    user has set a variable of either, or malloc is not glibc's, nothing is changed. Source: mallopt(3).
 
-    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process. Source: mallopt(3).
+    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process.
     """
     if sys.platform != "linux" or any(name in os.environ for name in _THEIRS):
         return False
@@ -338,10 +321,10 @@ def _build_list_array(column: Column) -> pa.LargeListArray:
     return arrow.build_lists(column.data, leaves, column.valid)
 
 
-def _decode_column(series: Any, *, own: bool, zone: str | None) -> Any:
+def _decode_column(series: Any, zones: Mapping[str, str], *, own: bool) -> Any:
     """Decode one coded column; strings by a gather, where `astype` would hash them."""
-    if zone:
-        return series.array.tz_localize("UTC").tz_convert(zone)
+    if zones.get(series.name):
+        return series.array.tz_localize("UTC").tz_convert(zones[series.name])
     if isinstance(series.dtype, pd.ArrowDtype):
         return pd.arrays.ArrowExtensionArray(arrow.plain(array_from_series(series)))
     if isinstance(series.dtype, pd.CategoricalDtype):
@@ -372,11 +355,9 @@ def _encode_column(name: str, series: Any) -> Any:
                 return series.array.as_unordered().rename_categories(series.cat.categories.astype("str"))
             codes, values = pd.factorize(series if series.dtype == _TEXT else series.astype(_TEXT))
         except UnicodeEncodeError as cause:
-            text = f"frame[{name!r}].str"
-            problem = "text with half a character, a surrogate"
-            expected = "Unicode text"
-            remedy = f"{text}.encode('utf-8', 'replace').str.decode('utf-8')"
-            raise BadData(f"column {name!r}", problem, got=cause.object, expected=expected, remedy=remedy) from cause
+            where, problem = f"column {name!r}", "text with half a character, a surrogate"
+            remedy = f"frame[{name!r}].str.encode('utf-8', 'replace').str.decode('utf-8')"
+            raise BadData(where, problem, got=cause.object, expected="Unicode text", remedy=remedy) from cause
         return pd.Categorical.from_codes(codes, categories=values, validate=False)
     if pd.api.types.is_datetime64_any_dtype(series.dtype) and not isinstance(series.dtype, pd.ArrowDtype):
         if getattr(series.dtype, "tz", None) is not None:
@@ -472,15 +453,11 @@ def _to_arrow_array(series: Any) -> pa.Array:
 
 def _dtype_name(dtype: Any) -> str:
     """Return the field type of a coded column."""
-    if isinstance(dtype, np.dtype) and dtype in _PLAIN:
-        return _PLAIN[dtype]
-    if isinstance(dtype, pd.CategoricalDtype):
-        return "string"
+    if isinstance(dtype, np.dtype):
+        return "timestamp" if dtype.kind == "M" else str(dtype)
     if isinstance(dtype, pd.ArrowDtype):
-        return str(arrow.dtype_from_arrow(dtype.pyarrow_dtype))
-    if isinstance(dtype, np.dtype) and dtype.kind == "M":
-        return "timestamp"
-    return str(getattr(dtype, "numpy_dtype", dtype))
+        return str(read_as(dtype.pyarrow_dtype).dtype)
+    return "string" if isinstance(dtype, pd.CategoricalDtype) else str(getattr(dtype, "numpy_dtype", dtype))
 
 
 def _find_encodable(frame: Frame) -> list[int] | None:
@@ -494,8 +471,6 @@ def _find_encodable(frame: Frame) -> list[int] | None:
 def _find_slice(frame: Frame, names: Sequence[str]) -> slice | None:
     """Find the slice of the frame that has these columns in this order; None if they are not contiguous."""
     columns = frame.columns
-    if names[0] not in columns:
-        return None
-    start = columns.get_loc(names[0])
+    start = columns.get_loc(names[0]) if names[0] in columns else len(columns)
     run = slice(start, start + len(names))
     return run if columns[run].tolist() == list(names) else None

@@ -1,7 +1,4 @@
-"""Arrow dictionaries, on the host: union, merged counts, lookup of one in another.
-
-A dictionary here is any Arrow array of distinct values without nulls. Strings are ordered by their code points.
-"""
+"""Arrow arrays of distinct values without nulls, on the host: union, merged counts, lookup of one in another."""
 
 from __future__ import annotations
 
@@ -50,11 +47,9 @@ def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
     array = values if isinstance(values, pa.Array) else pa.array(values, guess, from_pandas=True)
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-    kind = pa.types.is_boolean if dtype == "bool" else pa.types.is_integer
-    if dtype == "string":
-        fits = pa.types.is_string(array.type) or pa.types.is_large_string(array.type)
-    else:  # a list of integers with a NaN comes as floats
-        fits = kind(array.type) or (dtype != "bool" and pa.types.is_floating(array.type))
+    tests = {"string": (pa.types.is_string, pa.types.is_large_string), "bool": (pa.types.is_boolean,)}
+    # A list of integers with a NaN comes as floats.
+    fits = any(test(array.type) for test in tests.get(dtype, (pa.types.is_integer, pa.types.is_floating)))
     if not fits and array.null_count < len(array):
         raise TypeError(f"{array.type} for a column of type {dtype}")
     known = array.drop_null()

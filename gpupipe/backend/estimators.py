@@ -9,6 +9,7 @@ import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,16 +71,15 @@ class FittedEstimator:
         return self._state
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._pickled:
-            return vars(self) | {"_estimator": None}
-        if not _is_cuml(self._estimator):
-            return vars(self)
-        try:
-            state: dict[str, Any] | ArtifactError = self.state()
-        except ArtifactError as error:
-            state = error
-        pickled = pickle.dumps(self._estimator)
-        return {"_estimator": None, "_where": self._where, "_pickled": pickled, "_state": state}
+        if not self._pickled:
+            if not _is_cuml(self._estimator):
+                return vars(self)
+            try:
+                self._state = self.state()
+            except ArtifactError as error:
+                self._state = error
+            self._pickled = pickle.dumps(self._estimator)
+        return vars(self) | {"_estimator": None}
 
 
 def is_estimator(value: object) -> bool:
@@ -164,14 +164,11 @@ def get_output_names(estimator: Any, names: Sequence[str], num_outputs: int) -> 
 
 def export_state(estimator: Any, where: str) -> dict[str, Any]:
     """Export a fitted estimator as class name, parameters (JSON) and attributes: text, numbers and NumPy arrays."""
-    name, library = type(estimator).__name__, type(estimator).__module__.partition(".")[0]
-    if name not in SAVEABLE or library not in ("sklearn", "cuml"):
-        problem, got = (
-            "an estimator of this class cannot be saved without pickle",
-            f"{type(estimator).__module__}.{name}",
-        )
+    name, module = type(estimator).__name__, type(estimator).__module__
+    if name not in SAVEABLE or module.partition(".")[0] not in ("sklearn", "cuml"):
+        problem = "an estimator of this class cannot be saved without pickle"
         remedy = "a step of gpupipe.preprocessing, or fit it again where it is used"
-        raise ArtifactError(where, problem, got=got, expected=_EXPECTED, remedy=remedy)
+        raise ArtifactError(where, problem, got=f"{module}.{name}", expected=_EXPECTED, remedy=remedy)
     _, known = _find_class(name)
     params = {key: value for key, value in estimator.get_params(deep=False).items() if key in known}
     try:
@@ -180,10 +177,9 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
         problem, remedy = f"a parameter is an object ({cause})", "random_state=0"
         raise ArtifactError(where, problem, got=params, expected="numbers, strings and lists", remedy=remedy) from cause
     state: dict[str, Any] = {"estimator_class": name, "estimator_params": text}
-    for attribute in SAVEABLE[name][1]:
-        if hasattr(estimator, attribute):
-            value = getattr(estimator, attribute)
-            state[f"estimator.{attribute}"] = value.get() if hasattr(value, "get") else value  # CuPy's: a few numbers
+    for attribute in filter(partial(hasattr, estimator), SAVEABLE[name][1]):
+        value = getattr(estimator, attribute)
+        state[f"estimator.{attribute}"] = value.get() if hasattr(value, "get") else value  # CuPy's: a few numbers
     return state
 
 
@@ -193,10 +189,9 @@ def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
     if name not in SAVEABLE:
         raise ArtifactError(where, "unknown estimator", got=name, expected=_EXPECTED, remedy="save it again")
     cls, known = _find_class(name)
-    params = {key: value for key, value in json.loads(state["estimator_params"]).items() if key in known}
+    params = json.loads(state["estimator_params"]).items()
     # JSON has no tuples, and these classes take no lists: a sequence was a range.
-    params = {key: tuple(value) if isinstance(value, list) else value for key, value in params.items()}
-    estimator = cls(**params)
+    estimator = cls(**{key: tuple(one) if isinstance(one, list) else one for key, one in params if key in known})
     for attribute in SAVEABLE[name][1]:
         if f"estimator.{attribute}" in state:
             setattr(estimator, attribute, state[f"estimator.{attribute}"])

@@ -1,4 +1,4 @@
-"""GPU backend: cuDF, CuPy, cuML, RMM, by their public API only. Same names, in the same order, as `cpu.py`.
+"""GPU backend: cuDF, CuPy, cuML, RMM, by their public API only.
 
 Not yet run on a GPU: the tests in `tests/rapids` bind every call to RAPIDS' own signatures and rehearse the rest.
 Coded floats hold NaN and no nulls, so that CuPy shares a column without a copy; what a user sees has nulls.
@@ -27,18 +27,12 @@ from cuda.bindings import runtime
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from gpupipe.backend import arrow
+from gpupipe.backend import Array, Backend, Column, Frame, PCAResult, RawColumn, arrow
 from gpupipe.backend.arrow import Reading, accumulate_lengths, read_as, refuse_type
 from gpupipe.backend.columns import (
     LEAST_PAGE_ROWS,
-    Array,
-    Backend,
-    Column,
-    Frame,
     FrameMakers,
     ParquetLayout,
-    PCAResult,
-    RawColumn,
     Transfers,
     check_names,
     with_missing_row,
@@ -51,6 +45,12 @@ from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
 _CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 _LEFT, _RIGHT = "\0left row", "\0right row"
+# Without pandas' metadata, and without columns from the path.
+_AS_WRITTEN = {
+    "use_pandas_metadata": False,
+    "dataset_kwargs": {"partitioning": None},
+    "ignore_missing_columns": False,
+}
 _log = logging.getLogger("gpupipe")
 
 
@@ -93,16 +93,9 @@ class GpuBackend(Backend):
         if not any(row_groups):
             empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
             return self.from_arrow(empty, fields)
-        names = [item.name for item in fields]
+        names, groups = [item.name for item in fields], [list(each) for each in row_groups]
         with _convert_file_errors():
-            frame = cudf.read_parquet(
-                list(sources),
-                columns=names,
-                row_groups=[list(groups) for groups in row_groups],
-                use_pandas_metadata=False,
-                dataset_kwargs={"partitioning": None},  # no columns from the path
-                ignore_missing_columns=False,
-            )
+            frame = cudf.read_parquet(list(sources), columns=names, row_groups=groups, **_AS_WRITTEN)
         # A column that pandas wrote as its index comes back as the index, without its name if that is pandas' own.
         lost = sorted(set(names) - set(frame.columns))
         frame = frame.reset_index(drop=not lost)
@@ -146,10 +139,11 @@ class GpuBackend(Backend):
         writer: Any = None
         for frame in frames:
             plain = self.decode(self.select(frame(), types.names), own=types.names)
-            columns = [plain[name].to_pylibcudf()[0] for name in types.names]
-            days = plc.DataType(plc.TypeId.TIMESTAMP_DAYS)
-            kinds = zip(columns, types.types, strict=True)
-            table = plc.Table([plc.unary.cast(one, days) if pa.types.is_date32(kind) else one for one, kind in kinds])
+            days, columns = plc.DataType(plc.TypeId.TIMESTAMP_DAYS), []
+            for item in types:
+                column = plain[item.name].to_pylibcudf()[0]
+                columns.append(plc.unary.cast(column, days) if pa.types.is_date32(item.type) else column)
+            table = plc.Table(columns)
             page_rows = layout.page_rows(len(plain))
             with _convert_file_errors():
                 if len(frames) == 1:
@@ -406,10 +400,10 @@ def _require_held(fields: Sequence[Field]) -> None:
     """Raise `SchemaMismatch` for the first passenger that cuDF cannot hold."""
     for item in fields:
         if is_passenger(item.dtype) and re.search(_NOT_HELD, item.dtype):
-            problem = "a GPU's frames cannot hold such values"
+            where, problem = f"column {item.name!r}", "a GPU's frames cannot hold such values"
             expected = "decimals of up to 128 bits, structs and lists of plain values, durations"
             remedy = "columns=[...] or .select([...]) without it, or backend='cpu'"
-            raise SchemaMismatch(f"column {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
+            raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
 def _is_written(kind: pa.DataType) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.columns import gather
 from gpupipe.backend.kernels import aggregate_floats
 from gpupipe.schema import FLOATS, Field
 
@@ -167,9 +168,7 @@ def _make_sort_keys(column: Column, backend: Backend) -> list[Array]:
 def _rank_strings(column: Column, backend: Backend, dtype: str) -> Array:
     """Rank each string in its dictionary; a missing one has the highest rank."""
     dictionary: Any = column.dictionary
-    ranks = np.full(len(dictionary) + 1, len(dictionary), dtype=dtype)  # the last is for missing values
-    ranks[pc.sort_indices(dictionary).to_numpy()] = np.arange(len(dictionary))
-    return backend.to_device(ranks).take(column.data)
+    return gather(column, (pc.rank(dictionary).to_numpy() - 1).astype(dtype), len(dictionary), backend)
 
 
 # The statistics that a function's result follows from.

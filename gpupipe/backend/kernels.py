@@ -1,12 +1,11 @@
 """Kernels for whole columns: learned steps as programs, moments, scaling, filling, hashing, and indexes of integers.
 
 Hashes and random bits are functions of a seed and the value alone, equal on both backends. Of floats NaN is missing; a
-loop on a CPU and array code on a GPU give the same up to a sum's last digits.
-
-Loops are compiled by Numba on the first call, cached on disk, and run without the GIL. A sum is vectorised only if it
-may be added up in another order (`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and
-infinities are refused later. The least and the greatest float are found among integers that have the same order,
-because vectors of floats have no minimum that passes over NaN.
+loop on a CPU and array code on a GPU give the same up to a sum's last digits. Loops are compiled by Numba on the first
+call, cached on disk, and run without the GIL. A sum is vectorised only if it may be added up in another order
+(`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and infinities are refused later. The
+least and the greatest float are found among integers that have the same order, because vectors of floats have no
+minimum that passes over NaN.
 """
 
 from __future__ import annotations
@@ -14,18 +13,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, wraps
+from functools import cache, cached_property, partial, wraps
 from importlib import import_module
 from math import inf
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend.columns import Array, Backend, Column, RawColumn
+from gpupipe.backend.columns import Array, Backend, Column, RawColumn, gather
 from gpupipe.schema import FLOATS
 
+_Loop: TypeAlias = Callable[..., Any]
 _ORDER = ("fill", "clip", "log", "scale")
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -89,15 +89,13 @@ class DeferredColumn(Column):
     values, or returns floats.
     """
 
-    __slots__ = ("_column", "_made", "program", "source")
     source: RawColumn
     program: ElementwiseProgram
     _made: Callable[[], Column]
-    _column: Column | None
 
     def __init__(self, source: RawColumn, program: ElementwiseProgram, made: Callable[[], Column]) -> None:
         given = {"dtype": program.dtype, "source": source, "program": program, "_made": made}
-        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements", "_column"))).items():
+        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements"))).items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -110,12 +108,9 @@ class DeferredColumn(Column):
     def __repr__(self) -> str:
         return f"DeferredColumn({self.source!r}, {self.program!r})"
 
-    @property
+    @cached_property
     def data(self) -> Array:
-        if self._column is None:
-            object.__setattr__(self, "_column", self._made())
-        assert self._column is not None
-        return self._column.data
+        return self._made().data
 
 
 def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
@@ -166,10 +161,7 @@ def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: S
 
 
 def fill_into(out: Array, values: Array, instead: Array, xp: ModuleType) -> Any:
-    """Write n floats with missing ones replaced by `instead`, and return whether one of them is infinite.
-
-    On a CPU also k rows of n floats, with k values for them.
-    """
+    """Write n floats, on a CPU also k rows of them, missing ones as `instead`; return whether one is infinite."""
     if xp is np:
         given = np.atleast_1d(instead).astype(values.dtype)
         return _write(_fill_rows, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), given)
@@ -193,7 +185,7 @@ def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFl
     return GroupedFloats(*_aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
-def _write(loop: Callable[..., Any], out: Array, *given: Any) -> bool:
+def _write(loop: _Loop, out: Array, *given: Any) -> bool:
     """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
     written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
     infinite = loop(written, *given)
@@ -240,8 +232,7 @@ def hash_column(column: Column, seed: int, backend: Backend) -> Array:
     """Hash each value of a column to 64 bits: an integer alike in any width, all missing values to one hash."""
     xp = backend.xp
     if column.dictionary is not None:
-        table = backend.to_device(np.append(hash_strings(column.dictionary), _MISSING))
-        return splitmix64(seed, table[column.data])
+        return splitmix64(seed, gather(column, hash_strings(column.dictionary), _MISSING, backend))
     if column.dtype in FLOATS:
         bits = (column.data.astype("float64") + 0.0).view("uint64")  # -0.0 becomes 0.0
     else:
@@ -342,17 +333,15 @@ def _import_numba() -> Any:
     return import_module("numba")
 
 
-def _compile(*relaxed: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+def _compile(*relaxed: str) -> Callable[[_Loop], _Loop]:
+    def decorate(function: _Loop) -> _Loop:
         @cache
-        def load() -> Callable[..., Any]:
-            options: dict[str, Any] = {"nogil": True, "fastmath": set(relaxed), "error_model": "numpy"}
-            compiler = _import_numba().njit
+        def load() -> Any:
+            compiler = partial(_import_numba().njit, nogil=True, fastmath=set(relaxed), error_model="numpy")
             try:
-                loop: Callable[..., Any] = compiler(cache=True, **options)(function)
+                return compiler(cache=True)(function)
             except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
-                loop = compiler(**options)(function)
-            return loop
+                return compiler()(function)
 
         @wraps(function)
         def run(*given: Any) -> Any:
@@ -483,11 +472,8 @@ def _find_slot(key: Any, bits: int) -> np.int64:
 
 @_compile()
 def _build_slots(keys: Array, room: int) -> Array:
-    """Build a hash table of distinct int64, at most half full with `room` keys: each slot has a key's position, or -1.
-
-    Linear probing: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
-    """
-    bits = _count_bits(2 * room)
+    """Build a hash table of distinct int64, half full with `room` keys: each slot has a key's position, or -1."""
+    bits = _count_bits(2 * room)  # probed linearly: Knuth, "The Art of Computer Programming", volume 3, section 6.4
     slots = np.full(1 << bits, -1, np.int32)
     for place in range(keys.size):
         slot = _find_slot(keys[place], bits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import cache
@@ -40,26 +41,19 @@ def transitions(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     Also returns the offsets in microseconds: the first before all moments, then one from each moment on.
     """
     zone = ZoneInfo(name)
-    moments, offsets = [], [_offset(zone, _FIRST)]
-    before = _FIRST
+    moments, offsets, before = [], [_offset(zone, _FIRST)], _FIRST
+
+    def has_changed(second: int) -> bool:
+        return _offset(zone, second) != offsets[-1]
+
     # At most one change is between two samples: changes are at least almost 4 days apart, and what is known of the
     # years from 2100 on are the rules for summer time alone.
     for sample in (*range(_FIRST, _RULES_ONLY, 2 * _DAY), *range(_RULES_ONLY, _END, 20 * _DAY)):
-        offset = _offset(zone, sample)
-        if offset != offsets[-1]:
-            moments.append(_change(zone, before, sample) * 1_000_000)
-            offsets.append(offset)
+        if has_changed(sample):
+            moments.append((before + bisect_left(range(before, sample), True, key=has_changed)) * 1_000_000)
+            offsets.append(_offset(zone, sample))
         before = sample
     return tuple(moments), tuple(offsets)
-
-
-def _change(zone: ZoneInfo, before: int, after: int) -> int:
-    """Find the second at which the offset changes between two."""
-    old = _offset(zone, before)
-    while after - before > 1:
-        middle = (before + after) // 2
-        before, after = (middle, after) if _offset(zone, middle) == old else (before, middle)
-    return after
 
 
 def _offset(zone: ZoneInfo, second: int) -> int:

@@ -15,7 +15,6 @@ from gpupipe.backend.arrow import (
     is_list,
     open_stream,
     parquet_path,
-    parse_type,
     plain_table,
     read_as,
     read_stream,
@@ -82,7 +81,7 @@ def test_both_sides_of_an_as_of_join_have_one_order(
 def test_types_and_their_text() -> None:
     assert read_as(pa.date32()).written_as == "date32[day]" and read_as(pa.float16()).change == "read as float32"
     assert arrow_type("struct<city: string>") == pa.struct({"city": pa.string()})
-    assert parse_type("date32[day]") == pa.date32() and parse_type("int64") == pa.int64()
+    assert arrow_type("date32[day]") == pa.date32() and arrow_type("int64") == pa.int64()
     zoned = "timestamp[us, tz=Europe/Oslo]"
     assert get_file_type(Field("at", "timestamp", written_as=zoned)) == pa.timestamp("us", "Europe/Oslo")
     assert is_list(pa.list_(pa.int8(), 3)) and not is_list(pa.struct([]))

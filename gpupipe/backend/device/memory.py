@@ -12,9 +12,7 @@ from gpupipe.backend import is_out_of_device_memory
 from gpupipe.config import settings
 from gpupipe.errors import OutOfDeviceMemory
 
-_ASKED = re.compile(
-    r"(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)", re.IGNORECASE
-)
+_ASKED = re.compile(r"(?i)(?:failed to allocate|allocating|tried to allocate)\s+([\d.,]+)\s*([KMGT]i?B|bytes)")
 
 
 def etl_limit(free: int, total: int, block_bytes: int = 0) -> int:
@@ -37,10 +35,7 @@ def free_unused() -> None:
 
 @contextmanager
 def explain_out_of_memory(where: str) -> Iterator[None]:
-    """Convert any library's error for a full device to `OutOfDeviceMemory`, with the bytes asked for and free.
-
-    A `MemoryError` of the host, such as NumPy's and pyarrow's, passes unchanged.
-    """
+    """Convert any library's error for a full device, but not for a full host, to `OutOfDeviceMemory` with the bytes."""
     try:
         yield
     except (MemoryError, RuntimeError) as cause:
@@ -48,8 +43,7 @@ def explain_out_of_memory(where: str) -> Iterator[None]:
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
         asked = _ASKED.search(str(cause))
-        power = 0 if asked is None else "bkmgt".index(asked[2][0].lower())
-        size = None if asked is None else int(float(asked[1].replace(",", "")) * 2 ** (10 * power))
+        size = asked and int(float(asked[1].replace(",", "")) * 1024 ** "bkmgt".index(asked[2][0].lower()))
         raise _error(where, size, free, "the device has not enough memory") from cause
 
 

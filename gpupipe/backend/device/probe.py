@@ -37,19 +37,6 @@ class Gpu:
     compute_capability: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    """GPU of the machine, visible or not.
-
-    `shown` is what CUDA shows for it: the GPU, or its first instance in MIG mode; `names` are what CUDA_VISIBLE_DEVICES
-    can call it, or an instance of it, by, old names of instances included; `speed` is cores times clock.
-    """
-
-    shown: Gpu | None
-    names: Mapping[str, Gpu]
-    speed: int
-
-
 def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...], str]:
     """List the devices CUDA_VISIBLE_DEVICES leaves visible, in CUDA's order, and why others are hidden, if any are.
 
@@ -57,27 +44,28 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
     most. Source: CUDA C++ Programming Guide, CUDA environment variables; that a repeated entry hides everything is what
     the driver does. `nvml` is the initialised module `pynvml`.
     """
-    slots = _slots(nvml, environ)
+    slots = _list_slots(nvml, environ)
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     if not slots:
         return (), "the driver lists no GPU"
-    if mask is None:
-        found = [slot.shown for slot in slots if slot.shown is not None]
-        missing = f"{len(slots) - len(found)} of {len(slots)} GPUs"
-        hidden = f"{missing} do not answer, or are in MIG mode without an instance" if len(found) < len(slots) else ""
-    else:
+    if mask is not None:
         found, hidden = _apply_mask(mask, slots)
+    else:
+        found, hidden = [next(iter(names.values())) for names in slots if names], ""
+        if len(found) < len(slots):
+            missing = f"{len(slots) - len(found)} of {len(slots)} GPUs"
+            hidden = f"{missing} do not answer, or are in MIG mode without an instance"
     instance = next((gpu for gpu in found if gpu.uuid.startswith("MIG-")), None)
     if instance is not None and len(found) > 1:
         return (instance,), "CUDA shows a process one MIG instance only"
     return tuple(found), hidden
 
 
-def _apply_mask(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
+def _apply_mask(mask: str, slots: Sequence[Mapping[str, Gpu]]) -> tuple[list[Gpu], str]:
     found: list[Gpu] = []
     what = f"CUDA_VISIBLE_DEVICES={mask!r}"
     for entry in map(str.strip, mask.split(",")):
-        matches = _matches(entry, slots)
+        matches = _match(entry, slots)
         if entry in ("", "-1"):
             return found, "" if found else f"{what} hides all GPUs"
         if len(matches) != 1:
@@ -89,57 +77,61 @@ def _apply_mask(mask: str, slots: Sequence[_Slot]) -> tuple[list[Gpu], str]:
     return found, ""
 
 
-def _matches(entry: str, slots: Sequence[_Slot]) -> list[Gpu]:
+def _match(entry: str, slots: Sequence[Mapping[str, Gpu]]) -> list[Gpu]:
     """Find the devices that an entry names: by index, UUID, or prefix of a GPU's UUID."""
     if digits := re.match(r"[+-]?\d+", entry):  # CUDA reads as many digits as there are: "1st" is 1
-        return [slot.shown for index, slot in enumerate(slots) if index == int(digits[0]) and slot.shown is not None]
-    named = [(name, gpu) for slot in slots for name, gpu in slot.names.items()]
+        return [gpu for at, names in enumerate(slots) if at == int(digits[0]) for gpu in [*names.values()][:1]]
+    named = [(name, gpu) for names in slots for name, gpu in names.items()]
     return [gpu for name, gpu in named if name == entry or (entry.startswith("GPU-") and name.startswith(entry))]
 
 
-def _slots(nvml: Any, environ: Mapping[str, str]) -> list[_Slot]:
-    """List all GPUs in the order of CUDA's indices.
+def _list_slots(nvml: Any, environ: Mapping[str, str]) -> list[dict[str, Gpu]]:
+    """List all GPUs in the order of CUDA's indices, each as the names that CUDA_VISIBLE_DEVICES can call it by.
 
-    CUDA documents its default order only as fastest first; cores times clock is the estimate used here. It matters on
+    The first name is that of what CUDA shows; in MIG mode it is the first instance, and others have names, too. CUDA
+    documents its default order only as fastest first; cores times clock is the estimate used here. It matters on
     machines with different GPUs, where CUDA_DEVICE_ORDER=PCI_BUS_ID, NVML's own order, settles it.
     """
-    slots = []
+    slots: list[tuple[int, dict[str, Gpu]]] = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
-            slots.append(_slot(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
+            slots.append(_name_devices(nvml, nvml.nvmlDeviceGetHandleByIndex(index)))
         except nvml.NVMLError:  # fallen off the bus: it keeps its place, or the others would be taken for it
-            slots.append(_Slot(None, {}, 0))
-    return slots if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else sorted(slots, key=lambda slot: -slot.speed)
+            slots.append((0, {}))
+    if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        slots.sort(key=lambda slot: -slot[0])
+    return [names for _, names in slots]
 
 
-def _slot(nvml: Any, handle: Any) -> _Slot:
+def _name_devices(nvml: Any, handle: Any) -> tuple[int, dict[str, Gpu]]:
+    """Return a GPU's speed, and by name the GPU, or its instances in MIG mode; old names of instances included."""
+
     def ask(default: Any, function: Any, *args: Any) -> Any:
         try:
             return function(*args)
         except nvml.NVMLError:  # not every GPU answers every question
             return default
 
-    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-
     def describe(handle: Any) -> Gpu:
         memory = ask(None, nvml.nvmlDeviceGetMemoryInfo, handle)
         total, free = (memory.total, memory.free) if memory else (0, 0)
         return Gpu(nvml.nvmlDeviceGetName(handle), nvml.nvmlDeviceGetUUID(handle), total, free, capability)
 
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     gpu = describe(handle)
     cores = ask(0, nvml.nvmlDeviceGetNumGpuCores, handle)
     speed = cores * ask(0, nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
     if ask((0, 0), nvml.nvmlDeviceGetMigMode, handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-        return _Slot(gpu, {gpu.uuid: gpu}, speed)
+        return speed, {gpu.uuid: gpu}
     names: dict[str, Gpu] = {}
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         part = ask(None, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         if part is not None:
             instance = describe(part)
+            names.setdefault(gpu.uuid, instance)
             ids = f"{nvml.nvmlDeviceGetGpuInstanceId(part)}/{nvml.nvmlDeviceGetComputeInstanceId(part)}"
             names |= {instance.uuid: instance, f"MIG-{gpu.uuid}/{ids}": instance}
-    first = next(iter(names.values()), None)
-    return _Slot(first, names if first is None else {gpu.uuid: first, **names}, speed)
+    return speed, names
 
 
 LIBRARIES = (
@@ -207,12 +199,8 @@ def probe(
     prefix: str = sys.prefix,
     load: Callable[[str], Any] = ctypes.CDLL,
 ) -> Machine:
-    """Detect GPUs, driver and libraries without initialising a device.
-
-    Package metadata is searched in `path`, by default `sys.path`; a conda environment keeps its CUDA version in
-    `prefix`; `load` opens a shared library, which starts nothing.
-    """
-    libraries = _libraries(path, prefix)
+    """Detect GPUs, driver, and libraries in `path` or `sys.path`, conda's in `prefix`; initialise no device."""
+    libraries = _find_libraries(path, prefix)
     try:
         nvml.nvmlInit()
         gpus, hidden = visible_gpus(environ, nvml)
@@ -221,20 +209,16 @@ def probe(
         nvml.nvmlShutdown()
     except nvml.NVMLError as error:
         return Machine((), f"no NVIDIA driver answers ({error})", None, None, libraries)
-    no_libcuda = ""
+    cuda, no_libcuda = (version // 1000, version % 1000 // 10), ""
     try:
         load("libcuda.so.1")
     except OSError as error:
         no_libcuda = str(error)
-    return Machine(gpus, hidden, driver, (version // 1000, version % 1000 // 10), libraries, no_libcuda)
+    return Machine(gpus, hidden, driver, cuda, libraries, no_libcuda)
 
 
 def choose_backend(requested: str, machine: Machine) -> tuple[str, str]:
-    """Choose the backend, `"cpu"` or `"gpu"`, and return it with the reason in words.
-
-    `"auto"` means the GPU where one is visible and the libraries for it are there; `"gpu"` where it cannot work is
-    `BackendMissing`, whose remedy is the install line.
-    """
+    """Choose the backend, `"cpu"` or `"gpu"`, and give the reason; `BackendMissing` where `"gpu"` cannot work."""
     check_choice("select", BACKENDS, backend=requested)
     if requested == "cpu":
         return "cpu", "asked for"
@@ -296,7 +280,7 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
     return "", ""
 
 
-def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
+def _find_libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
     """Find the installed ones of `LIBRARIES`; reads only their own metadata, however many packages there are."""
     folders = sys.path if path is None else list(path)
     record = next(Path(prefix, "conda-meta").glob("cuda-version-*.json"), None)  # conda's packages have no suffix
@@ -309,27 +293,19 @@ def _libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Library]:
                 normal = str(canonicalize_name(str(distribution.metadata["Name"])))
                 known.setdefault(normal, distribution)  # the first on the path is the one imported
         if known:
-            installed[name] = _library(name, known, conda_cuda)
+            first_name, first = next(iter(known.items()))
+            suffixed = re.search(r"-(?:cu|cuda)(\d+)x?$", first_name)
+            built_for = int(suffixed[1]) if suffixed else conda_cuda if name in RAPIDS else None
+            version, cuda = _read_torch_build(first) if name == "torch" else (first.version, built_for)
+            requires = tuple(requirement for requirement in first.requires or () if "extra ==" not in requirement)
+            installed[name] = Library(name, version, tuple(sorted(known)), cuda, requires)
     return installed
 
 
-def _library(name: str, found: Mapping[str, Distribution], conda_cuda: int | None) -> Library:
-    first_name, first = next(iter(found.items()))
-    version, cuda = first.version, None
-    if name == "torch":
-        version, cuda = _torch_build(first)
-    elif suffix := re.search(r"-(?:cu|cuda)(\d+)x?$", first_name):
-        cuda = int(suffix[1])
-    elif name in RAPIDS:
-        cuda = conda_cuda
-    requires = tuple(requirement for requirement in first.requires or () if "extra ==" not in requirement)
-    return Library(name, version, tuple(sorted(found)), cuda, requires)
-
-
-def _torch_build(distribution: Distribution) -> tuple[str, int | None]:
+def _read_torch_build(distribution: Distribution) -> tuple[str, int | None]:
     """Read version and CUDA major from torch's version file as text: the metadata may lack the "+cu130"."""
     file = Path(str(distribution.locate_file("torch/version.py")))
-    text = file.read_text() if file.exists() else f"__version__ = '{distribution.version}'"
+    text = file.read_text() if file.exists() else ""
     stated = re.search(r"^__version__\s*=\s*['\"](.+?)['\"]", text, re.MULTILINE)
     version = stated[1] if stated else distribution.version
     cuda = re.search(r"^cuda\b.*=\s*['\"](\d+)", text, re.MULTILINE) or re.search(r"\+cu(\d\d)", version)

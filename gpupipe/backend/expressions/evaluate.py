@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.cast import cast_column
-from gpupipe.backend.columns import Array, Backend, Column
+from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.backend.dictionaries import find_positions, strings, unite_dictionaries
 from gpupipe.backend.expressions.dates import date_parts, local_time
 from gpupipe.errors import BadData, ExpressionError
@@ -79,6 +79,8 @@ class Truth:
 
 
 _UFUNCS = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_UFUNCS |= {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "//": "floor_divide", "%": "remainder"}
+_UFUNCS |= {"**": "power", "minimum": "minimum", "maximum": "maximum", "round": "rint"}
 _REWRITE: dict[str, Callable[..., Any]] = {
     "lower": lambda texts: _change_case(texts, pc.utf8_lower, str.lower),
     "upper": lambda texts: _change_case(texts, pc.utf8_upper, str.upper),
@@ -100,11 +102,10 @@ def _compare_texts(operator: str, left: Column, right: Column | Constant, backen
         held = getattr(pc, _UFUNCS[operator])(left.dictionary, pa.scalar(right.value, pa.large_string()))
         return _gather_result(left, held, backend)
     texts = unite_dictionaries([left.dictionary, right.dictionary])
-    ranks = np.empty(len(texts), dtype="int32")
-    ranks[pc.sort_indices(texts).to_numpy()] = np.arange(len(texts), dtype="int32")
+    ranks = pc.rank(texts).to_numpy().astype("int32")
     places = [(column, ranks[find_positions(column.dictionary, texts)]) for column in (left, right)]
-    a, b = (_translate_codes(column, place, backend) for column, place in places)
-    return Truth.from_valid(getattr(backend.xp, _UFUNCS[operator])(a, b), (a >= 0) & (b >= 0))
+    a, b = (gather(column, place, -1, backend) for column, place in places)
+    return Truth.from_valid(_compare_alike(operator, a, b, backend.xp), (a >= 0) & (b >= 0))
 
 
 def _change_case(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable[[str], str]) -> pa.Array:
@@ -129,11 +130,9 @@ def _one_group(pattern: str) -> str:
 
 def _part(lists: pa.Array, number: int) -> pa.Array:
     """Take one item of each list, counted from the end if `number` is negative; null if there is none."""
-    offsets = lists.offsets.to_numpy()
-    lengths = np.diff(offsets)
-    place = offsets[:-1] + (number if number >= 0 else lengths + number)
-    there = (number < lengths) if number >= 0 else (lengths >= -number)
-    return lists.values.take(pa.array(place, mask=~there))
+    starts, ends = lists.offsets.to_numpy()[:-1], lists.offsets.to_numpy()[1:]
+    place = (starts if number >= 0 else ends) + number
+    return lists.values.take(pa.array(place, mask=(place < starts) | (place >= ends)))
 
 
 def replace_texts(
@@ -150,44 +149,27 @@ def replace_texts(
 def _pick_text(condition: Truth, yes: Column | Constant, no: Column | Constant, backend: Backend) -> Column:
     """Select `yes` where the condition is true, `no` where it is false, missing elsewhere."""
     own = [strings([str(side.value)]) if isinstance(side, Constant) else side.dictionary for side in (yes, no)]
-    texts, codes = unite_dictionaries(own), []
-    for side, dictionary in zip((yes, no), own, strict=True):
-        positions = find_positions(dictionary, texts).astype("int32")
-        codes.append(positions[0] if isinstance(side, Constant) else _translate_codes(side, positions, backend))
-    found = backend.xp.where(condition.true, *codes)
-    known = condition.column().valid
+    texts = unite_dictionaries(own)
+    places = [find_positions(dictionary, texts).astype("int32") for dictionary in own]
+    sides = zip((yes, no), places, strict=True)
+    codes = [at[0] if isinstance(side, Constant) else gather(side, at, -1, backend) for side, at in sides]
+    found, known = backend.xp.where(condition.true, *codes), condition.column().valid
     return Column("string", found if known is None else backend.xp.where(known, found, np.int32(-1)), None, texts)
-
-
-def _translate_codes(column: Column, codes: Any, backend: Backend) -> Array:
-    """Map the codes of a column to others (int32, one per entry of the dictionary); -1 stays."""
-    return backend.to_device(np.append(codes, -1).astype("int32"))[column.data]
 
 
 def _gather_result(column: Column, outcome: pa.Array, backend: Backend) -> Truth:
     """Gather a condition's result per entry of the dictionary for each row."""
-    table = np.append(outcome.to_numpy(zero_copy_only=False), False).astype(bool)
-    true, valid = backend.to_device(table)[column.data], column.data >= 0
-    return Truth(true, true ^ valid)
-
-
-_ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "minimum": "minimum", "maximum": "maximum"}
-_OF_INTEGERS = {"//": "floor_divide", "%": "remainder", "**": "power"}
-_ALONE = {"abs": "absolute", "ceil": "ceil", "floor": "floor", "negative": "negative", "round": "rint"}
-_LARGEST = 2**63 - 1
-_ROUNDING = ("ceil", "floor", "round")
+    true = gather(column, outcome.to_numpy(zero_copy_only=False).astype(bool), False, backend)
+    return Truth(true, true ^ (column.data >= 0))
 
 
 def as_numbers(operand: Column | Constant, dtype: str, xp: ModuleType) -> tuple[Array, Array | None]:
-    """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask.
-
-    An OverflowError has the row of a uint64 beyond int64, where that is the type.
-    """
+    """Convert to values of `dtype` (a scalar for a constant) and their validity; a missing float is NaN, no mask."""
     stored = "int64" if dtype == "timestamp" else dtype
     if isinstance(operand, Constant):
         return np.dtype(stored).type(value_as(operand, dtype)), None
     if stored == "int64" and operand.dtype == "uint64":
-        _refuse_where(operand.data > np.uint64(_LARGEST), operand.valid, xp)
+        _refuse_where(operand.data > np.uint64(2**63 - 1), operand.valid, xp)
     data = operand.data.astype(stored, copy=False)
     if dtype in FLOATS and operand.valid is not None:
         return xp.where(operand.valid, data, data.dtype.type(np.nan)), None
@@ -202,25 +184,21 @@ def both_valid(left: Array | None, right: Array | None) -> Array | None:
 
 
 def compute(sign: str, left: Column | Constant, right: Column | Constant, dtype: str, xp: ModuleType) -> Column:
-    """Compute one of + - * / // % ** minimum maximum, in and as `dtype`; one operand is a column.
-
-    An OverflowError has the first row whose result does not fit int64, where that is `dtype`.
-    """
+    """Compute one of + - * / // % ** minimum maximum as `dtype`; OverflowError has the first row beyond int64."""
     is_natural = dtype == "int64" and sign in ("//", "%") and _is_natural(left) and _is_natural(right)
-    wide = "uint64" if is_natural else dtype
+    wide, ufunc = "uint64" if is_natural else dtype, getattr(xp, _UFUNCS[sign])
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
     valid = both_valid(a_valid, b_valid)
-    if dtype in FLOATS and sign not in _ARITHMETIC:
+    if sign not in ("//", "%", "**"):
+        made = Column(dtype, ufunc(a, b), valid)
+    elif dtype in FLOATS:
         return Column(dtype, _power(a, b, xp) if sign == "**" else _divide(sign, a, b, xp))
-    if sign in _OF_INTEGERS:
-        made = _compute_integers(sign, a, b, valid, xp)
-        if wide == "uint64":
-            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
     else:
-        made = Column(dtype, getattr(xp, _ARITHMETIC[sign])(a, b), valid)
+        made = _compute_integers(sign, a, b, valid, xp)
+        if is_natural:
+            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
     if dtype == "int64" and sign not in ("%", "minimum", "maximum"):
-        ufunc = getattr(xp, _ARITHMETIC.get(sign) or _OF_INTEGERS[sign])
-        _check_fits(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
+        _refuse_wrapped(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
     return made
 
 
@@ -229,7 +207,7 @@ def _is_natural(operand: Column | Constant) -> bool:
     return operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
 
 
-def _check_fits(made: Column, near: Array, xp: ModuleType) -> None:
+def _refuse_wrapped(made: Column, near: Array, xp: ModuleType) -> None:
     """Raise OverflowError where integers have wrapped: they differ from the float64 result by about 2**64."""
     _refuse_where(xp.abs(near - made.data) > 2.0**62, made.valid, xp)
 
@@ -265,24 +243,23 @@ def _divide(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
 
 def _compute_integers(sign: str, a: Any, b: Any, valid: Array | None, xp: ModuleType) -> Column:
     """Compute // % ** of integers, missing where the divisor is 0 or the exponent negative."""
-    ufunc = getattr(xp, _OF_INTEGERS[sign])
     refused = b < 0 if sign == "**" else b == 0
     if not isinstance(b, np.generic):
-        return Column("int64", ufunc(a, xp.where(refused, b.dtype.type(1), b)), both_valid(valid, ~refused))
-    if refused:
-        return Column("int64", xp.zeros_like(a), xp.zeros(a.shape, dtype=bool))
-    return Column("int64", ufunc(a, b), valid)
+        b, valid = xp.where(refused, b.dtype.type(1), b), both_valid(valid, ~refused)
+    elif refused:
+        return Column("int64", a, xp.zeros(a.shape, dtype=bool))
+    return Column("int64", getattr(xp, _UFUNCS[sign])(a, b), valid)
 
 
 def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Column:
     """Apply a function of one number, in and as `dtype`; missing where undefined; OverflowError as in `compute`."""
     data, valid = as_numbers(column, dtype, xp)
-    if name in _ROUNDING and dtype not in FLOATS:
+    if name in ("ceil", "floor", "round") and dtype not in FLOATS:
         return Column(dtype, data, valid)
-    ufunc = getattr(xp, _ALONE.get(name, name))
+    ufunc = getattr(xp, _UFUNCS.get(name, name))
     made = Column(dtype, ufunc(data), valid)
     if dtype not in FLOATS:
-        _check_fits(made, ufunc(data.astype("float64")), xp)
+        _refuse_wrapped(made, ufunc(data.astype("float64")), xp)
     return made
 
 
@@ -297,14 +274,13 @@ def seconds_between(later: Column | Constant, earlier: Column | Constant, xp: Mo
 def _pick_number(condition: Truth, yes: Column | Constant, no: Column | Constant, dtype: str, xp: ModuleType) -> Column:
     """Select `yes` where the condition is true, `no` where it is false, missing elsewhere; as `dtype`."""
     (a, a_valid), (b, b_valid) = as_numbers(yes, dtype, xp), as_numbers(no, dtype, xp)
-    data = xp.where(condition.true, a, b)
-    known = condition.column().valid
+    data, valid = xp.where(condition.true, a, b), condition.column().valid
     if dtype in FLOATS:
-        return Column(dtype, data if known is None else xp.where(known, data, data.dtype.type(np.nan)))
-    if a_valid is None and b_valid is None:
-        return Column(dtype, data, known)
-    valid = xp.where(condition.true, True if a_valid is None else a_valid, True if b_valid is None else b_valid)
-    return Column(dtype, data, both_valid(valid, known))
+        return Column(dtype, data if valid is None else xp.where(valid, data, data.dtype.type(np.nan)))
+    if a_valid is not None or b_valid is not None:
+        sides = (True if side is None else side for side in (a_valid, b_valid))
+        valid = both_valid(xp.where(condition.true, *sides), valid)
+    return Column(dtype, data, valid)
 
 
 _INVERSE = {"==": "!=", "!=": "==", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
@@ -326,50 +302,39 @@ def compare(operator: str, left: Column | Constant, right: Column | Constant, ba
     return _compare_columns(operator, left, right, backend.xp)
 
 
-def _to_number(column: Column, constant: Constant) -> float:
-    """Convert a constant to the number to compare with a column of numbers or times."""
-    return value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)  # type: ignore[return-value]
-
-
-def _present(column: Column, xp: ModuleType) -> Array | None:
-    missing = column.missing(xp)
-    return None if missing is None else ~missing
-
-
 def _compare_constant(operator: str, column: Column, constant: Constant, xp: ModuleType) -> Truth:
-    value = _to_number(column, constant)
-    near = _nearest(column.data.dtype, value)
+    value, near = _find_nearest(column, constant)
     if near.item() != value:
         if operator in ("==", "!="):
-            return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), _present(column, xp))
+            return Truth.from_valid(xp.full(len(column), operator == "!=", dtype=bool), column.present(xp))
         operator = (_WITH_ABOVE if near.item() > value else _WITH_BELOW)[operator]
     if column.dtype in FLOATS:
         return _compare_floats(operator, column.data, near, xp)
-    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(column.data, near), column.valid)
+    return Truth.from_valid(_compare_alike(operator, column.data, near, xp), column.valid)
 
 
-def _nearest(dtype: np.dtype[Any], value: float) -> Any:
-    """Round to a NumPy scalar of that type with no other value of the type between it and `value`."""
+def _find_nearest(column: Column, constant: Constant) -> tuple[Any, Any]:
+    """Return the number to compare, and a NumPy scalar of the column's type with no other value between the two."""
+    value: Any = value_as(constant, column.dtype if column.dtype == "timestamp" else constant.dtype)
+    dtype = column.data.dtype
     if dtype.name == "bool":
-        return np.bool_(value >= 1)
+        return value, np.bool_(value >= 1)
     if dtype.name in FLOATS:
         with np.errstate(over="ignore"):  # beyond float32 is infinity
-            return dtype.type(value)
+            return value, dtype.type(value)
     info = np.iinfo(dtype)
-    return dtype.type(min(max(math.floor(value), info.min), info.max))
+    return value, dtype.type(min(max(math.floor(value), info.min), info.max))
 
 
 def _compare_columns(operator: str, left: Column, right: Column, xp: ModuleType) -> Truth:
     if left.dtype in FLOATS or right.dtype in FLOATS:
         dtype = "float32" if left.dtype == right.dtype == "float32" else "float64"
         return _compare_floats(operator, as_numbers(left, dtype, xp)[0], as_numbers(right, dtype, xp)[0], xp)
-    valid = both_valid(left.valid, right.valid)
-    kinds = left.data.dtype.kind, right.data.dtype.kind
-    if kinds == ("u", "i") and left.data.dtype.itemsize == 8:
-        return Truth.from_valid(_compare_unsigned(operator, left.data, right.data, xp), valid)
-    if kinds == ("i", "u") and right.data.dtype.itemsize == 8:
-        return Truth.from_valid(_compare_unsigned(_FLIPPED[operator], right.data, left.data, xp), valid)
-    return Truth.from_valid(getattr(xp, _UFUNCS[operator])(left.data, right.data), valid)
+    if right.dtype == "uint64":
+        left, right, operator = right, left, _FLIPPED[operator]
+    is_mixed = left.dtype == "uint64" and right.data.dtype.kind == "i"
+    held = _compare_unsigned if is_mixed else _compare_alike
+    return Truth.from_valid(held(operator, left.data, right.data, xp), both_valid(left.valid, right.valid))
 
 
 def _compare_floats(operator: str, left: Array, right: Any, xp: ModuleType) -> Truth:
@@ -378,15 +343,19 @@ def _compare_floats(operator: str, left: Array, right: Any, xp: ModuleType) -> T
     def holds(sign: str) -> Array:
         if sign == "!=":
             return xp.less(left, right) | xp.greater(left, right)
-        return getattr(xp, _UFUNCS[sign])(left, right)
+        return _compare_alike(sign, left, right, xp)
 
     return Truth(holds(operator), holds(_INVERSE[operator]))
+
+
+def _compare_alike(operator: str, left: Array, right: Any, xp: ModuleType) -> Array:
+    return getattr(xp, _UFUNCS[operator])(left, right)
 
 
 def _compare_unsigned(operator: str, left: Array, right: Array, xp: ModuleType) -> Array:
     """Compare uint64 with signed integers, which have no common integer type: a negative one is less than all."""
     negative = right < 0
-    found = getattr(xp, _UFUNCS[operator])(left, right.astype("uint64"))
+    found = _compare_alike(operator, left, right.astype("uint64"), xp)
     return found | negative if operator in (">", ">=", "!=") else found & ~negative
 
 
@@ -437,16 +406,17 @@ class _Rows:
 
     def _make_overflow_error(self, node: Operation, call: _Call, row: int) -> BadData:
         """Create the error for a row whose result, or an operand, is out of range of int64."""
-        values = tuple(
-            value.value if isinstance(value, Constant) else self.backend.to_host(value.data[row : row + 1])[0].item()
-            for value in call.values
-        )
-        shown = self.source.slice(node.span)
+        values = [
+            one.value if isinstance(one, Constant) else self.backend.to_host(one.data[row : row + 1])[0].item()
+            for one in call.values
+        ]
+        slice_of = self.source.slice
         pairs = zip(node.operands, call.values, strict=True)
-        first = next(self.source.slice(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
+        first = next(slice_of(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
+        shown = slice_of(node.span)
         remedy = f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64"
         problem, expected = f"row {row:,}: `{shown}` does not fit int64", "integers from -2**63 to 2**63 - 1"
-        got = values[0] if len(values) == 1 else values
+        got = values[0] if len(values) == 1 else tuple(values)
         error = BadData(self.source.where, problem, got=got, expected=expected, remedy=remedy)
         error.row = row
         return error
@@ -468,7 +438,7 @@ class _Rows:
         if isinstance(value, Truth):
             return value
         column = self.column(value)
-        return Truth(column.data) if column.valid is None else Truth.from_valid(column.data, column.valid)
+        return Truth.from_valid(column.data, column.valid)
 
     def _ensure_column(self, values: Sequence[_Value]) -> list[Column | Constant]:
         """Convert operands so that at least one is a column; text compared with times is a time."""
@@ -508,10 +478,10 @@ def _isin(call: _Call) -> Truth:
     if column.dtype == "string":
         texts = strings([str(item.value) for item in call.constants])
         return _gather_result(column, pc.is_in(column.dictionary, value_set=texts), backend)
-    values = [_to_number(column, item) for item in call.constants]
-    own = [near for value in values if (near := _nearest(column.data.dtype, value)).item() == value]
+    pairs = [_find_nearest(column, item) for item in call.constants]
+    own = [near for value, near in pairs if near.item() == value]
     found = backend.xp.isin(column.data, backend.to_device(np.array(own, dtype=column.data.dtype)))
-    return Truth.from_valid(found, _present(column, backend.xp))
+    return Truth.from_valid(found, column.present(backend.xp))
 
 
 def _arithmetic(call: _Call) -> Column:
@@ -570,7 +540,7 @@ def _text(call: _Call) -> Column | Truth:
         remedy = f"{call.name}({FUNCTIONS[call.name].arguments})"
         raise ExpressionError(where, problem, got=constants, expected=expected, remedy=remedy) from None
     # Strings that become equal get one code.
-    codes = _translate_codes(column, encoded.indices.fill_null(-1).to_numpy(), backend)
+    codes = gather(column, encoded.indices.fill_null(-1).to_numpy(), -1, backend)
     return Column("string", codes, None, encoded.dictionary)
 
 
@@ -579,8 +549,8 @@ def _length(call: _Call) -> Column:
     column = call.first
     if column.elements is not None:
         return Column("int64", column.data[1:] - column.data[:-1], column.valid)
-    counts = np.append(pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False), 0).astype("int64")
-    return Column("int64", call.rows.backend.to_device(counts)[column.data], column.data >= 0)
+    counts = pc.utf8_length(column.dictionary).to_numpy(zero_copy_only=False).astype("int64")
+    return Column("int64", gather(column, counts, 0, call.rows.backend), column.data >= 0)
 
 
 def _cast(call: _Call) -> Column:

@@ -25,13 +25,7 @@ _AS_IS, _PLAIN = Scale(offset=0.0, divisor=1.0), ElementwiseProgram()
 
 
 def write_rows(words: Array, columns: Sequence[Column], ids: Sequence[bool], xp: ModuleType, halves: int = 0) -> bool:
-    """Write rows of a block, each word once: column j becomes word j, and the rest of a row is 0.
-
-    `words` are n x W int32, W a multiple of 8, at an address that is a multiple of 32. The kernel computes a
-    `DeferredColumn`. Columns of `ids` are stored as int32, others as float32, the first `halves` of them as bfloat16,
-    two in a word. False where a value is missing or infinite, or one that a step refuses: what is in `words` then means
-    nothing.
-    """
+    """Write rows of a block, each word once, as `Backend.write_rows` defines."""
     if not len(words):
         return True
     width = words.shape[1]

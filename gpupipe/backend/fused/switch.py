@@ -20,11 +20,7 @@ _log = logging.getLogger("gpupipe")
 
 
 class FusedRows:
-    """Fused kernel on one device, if Triton is installed and works; `xp` is cupy.
-
-    The first block of each kind of columns is compared with the results of the steps; after a difference the
-    kernel is not used again.
-    """
+    """Fused kernel on one device; once the first block of a kind of columns differs from the steps, not used again."""
 
     def __init__(self, xp: ModuleType, device: int) -> None:
         self._xp, self._device = xp, device
@@ -61,19 +57,17 @@ class FusedRows:
 
     def _count_differences(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
         """Count the words of a block that differ from the steps' results. Memory: the columns, and four temporaries."""
-        xp, found, first = self._xp, [], -(-halves // 2) - halves
+        found, first = [], -(-halves // 2) - halves
         for number, (column, is_id) in enumerate(zip(columns, ids, strict=True)):
             wanted = column.data
+            stored, apart = words[:, first + number], _APART
             if is_id:
-                found.append((words[:, first + number] != wanted.astype("int32")).sum())
+                found.append((stored != wanted.astype("int32")).sum())
                 continue
             if number < halves:
-                stored = (words.view("int16")[:, number].astype("int32") << 16).view("float32")
-            else:
-                stored = words.view("float32")[:, first + number]
-            limit = (_HALVES_APART if number < halves else _APART) * (1 + abs(wanted))
-            found.append((~(abs(stored - wanted) <= limit)).sum())
-        return int(xp.stack(found).sum()) if found else 0
+                stored, apart = words.view("int16")[:, number].astype("int32") << 16, _HALVES_APART
+            found.append((~(abs(stored.view("float32") - wanted) <= apart * (1 + abs(wanted)))).sum())
+        return int(self._xp.stack(found).sum()) if found else 0
 
 
 def _kind(column: Column, is_id: bool) -> object:

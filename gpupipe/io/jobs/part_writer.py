@@ -28,7 +28,7 @@ from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
-from gpupipe.io.jobs.destination import Destination, Manifest, Part, create_file, open_destination, write_quarantine
+from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
 from gpupipe.io.planning.table import (
     EVERYTHING,
     Mapped,
