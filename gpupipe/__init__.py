@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpupipe.evaluation.baselines import Baselines, baselines
     from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
-    from gpupipe.monitoring.drift import Drift
+    from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
@@ -38,7 +38,7 @@ _HOME = {
     **dict.fromkeys(
         ("Dataset", "from_frame", "from_polars", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"), "io"
     ),
-    "Drift": "monitoring.drift",
+    "Drift": "monitoring.reports",
     "ClusterLoader": "pipeline.cluster_loader",
     "Features": "pipeline.features",
     "Pipeline": "pipeline.pipeline",

@@ -24,6 +24,7 @@ from gpupipe.io.planning.table import Table, map_frames
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features, TargetSet
+from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Kind, Role, Schema, get_element_dtype, is_passenger
 from gpupipe.step import in_step
 from gpupipe.support.text import shorten_list
@@ -53,8 +54,7 @@ class TransformPlan:
     """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
 
     `predicting` leaves out the steps that drop rows only in training. `there` are the source's columns that the data
-    has, where it may have fewer: others are not checked by `Expect`, of which each counts if `counting`, and else only
-    those that raise are applied.
+    has: others are not checked by `Expect`, of which those that raise are applied, or if `counting` all.
     """
 
     casts: Mapping[str, str] = {}
@@ -84,10 +84,8 @@ class TransformPlan:
         for step, before in zip(reversed(self.steps), reversed(schemas), strict=True):
             used_as = step
             if isinstance(step, Expect):
-                checks = counting or step.on_violation == "raise"
-                used_as = step.of(
-                    [name for name in step.columns if checks and lacking.isdisjoint(before[name].lineage)]
-                )
+                columns = step.columns if counting or step.on_violation == "raise" else []
+                used_as = step.of([name for name in columns if lacking.isdisjoint(before[name].lineage)])
             self._stages.insert(0, _Stage(used_as, before, frozenset(needed)))
             needed = used_as.needs(needed, before)
         self.reads = [name for name in schema.names if name in needed]
@@ -123,6 +121,10 @@ class TransformPlan:
         return self.changed(_stages=stages)
 
     @property
+    def last_step(self) -> Transform:
+        return self._stages[-1].step
+
+    @property
     def _only_attaches(self) -> bool:
         """Whether nothing but window steps has to run."""
         return not self.casts and all(isinstance(stage.step, WholeTableTransform) for stage in self._stages)
@@ -145,11 +147,13 @@ class TransformPlan:
     ) -> Frame:
         """Run all steps on a coded frame that holds `reads`; return the frame of the wanted columns.
 
-        With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts; where they are not
-        given, the index' numbers stand for them. `found` gets what steps count, as summaries; `place` is the identity
-        of the first row there.
+        With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts, by default its
+        numbers. `found` gets what steps count, as summaries; `place` is the identity of the first row there.
         """
-        frame = _cast_columns(self.casts, backend.select(frame, self.reads), backend)
+        frame = backend.select(frame, self.reads)
+        if casts := {name: dtype for name, dtype in self.casts.items() if name in frame.columns}:
+            cast = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in casts.items()}
+            frame = backend.assign(frame, cast)
         for position, (step, before, wanted) in enumerate(self._stages):
             with in_step(step):
                 if isinstance(step, Sample):
@@ -256,10 +260,9 @@ def _list_state(steps: Sequence[Transform], features: Features | None, source: S
 class BoundPipeline:
     """A pipeline fitted on data of the schema `source`, bound to data that holds the columns `names`.
 
-    `with_target_only` leaves out rows whose target is missing; `predicting` gives features and kept columns only, and
-    skips steps that drop rows only in training; with `out_of_fold` the rows are those of the fit, and what they get was
-    learned from the target of others. `wanted` are the columns asked for after the transforms, by default those that
-    `features` and labels need; `counting` as for `TransformPlan`.
+    `with_target_only` leaves out rows whose target is missing; `predicting` gives features and kept columns only; with
+    `out_of_fold` the rows are those of the fit, and what they get was learned from the target of others. `wanted` are
+    the columns asked for after the transforms, by default those that `features` and labels need.
     """
 
     def __init__(
@@ -306,8 +309,8 @@ class BoundPipeline:
     def plan_casts(self, dataset: Dataset) -> Self:
         """Record the columns that are stored as another dtype than in the fit; return self.
 
-        Times of another zone than in fit are the same times; times without any zone are not. A column without a value
-        may be of any type, for which it is read here.
+        Times of another zone are the same times, those without any zone are not. A column without a value may be of any
+        type, for which it is read here.
         """
         there = dataset.schema
         return self._expect({item.name: item.dtype for item in there}, _zones(there), partial(_is_empty, dataset))
@@ -451,12 +454,6 @@ def _differs(found: str, wanted: str) -> bool:
     return mixed or bool({"string", "timestamp"} & {one, other})
 
 
-def _cast_columns(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
-    there = {name: dtype for name, dtype in casts.items() if name in frame.columns}
-    made = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in there.items()}
-    return backend.assign(frame, made) if made else frame
-
-
 def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     element = get_element_dtype(dtype)
     if _is_missing(column, backend):
@@ -513,18 +510,18 @@ class TargetInverse:
             got, expected = tuple(values.shape), f"a value a row for each of {names}"
             remedy = "Features(target_transform=None)"
             raise SchemaMismatch("target_transform", problem, got=got, expected=expected, remedy=remedy)
-        parts = wide.detach().double().unbind(1)
-        columns = [Column("float64", backend.xp.from_dlpack(part.contiguous())) for part in parts]
-        found = backend.xp.stack([item.data for item in self._targets.inverse(columns, backend)], axis=1)
+        parts = [backend.xp.from_dlpack(part.contiguous()) for part in wide.detach().double().unbind(1)]
+        columns = {name: Column("float64", part) for name, part in zip(names, parts, strict=True)}
+        for step in reversed(self._targets.group.steps):
+            assert isinstance(step, Invertible), "the constructor checks that"
+            columns = step.inverse_columns(columns, backend)
+        found = backend.xp.stack([column.data for column in columns.values()], axis=1)
         made: torch.Tensor = import_module("torch").from_dlpack(found)
         return made.reshape(values.shape)
 
 
 class StreamedParts:
-    """Row groups of a Dataset, read and transformed again each epoch.
-
-    Where steps leave out rows, one pass counts those that stay. `dtype` is of the numbers in the loader's windows.
-    """
+    """Row groups of a Dataset, read again each epoch; where steps leave out rows, one pass counts those that stay."""
 
     def __init__(self, run: BoundPipeline, dataset: Dataset, backend: Backend, dtype: str) -> None:
         self.schema, self.backend, self.dtype = run.schema, backend, dtype
@@ -555,17 +552,14 @@ class StreamedParts:
         return rows
 
 
-def load_columns(run: BoundPipeline, backend_name: str, part: Dataset) -> Mapping[str, Column]:
-    """Compute the output columns of one partition, on a worker."""
+def load_columns(
+    run: BoundPipeline, backend_name: str, part: Dataset, *, on_host: bool = False
+) -> Mapping[str, Column]:
+    """Compute the output columns of one partition; a worker's go to the host, lest they are opened on the GPU here."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
-    return run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
-
-
-def _load_on_host(run: BoundPipeline, backend: str, part: Dataset) -> Mapping[str, Column]:
-    """Run `load_columns` on a worker, and return host arrays: GPU arrays would be opened on the program's GPU."""
-    move = select(backend).to_host
-    return {name: column.move(move) for name, column in load_columns(run, backend, part).items()}
+    made = run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
+    return {name: column.move(backend.to_host) for name, column in made.items()} if on_host else made
 
 
 def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:
@@ -587,8 +581,7 @@ def build_table(
 ) -> tuple[FeatureTable | StreamedParts, torch.device, str]:
     """Build a table of the transformed rows; return it, the batches' device and the table's location.
 
-    On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
-    its own for the table that it trains on, and for nothing else.
+    On a cluster rows are transformed by `backend` there and reach this process in the host's memory.
     """
     tensors, torch = import_module("gpupipe.tensors.loader"), import_module("torch")
     check_choice("loader", tensors.RESIDENCIES, residency=residency)
@@ -617,8 +610,8 @@ def build_table(
     if here and place.type == torch.device(select(backend).device).type:
         select(backend).make_room(bound * row_bytes)
     block, rows = tensors.FeatureTable.allocate(run.schema, bound, place, dtype=dtype), 0
-    work, writer = (load_columns, select(backend)) if here else (_load_on_host, select("cpu"))
-    with closing(run_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
+    work, writer = partial(load_columns, run, backend, on_host=not here), select(backend if here else "cpu")
+    with closing(run_partitions(work, dataset, backend, "load")) as parts:
         for columns in parts:
             rows += block.write(rows, columns, writer)
     return block.narrow(rows), wanted, chosen

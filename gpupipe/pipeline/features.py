@@ -215,9 +215,8 @@ class Labels:
 
     def reads(self, schema: Schema, texts: Sequence[str] | None = None) -> list[str]:
         """List the columns that these labels (by default all) are computed from."""
-        parsed = ((text, self._parse(text, schema)) for text in (self.texts if texts is None else texts))
-        found = ([text] if expression is None else expression.reads for text, expression in parsed)
-        return list(dict.fromkeys(name for names in found for name in names))
+        parsed = {text: self._parse(text, schema) for text in (self.texts if texts is None else texts)}
+        return list(dict.fromkeys(n for text, found in parsed.items() for n in (found.reads if found else [text])))
 
     def is_in(self, schema: Schema) -> bool:
         """Return whether all columns they read are present."""
@@ -225,6 +224,10 @@ class Labels:
             return all(name in schema for name in self.reads(schema))
         except ExpressionError:  # the name of a column, and no expression, where that column is not there
             return False
+
+    def rename(self, name: str, taken: AbstractSet[str]) -> str:
+        """Return an output's name: the role for an expression, or its text where a feature has that name."""
+        return self.text if name in taken and name == self.role else name
 
     def lineage(self, schema: Schema) -> frozenset[str]:
         """Return the source columns they are computed from."""
@@ -378,9 +381,8 @@ class TargetValues:
 class TargetSet(Labels):
     """Targets of a pipeline: what a model learns to predict, the steps of a regression's values, and the task.
 
-    A fit leaves in `classes_` the classes by text, in `task_` what it has decided and why, in `doubt` what to say where
-    the values could be meant otherwise, and in `coarse` the targets without steps that lose digits in a batch's
-    float32.
+    A fit leaves in `classes_` the classes by text, in `task_` what it has decided and why, in `doubt` what else the
+    values could mean, and in `coarse` the targets without steps that lose digits in a batch's float32.
     """
 
     role = Role.TARGET
@@ -571,14 +573,6 @@ class TargetSet(Labels):
         index = xp.where(there, index, -1).astype("int32")
         return Column("int32", index, None if bool(there.all()) else there)
 
-    def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
-        """Convert stored values or predictions, one column per target, to the targets' own units."""
-        found = dict(zip(self.texts, columns, strict=True))
-        for step in reversed(self.group.steps):
-            assert isinstance(step, pre.Invertible), "the constructor checks that"
-            found = step.inverse_columns(found, backend)
-        return list(found.values())
-
     def get_state(self) -> list[dict[str, Any]]:
         """Return the classes of each."""
         return [{"classes_": list(self.classes_[text]) if text in self.classes_ else None} for text in self.texts]
@@ -726,15 +720,15 @@ class Features:
         used = taken.union(*(names for names, _ in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        for note in made._omissions:
-            _log.info("%s", note)
+        if made.omitted:
+            _log.info("Features.auto leaves out %s", shorten_list(made.omitted, _SHOWN))
         for name in sorted(taken - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
 
     def _resolve(self, schema: Schema, *, strict: bool) -> None:
         """Resolve selectors against the columns after the transforms, which may lack some unless `strict`."""
-        self.left_out = self._omissions
+        self.left_out = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
         if not any(group.selector is not None for group in self.groups):
             return
         there = [label for label in self._labels if label.is_in(schema)]
@@ -792,10 +786,6 @@ class Features:
         return made
 
     @property
-    def _omissions(self) -> list[str]:
-        return [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
-
-    @property
     def _learned(self) -> list[FeatureGroup]:
         """The groups, and that of the target where it goes through steps."""
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
@@ -828,7 +818,7 @@ class Features:
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
-            fields += [replace(item, name=_name_label(label, item.name, taken)) for item in label.fields(schema)]
+            fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         try:
@@ -870,7 +860,7 @@ class Features:
         there = [label for label in self._labels if label.is_in(schema)]
         taken = set[str]().union(*made) if there or self.keep else set[str]()
         labels = {
-            _name_label(label, name, taken): column
+            label.rename(name, taken): column
             for label in there
             for name, column in label.columns(frame, schema, backend, stored=stored).items()
         }
@@ -900,11 +890,6 @@ class Features:
             got = "other files, another query, or other values or another order of rows in memory"
             remedy = "loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first"
             raise BadConfig(where, "not the rows of the fit", got=got, expected=expected, remedy=remedy)
-
-
-def _name_label(label: TargetSet | Weight, name: str, taken: AbstractSet[str]) -> str:
-    """Return a label's output name: its role for an expression, or its text where a feature has that name."""
-    return label.text if name in taken and name == label.role else name
 
 
 def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:

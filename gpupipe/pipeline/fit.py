@@ -33,8 +33,7 @@ from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
 from gpupipe.io.planning.partitions import ReadCounter
-from gpupipe.monitoring.drift import Profile
-from gpupipe.monitoring.expectation_report import ExpectationReport
+from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
 from gpupipe.preprocessing.learned_step import Columns
@@ -526,15 +525,9 @@ def _row_ids(plan: TransformPlan, partition: Partition, backend: Backend) -> Arr
 
 
 def probe_dtypes(
-    step: Map,
-    before: TransformPlan,
-    wanted: frozenset[str],
-    reads: Sequence[str],
-    backend_name: str,
-    first: dict[int, Frame],
-    part: Dataset,
+    plan: TransformPlan, reads: Sequence[str], backend_name: str, first: dict[int, Frame], part: Dataset
 ) -> dict[str, str] | None:
-    """Run a user's function, after the transforms before it, on one partition's rows, to infer its output dtypes.
+    """Run the transforms on one partition's rows, to infer the dtypes that the last, a user's function, puts out.
 
     Of `reads` some are for the first pass: `first` gets the frame, by partition.
     """
@@ -542,13 +535,12 @@ def probe_dtypes(
 
     def infer(some: Dataset) -> dict[str, str] | None:
         (partition,) = some.partitions
-        frame, plan = _read(some, reads, backend, first.pop(partition.index, None)), before.copy()
-        seen = plan.run(frame, backend, _row_ids(plan, partition, backend))
-        with in_step(step):
-            step.apply(seen, plan.output_schema, wanted, backend)
+        frame, tried = _read(some, reads, backend, first.pop(partition.index, None)), plan.copy()
+        tried.run(frame, backend, _row_ids(tried, partition, backend))
         if partition == whole:
             first[partition.index] = frame
-        return step.dtypes_
+        made: dict[str, str] | None = vars(tried.last_step)["dtypes_"]
+        return made
 
     return next((found for found in in_halves(infer, part) if found is not None), None)
 
@@ -820,15 +812,13 @@ class PipelineFit:
                 continue
             source = mark_source(self.steps, self.features, self.dataset.schema)
             schemas = _infer_schemas(self.steps, source)
-            known = TransformPlan(self.steps[:position], source, None).output_schema
-            wanted = frozenset(step.adds or known.names)
-            before = TransformPlan(self.steps[:position], source, step.needs(wanted, known), there=frozenset())
-            names = set(before.reads)
+            plan = TransformPlan(self.steps[: position + 1], source, step.adds or (), there=frozenset())
+            names = set(plan.reads)
             if self.features is not None:  # what the first pass will read, by names alone: others have not run yet
                 fed = self.features.inputs | self.features._label_reads(schemas[-1])
                 names |= _backwards(self.steps, schemas, fed)
             reads = [name for name in source.names if name in names]
-            trial = partial(probe_dtypes, step, before, wanted, reads, self.backend, self._first)
+            trial = partial(probe_dtypes, plan, reads, self.backend, self._first)
             for partition in self.dataset.partitions:
                 (step.dtypes_,) = get_executor().map(trial, [self.dataset.of_partitions([partition])], at_once=1)
                 if step.dtypes_ is not None:
@@ -933,8 +923,8 @@ def _output_ranges(
 def _transform_ranges(
     group: FeatureGroup, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    num_rows, found = 2 + any(item.missing for item in stats.values()), dict[str, tuple[float, float]]()
-    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in stats.items()}
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item) for name, item in stats.items()}
+    found: dict[str, tuple[float, float]] = {}
     if {column.dtype for column in columns.values()} == {"float64"}:
         columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
     for name, column in group.apply_steps(columns, select("cpu")).items():
@@ -946,16 +936,15 @@ def _transform_ranges(
     return found
 
 
-def _ends(dtype: str, seen: ColumnStats, num_rows: int) -> Column:
+def _ends(dtype: str, seen: ColumnStats) -> Column:
     """Build a column of the minimum, the maximum, and a third row: missing if the column has gaps, else the minimum."""
-    values, gaps = np.array([seen.low, seen.high, seen.low][:num_rows]), bool(seen.missing) and num_rows == 3
+    ends = [seen.low, seen.high, seen.low]
     if dtype in FLOATS:
-        values[2:] = np.nan if gaps else seen.low
-        return Column(dtype, values.astype(dtype))
+        return Column(dtype, np.array([seen.low, seen.high, np.nan if seen.missing else seen.low]).astype(dtype))
     if dtype != "bool":
         info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
-        values = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
-    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)
+        ends = [min(max(int(end), info.min), info.max) for end in ends]
+    return Column(dtype, np.array(ends, dtype=dtype), np.array([True, True, False]) if seen.missing else None)
 
 
 def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:

@@ -24,8 +24,7 @@ from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
-from gpupipe.monitoring.drift import Drift, DriftReport, Profile
-from gpupipe.monitoring.expectation_report import ExpectationReport
+from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import Bindings, BoundPipeline, TargetInverse, TransformPlan, make_loader
 from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
 from gpupipe.pipeline.features import Features

@@ -35,7 +35,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
 from gpupipe.models.tabular import Tabular
-from gpupipe.monitoring.drift import Profile
+from gpupipe.monitoring.reports import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema

@@ -39,7 +39,7 @@ ELSEWHERE = {
     "io/stores/file_errors": "io/formats/test_bad_files",
     "models/ft_transformer": "models/test_blocks",
     "models/tabular": "models/test_networks",
-    "monitoring/expectation_report": "transforms/test_expect",
+    "monitoring/reports": "monitoring/test_drift",
     "pipeline/apply": "pipeline/test_pipeline",
     "pipeline/cluster_loader": "cluster/test_training",
     "pipeline/features": "pipeline/test_pipeline",
