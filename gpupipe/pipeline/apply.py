@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
 from gpupipe.backend.arrow_types import arrow_type, holds_fields
@@ -121,10 +121,6 @@ class TransformPlan:
         return self.changed(_stages=stages)
 
     @property
-    def last_step(self) -> Transform:
-        return self._stages[-1].step
-
-    @property
     def _only_attaches(self) -> bool:
         """Whether nothing but window steps has to run."""
         return not self.casts and all(isinstance(stage.step, WholeTableTransform) for stage in self._stages)
@@ -171,10 +167,7 @@ class TransformPlan:
         return backend.select(frame, self.wanted)
 
     def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
-        """Compute the columns of window steps; return the plan that has them, and the dataset to run it on.
-
-        Memory: see `compute_columns`.
-        """
+        """Compute the columns of window steps; return the plan that has them, and the dataset to run it on."""
         windows = self.window_steps
         if not windows:
             return self, dataset
@@ -212,10 +205,7 @@ def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
 
 
 class Bindings:
-    """Cache of bound pipelines by source columns; an entry is dropped once a step has changed.
-
-    Threads may ask at once: the worst is that two of them make the same.
-    """
+    """Cache of bound pipelines by source columns; threads may ask at once: the worst is that two make the same."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[list[Any], BoundPipeline | None]] = {}
@@ -306,16 +296,14 @@ class BoundPipeline:
         """Whether `columns` asks for the rows' identities."""
         return self.plan.draws_rows or (self._features is not None and self._features._cross_fits and self._out_of_fold)
 
-    def plan_casts(self, dataset: Dataset) -> Self:
-        """Record the columns that are stored as another dtype than in the fit; return self.
+    def prepare(self, data: Dataset, backend: str) -> Dataset:
+        """Check types and compute the window steps' columns; return the dataset whose rows they belong to."""
+        self._expect({item.name: item.dtype for item in data.schema}, _zones(data.schema), partial(_is_empty, data))
+        self.plan, data = self.plan.attach_window_columns(data, backend)
+        return data
 
-        Times of another zone are the same times, those without any zone are not. A column without a value may be of any
-        type, for which it is read here.
-        """
-        there = dataset.schema
-        return self._expect({item.name: item.dtype for item in there}, _zones(there), partial(_is_empty, dataset))
-
-    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> Self:
+    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> None:
+        """Record the columns of another dtype than in the fit; raise where it, or a time zone, cannot stand for that."""
         casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
         for name, dtype in casts.items():
             if _differs(there[name], dtype) and not is_empty(name):
@@ -327,7 +315,6 @@ class BoundPipeline:
                 remedy = f"data[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=wanted, remedy=remedy)
         self.plan = self.plan.changed(casts=casts)
-        return self
 
     def run_on(
         self,
@@ -344,10 +331,9 @@ class BoundPipeline:
         `own` are the columns it puts out in memory nobody else holds. The result has the given frame's index.
         """
         if isinstance(data, Dataset):
-            self.plan_casts(data)
             if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
                 identity = partial(_add_inputs, identity, sorted((data.source.inputs() or {}).items()))
-            data = self.attach_window_columns(data, get_executor().resolve(backend))
+            data = self.prepare(data, get_executor().resolve(backend))
             return map_frames(
                 data,
                 function if self._features is not None else self.plan.attach or function,
@@ -369,11 +355,6 @@ class BoundPipeline:
         result.index = data.index.take(owner.positions(made))
         return result
 
-    def attach_window_columns(self, data: Dataset, backend: str) -> Dataset:
-        """Compute the window steps' columns and return the dataset whose rows they belong to."""
-        self.plan, data = self.plan.attach_window_columns(data, backend)
-        return data
-
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions."""
         outputs, seen = self.columns(frame, backend, row_ids)
@@ -386,11 +367,7 @@ class BoundPipeline:
     def columns(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> tuple[Mapping[str, Column], Frame]:
-        """Compute the output columns of a coded frame that holds `reads`, and the frame after the transforms.
-
-        The target is in its own units, unless it is to be as it is `stored` for training. `row_ids` as for
-        `TransformPlan.run`.
-        """
+        """Compute the output columns, with the target in its units or as `stored`, and the frame they are made of."""
         seen = self.plan.run(frame, backend, row_ids)
         if self._only_with is not None and self._only_with.is_in(self.seen):
             present = self._only_with.present(seen, self.seen, backend)
@@ -497,12 +474,7 @@ class TargetInverse:
         self.by_default = targets.auto
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert B values, or B x T, to the targets' units; float64 on the same device.
-
-        Raises:
-            BadData: a value is beyond float64 there.
-            SchemaMismatch: not one value per target.
-        """
+        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape."""
         backend = select("gpu" if values.is_cuda else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
         if wide.ndim != 2 or wide.shape[1] != len(names):
@@ -579,10 +551,7 @@ def make_loader(
 def build_table(
     run: BoundPipeline, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
 ) -> tuple[FeatureTable | StreamedParts, torch.device, str]:
-    """Build a table of the transformed rows; return it, the batches' device and the table's location.
-
-    On a cluster rows are transformed by `backend` there and reach this process in the host's memory.
-    """
+    """Build a table of the transformed rows; return it, the batches' device and the table's location."""
     tensors, torch = import_module("gpupipe.tensors.loader"), import_module("torch")
     check_choice("loader", tensors.RESIDENCIES, residency=residency)
     here, kept = get_executor().in_process, run.schema.with_role(Role.KEEP)

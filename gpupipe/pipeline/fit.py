@@ -35,7 +35,7 @@ from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
 from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan
-from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
+from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.numeric import tabulate
 from gpupipe.preprocessing.summaries.counts import ValueCounts
@@ -63,10 +63,7 @@ Summaries: TypeAlias = dict[Hashable, Any]
 
 # what is read, and in how many passes ---------------------------------------------------------------------------------
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
-    """Return the source's schema with each column the start of a lineage, and label columns marked by their role.
-
-    Labels are the columns that only target, weight and filters that act in training only read.
-    """
+    """Return the source's schema, each column the start of a lineage, and those for labels alone marked."""
     sources = (item.as_source() for item in schema)
     plain = Schema(item if item.role is None else replace(item, role=None) for item in sources)
     if features is None:
@@ -106,14 +103,11 @@ def _backwards(
 
 @dataclass(frozen=True)
 class FitTask:
-    """Task of one pass for one group: the step at `position`, with the one after it where they are summarized together.
-
-    Before them stand `free` steps that learn nothing from the rows and transform them at once.
-    """
+    """Task of one pass for one group: `size` steps, the `free` first of which learn nothing from rows."""
 
     group: FeatureGroup
     position: int
-    fused: bool
+    size: int = 1
     free: int = 0
 
     def reads(self, features: Features, schema: Schema) -> set[str]:
@@ -124,12 +118,12 @@ class FitTask:
 
     @property
     def steps(self) -> list[pre.LearnedStep]:
-        return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
+        return self.group.steps[self.position : self.position + self.size]
 
     @property
     def last(self) -> FitTask:
         """The same for its last step alone."""
-        return FitTask(self.group, self.position + len(self.steps) - 1, fused=False)
+        return FitTask(self.group, self.position + self.size - 1)
 
 
 def plan_passes(features: Features) -> list[list[FitTask]]:
@@ -139,11 +133,11 @@ def plan_passes(features: Features) -> list[list[FitTask]]:
         position, number = 0, 0
         while position < len(group.steps):
             free = _num_free(group.steps[position:])
-            fused = _folds_with_next(group.steps[position + free : position + free + 2])
+            size = free + 1 + _folds_with_next(group.steps[position + free : position + free + 2])
             if number == len(passes):
                 passes.append([])
-            passes[number].append(FitTask(group, position, fused, free))
-            position, number = position + free + 1 + fused, number + 1
+            passes[number].append(FitTask(group, position, size, free))
+            position, number = position + size, number + 1
     return passes
 
 
@@ -235,10 +229,9 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     """Count each column's missing values, under ("missing", name)."""
     xp = backend.xp
     masks = {name: column.missing(xp) for name, column in columns.items()}
-    counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
-    found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
-    numbers = dict(zip(counts, found, strict=True))
-    return {("missing", name): int(numbers.get(name, 0)) for name in columns}
+    counts = [xp.asarray(0 if mask is None else xp.count_nonzero(mask)) for mask in masks.values()]
+    found = backend.to_host(xp.stack(counts)).tolist() if counts else []
+    return {("missing", name): number for name, number in zip(masks, found, strict=True)}
 
 
 def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
@@ -527,10 +520,7 @@ def _row_ids(plan: TransformPlan, partition: Partition, backend: Backend) -> Arr
 def probe_dtypes(
     plan: TransformPlan, reads: Sequence[str], backend_name: str, first: dict[int, Frame], part: Dataset
 ) -> dict[str, str] | None:
-    """Run the transforms on one partition's rows, to infer the dtypes that the last, a user's function, puts out.
-
-    Of `reads` some are for the first pass: `first` gets the frame, by partition.
-    """
+    """Run the transforms on one partition's rows, to infer the dtypes that the last, a user's function, puts out."""
     backend, (whole,) = select(backend_name), part.partitions
 
     def infer(some: Dataset) -> dict[str, str] | None:
@@ -539,7 +529,7 @@ def probe_dtypes(
         tried.run(frame, backend, _row_ids(tried, partition, backend))
         if partition == whole:
             first[partition.index] = frame
-        made: dict[str, str] | None = vars(tried.last_step)["dtypes_"]
+        made: dict[str, str] | None = vars(tried._stages[-1].step)["dtypes_"]
         return made
 
     return next((found for found in in_halves(infer, part) if found is not None), None)
@@ -606,10 +596,9 @@ class FitReport:
         return [head, *(item._cells for item in self.steps)]
 
     def __repr__(self) -> str:
-        parts = [str(self), *(["\n".join(self.notes)] if self.notes else [])]
-        parts += [text_table(self._table())] if self.steps else []
-        parts += [] if self.checks.passed else [repr(self.checks)]
-        return "\n\n".join(parts)
+        table = text_table(self._table()) if self.steps else ""
+        checks = "" if self.checks.passed else repr(self.checks)
+        return "\n\n".join(filter(None, [str(self), "\n".join(self.notes), table, checks]))
 
     def _repr_html_(self) -> str:
         table = html_table(self._table()) if self.steps else ""
@@ -720,8 +709,8 @@ class PipelineFit:
         self.report.num_rows = found["rows"]
         if features.target is not None:
             self.report.num_without_target = found["without target"]
-            features.target.finalize(select_kind(found, "target"), self.schema)
-            self._report_task(features.target)
+            for note, level in features.target.finalize(select_kind(found, "target"), self.schema):
+                self._note(note, level)
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
             join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
 
@@ -771,21 +760,9 @@ class PipelineFit:
                 is_number = item.kind == Kind.CONTINUOUS
                 if is_number and ends is not None and (fact := describe_coarse(name, item.dtype, *ends)):
                     coarse[name] = fact
-        if coarse:
-            remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
-            told = list(coarse.values())[:5]
-            self._warn_of_lost_digits(f"features {shorten_list(list(coarse))} lose", "their", told, remedy)
-
-    def _report_task(self, target: TargetSet) -> None:
-        doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
-        self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
-        if target.coarse:
-            remedy = "Features(target_transform=pre.StandardScaler())"
-            self._warn_of_lost_digits(f"target {target.text!r} loses", "its", target.coarse, remedy)
-
-    def _warn_of_lost_digits(self, what: str, whose: str, told: Collection[str], remedy: str) -> None:
-        fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
-        self._note(f"{what} digits: {fact}: {', '.join(told)}; try {remedy}", logging.WARNING)
+        remedy, told = f"({list(coarse)[:5]}, pre.StandardScaler())", list(coarse.values())[:5]
+        for note, level in note_lost_digits(f"features {shorten_list(coarse)} lose", "their", told, remedy):
+            self._note(note, level)
 
     def _note(self, note: str, level: int = logging.INFO) -> None:
         self.report.notes.append(note)
@@ -882,10 +859,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
 
 
 def _finish(step: pre.LearnedStep, summary: Any, backend: str) -> None:
-    """Finalize a step from the merged summary, on a GPU worker where partitions are processed there.
-
-    Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
-    """
+    """Finalize a step from the merged summary, on a GPU worker where partitions are processed there."""
     executor = get_executor()
     if executor.in_process or backend == "cpu" or not getattr(summary, "holds_rows", False):
         step.finalize(summary)
@@ -903,11 +877,7 @@ def _finalize(step: pre.LearnedStep, backend: str, summary: Any) -> dict[str, An
 def _output_ranges(
     features: Features, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    """Compute the minimum and maximum of outputs, by name.
-
-    Ids go from 0 to the last. Numbers are known where every step keeps their order: the ends of the input's range, and
-    a missing value where there was one, go through the steps.
-    """
+    """Compute the minimum and maximum of ids, and of numbers that go through steps which keep their order."""
     found: dict[str, tuple[float, float]] = {}
     for group in features.groups:
         for item in group.fields(schema):

@@ -247,8 +247,8 @@ class Pipeline:
         if self.features is not None and self.features._cross_fits and self._source is not None:
             lineage = compute_lineage(dataset, self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold)
-        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).plan_casts(dataset)
-        return run, run.attach_window_columns(dataset, backend)
+        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
+        return run, run.prepare(dataset, backend)
 
     def _bind_to(self, data: Any, **options: bool) -> BoundPipeline:
         """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
@@ -265,11 +265,8 @@ class Pipeline:
             raise indexed from None
 
     def _fingerprint(self) -> str | None:
-        """Compute a hash of the steps and their learned state; None where a function has no import path.
-
-        On the host, where lookup tables are read too: what drives a cluster asks for it, and should not touch a GPU.
-        """
-        encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)
+        """Compute a hash of the steps and their learned state; None where a function has no import path."""
+        encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)  # what drives a cluster should not touch a GPU
         try:
             steps = [encoder.step(step) for step in self.steps]
             return encoder.digest({"steps": steps, "features": encoder.features(self.features)})
@@ -290,9 +287,8 @@ class Pipeline:
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        source, columns = self._fitted_source(), dataset.columns
-        run = BoundPipeline(self.steps, None, source, columns, wanted=set(), counting=True).plan_casts(dataset)
-        dataset = run.attach_window_columns(dataset, backend)
+        run = BoundPipeline(self.steps, None, self._fitted_source(), dataset.columns, wanted=set(), counting=True)
+        dataset = run.prepare(dataset, backend)
         found = fold(PartitionPass(run.plan, backend), dataset, "check")
         return ExpectationReport.of(select_kind(found, "expect"), self.steps, dataset.partitions)
 
@@ -328,7 +324,7 @@ class Pipeline:
         labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
         wanted = {*self.profiles, *(labels if labelled else ())}
         run = BoundPipeline(self.steps, features, source, dataset.columns, predicting=not labelled, wanted=wanted)
-        dataset = run.plan_casts(dataset).attach_window_columns(dataset, backend)
+        dataset = run.prepare(dataset, backend)
         sample, profiles = profile_rows(run.plan, backend, features, run.seen, dataset)
         return DriftReport.of(sample.num_rows, sample.sorted_values, profiles, self.profiles, thresholds)
 
@@ -385,13 +381,11 @@ def _check_steps(steps: Any) -> None:
 
 MAX_TABLE_BYTES = 64 << 20  # a table to join with travels with the pipeline up to this size
 _NO_FORM = "this value has no form in an artifact"
+_OURS = {module.__name__: module for module in (transforms, preprocessing)}
 
 
 class Encoder:
-    """Encoder of steps as JSON, with a separate store for what JSON cannot hold.
-
-    Tables to join with are read by `backend`; one larger than `max_table_bytes` is only named, and is given to `load`.
-    """
+    """Encoder of steps as JSON, and stores of arrays, strings and tables up to `max_table_bytes`."""
 
     def __init__(self, backend: Backend, max_table_bytes: int) -> None:
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -430,16 +424,13 @@ class Encoder:
         """Describe groups, target, weight and the other arguments of `Features`."""
         if features is None:
             return None
-        target = features.target
+        target, groups = features.target, features.groups
         return {
-            "groups": [
-                {"columns": group.columns, "name": group.name, "steps": [self.step(step) for step in group.steps]}
-                for group in features.groups
-            ],
-            "target": None if target is None else target.group.columns,
+            "groups": [{"columns": g.columns, "name": g.name, "steps": list(map(self.step, g.steps))} for g in groups],
+            "target": None if target is None else target.texts,
             "task": "auto" if target is None else target.task,
             "standardised": target is None or target.auto,
-            "target_transform": [] if target is None else [self.step(step) for step in target.group.steps],
+            "target_transform": [] if target is None else list(map(self.step, target.group.steps)),
             "classes": None if target is None else target.get_state(),
             "lineage": features.lineage_,
             "weight": None if features.weight is None else features.weight.text,
@@ -512,19 +503,10 @@ class Decoder:
         """Build `Features` with every step's learned state."""
         if described is None:
             return None
-        steps = [self.step(step) for step in described["target_transform"]]
-        features = Features(
-            *(
-                (item["columns"], [self.step(step) for step in item["steps"]], item["name"])
-                for item in described["groups"]
-            ),
-            target=described["target"],
-            task=described["task"],
-            target_transform="auto" if described["standardised"] else steps,
-            weight=described["weight"],
-            keep=described["keep"],
-            allow_leak=described["allow_leak"],
-        )
+        steps = list(map(self.step, described["target_transform"]))
+        groups = ((item["columns"], list(map(self.step, item["steps"])), item["name"]) for item in described["groups"])
+        options = {name: described[name] for name in ("target", "task", "weight", "keep", "allow_leak")}
+        features = Features(*groups, target_transform="auto" if described["standardised"] else steps, **options)
         if features.target is not None:
             features.target.set_state(described["classes"], steps)
         features.lineage_ = described["lineage"]
@@ -578,11 +560,8 @@ class Decoder:
 
     def _class(self, path: str) -> type[Step]:
         module, _, name = path.rpartition(".")
-        for room in (transforms, preprocessing):
-            if module == room.__name__ and name in room.__all__:
-                found: type[Step] = getattr(room, name)
-                return found
-        cls = self._import_allowed(path)
+        ours = _OURS.get(module)
+        cls = getattr(ours, name) if ours and name in ours.__all__ else self._import_allowed(path)
         if not (isinstance(cls, type) and issubclass(cls, Step)):
             expected = "a class of steps"
             raise ArtifactError("pipeline.json", "it is no step", got=path, expected=expected, remedy="saving again")
@@ -616,10 +595,9 @@ def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> li
 
 def _class_path(step: Step) -> str:
     cls = type(step)
-    for room in (transforms, preprocessing):
-        if getattr(room, cls.__name__, None) is cls:
-            return f"{room.__name__}.{cls.__name__}"
-    return _function_path(cls, f"step {cls.__name__}")
+    homes = (module for module, ours in _OURS.items() if getattr(ours, cls.__name__, None) is cls)
+    home = next(homes, None)
+    return f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
 
 
 def _function_path(function: Any, where: str) -> str:

@@ -62,8 +62,7 @@ class Scorer:
         is a `target_transform`. Of several targets each has a column `prediction_<target>`.
 
         Args:
-            data: whatever `Pipeline.fit` takes, as for `Pipeline.transform`: a frame gives a frame with its index,
-                another table in memory a frame of the pipeline's backend, a Dataset a lazy Dataset.
+            data: whatever `Pipeline.transform` takes, and the result is of that kind.
             batch_size: rows per call of the model; for the same backend, batch size and number of threads the result is
                 bit-identical.
 
@@ -108,10 +107,9 @@ class Scorer:
         return [Field(name, "float32", nullable=False) for name in names]
 
     def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
-        if self.schema.task == "binary":
-            chances = torch.stack([torch.sigmoid(-output), torch.sigmoid(output)], 1)
-            return [_column(part, backend) for part in chances.unbind(1)][-len(self._probability_fields()) :]
         chances = torch.softmax(output, 1) if self.schema.task == "multiclass" else torch.sigmoid(output)
+        if self.schema.task == "binary":
+            chances = torch.stack([torch.sigmoid(-output), chances], 1)[:, -len(self._probability_fields()) :]
         return [_column(part, backend) for part in chances.unbind(1)]
 
     def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
