@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
-    from gpupipe.saving.artifact import load, save
-    from gpupipe.saving.scorer import Scorer
+    from gpupipe.saving.artifact import Scorer, load, save
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
@@ -42,8 +41,7 @@ _HOME = {
     "ClusterLoader": "pipeline.cluster_loader",
     "Features": "pipeline.features",
     "Pipeline": "pipeline.pipeline",
-    **dict.fromkeys(("load", "save"), "saving.artifact"),
-    "Scorer": "saving.scorer",
+    **dict.fromkeys(("Scorer", "load", "save"), "saving.artifact"),
     "Schema": "schema",
     "Batch": "tensors",
     **dict.fromkeys(("Checkpoints", "EarlyStopping", "History", "Trainer"), "training"),

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpupipe")
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
-_MOST_BINDINGS = 16
 _KEPT_BYTES = 8  # of a kept column, per row
 # `gpupipe.tensors` is imported where tensors are made: PyTorch takes longer to import than a small fit.
 
@@ -204,47 +203,19 @@ def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
     return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})
 
 
-class Bindings:
-    """Cache of bound pipelines by source columns; threads may ask at once: the worst is that two make the same."""
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[list[Any], BoundPipeline | None]] = {}
-
-    def __reduce__(self) -> tuple[type[Bindings], tuple[()]]:
-        """Pickle as an empty cache."""
-        return Bindings, ()
-
-    def bind(
-        self,
-        steps: Sequence[Transform],
-        features: Features | None,
-        source: Schema,
-        names: tuple[str, ...],
-        **options: Any,
-    ) -> BoundPipeline:
-        """Return the bound pipeline for data of these columns, a cached one where it is still valid."""
-        state, lists = _list_state(steps, features, source), list[list[str]]()
-        if features is not None:  # lists that may be changed in place
-            lists = [features.keep, features.allow_leak, *(group.columns for group in features.groups)]
-        key = (names, *options.items(), *map(tuple, lists), *map(id, state))
-        _, bound = self._known.get(key, (state, None))
-        if bound is None:
-            bound, recent = BoundPipeline(steps, features, source, names, **options), [*self._known.items()]
-            self._known = {**dict(recent[1 - _MOST_BINDINGS :]), key: (state, bound)}  # which keeps the ids taken
-        return copy(bound)  # which then learns the data's types
-
-
-def _list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
-    """List every object that a binding depends on, so that a replaced object invalidates it."""
+def list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> tuple[list[Any], Hashable]:
+    """List every object that a bound pipeline depends on; return with them what tells that none has changed."""
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
+    lists: list[list[str]] = []  # which may be changed in place
     if features is not None:
         holders += [*features._steps, *features._labels]
-        found += [*features.groups, features.keep, features.allow_leak]
+        lists = [features.keep, features.allow_leak, *(group.columns for group in features.groups)]
+        found += [*features.groups, *lists]
     for holder in holders:
         found.append(holder)
         found += [value for name, value in vars(holder).items() if name not in _COUNTERS]
-    return found
+    return found, (*map(tuple, lists), *map(id, found))
 
 
 class BoundPipeline:
@@ -303,7 +274,7 @@ class BoundPipeline:
         return data
 
     def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> None:
-        """Record the columns of another dtype than in the fit; raise where it, or a time zone, cannot stand for that."""
+        """Record the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
         casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
         for name, dtype in casts.items():
             if _differs(there[name], dtype) and not is_empty(name):

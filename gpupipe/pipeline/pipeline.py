@@ -7,7 +7,7 @@ import importlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
-from gpupipe.pipeline.apply import Bindings, BoundPipeline, TargetInverse, TransformPlan, make_loader
+from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader
 from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit import FitReport, PartitionPass, PipelineFit, compute_lineage, fold, profile_rows, select_kind
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("gpupipe")
-_DRIFT = Drift()
-"""The thresholds by default."""
+_DRIFT = Drift()  # the thresholds by default
+_MOST_BOUND = 16
 
 
 class Pipeline:
@@ -87,7 +87,7 @@ class Pipeline:
         self.profiles: dict[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
-        self._bindings = Bindings()
+        self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
@@ -121,13 +121,16 @@ class Pipeline:
 
     def _bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         """Set `source` as the data's schema, and compute the outputs' ranges; the steps are fitted already."""
-        self._source, self._bindings = source, Bindings()
+        self._source, self._bound = source, {}
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             for label in self.features._labels:  # one named by a column of the fit stays one
                 label.bind(self._after)
             schema = self.features._output_schema(self._after)
         self._schema = Schema(schema, ranges)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_bound": {}}
 
     def _fitted_source(self) -> Schema:
         """Return the schema of the data it was fitted on, label columns marked."""
@@ -254,8 +257,11 @@ class Pipeline:
         """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         names = tuple(name for name in columns if isinstance(name, str))
+        source = self._fitted_source()
+        state, unchanged = list_state(self.steps, self.features, source)
+        key = (names, *options.items(), unchanged)
         try:
-            return self._bindings.bind(self.steps, self.features, self._fitted_source(), names, **options)
+            found = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
         except ColumnNotFound as error:
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
                 raise
@@ -263,6 +269,9 @@ class Pipeline:
             indexed = ColumnNotFound("the data", problem, expected=expected, remedy="data.reset_index()")
             indexed.column = error.column
             raise indexed from None
+        if key not in self._bound:  # threads may ask at once: the worst is that two of them make the same
+            self._bound = {**dict([*self._bound.items()][1 - _MOST_BOUND :]), key: found}
+        return copy(found[1])  # which then learns the data's types
 
     def _fingerprint(self) -> str | None:
         """Compute a hash of the steps and their learned state; None where a function has no import path."""

@@ -49,7 +49,6 @@ ELSEWHERE = {
     "preprocessing/steps/log1p": "transforms/test_values",
     "preprocessing/summaries/groups": "preprocessing/steps/test_group_stats",
     "preprocessing/summaries/rows": "preprocessing/summaries/test_row_sample",
-    "saving/scorer": "saving/test_artifact",
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
     "tensors/streaming": "tensors/test_streams",
