@@ -173,7 +173,8 @@ def _build(
     if (key, rank, size) not in _tables:
         block, device, residency = build_table(run, share, backend, **table)
         if not isinstance(block, FeatureTable):
-            problem, expected = "a worker's share does not fit in its memory", "rows that fit in all workers' memory"
+            problem = "a worker's share does not fit in its memory"
+            expected = "rows that fit in the workers' memory together"
             remedy = "more workers, dtype='bfloat16', or torchrun, where each rank streams"
             raise BadConfig("ClusterLoader", problem, expected=expected, remedy=remedy)
         _tables[key, rank, size] = block, device, residency

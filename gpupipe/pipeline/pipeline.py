@@ -253,7 +253,7 @@ class Pipeline:
         run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
         return run, run.prepare(dataset, backend)
 
-    def _bind_to(self, data: Any, **options: bool) -> BoundPipeline:
+    def _bind_to(self, data: Any, **options: Any) -> BoundPipeline:
         """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         names = tuple(name for name in columns if isinstance(name, str))
@@ -557,8 +557,11 @@ class Decoder:
         elif name in self.embedded:
             table = from_frame(pq.read_table(self.embedded[name]))
         else:
-            problem, expected = "it was too large to be saved and is not given", f"a table with columns {schema.names}"
-            remedy = f"gp.load(path, tables={{{name!r}: table}})"
+            problem, remedy = (
+                "it was too large to be saved and is not given",
+                f"gp.load(path, tables={{{name!r}: table}})",
+            )
+            expected = f"a table with the columns {schema.names}"
             raise ArtifactError(f"table {name!r}", problem, expected=expected, remedy=remedy)
         for item in schema:
             if (found := table.schema[item.name].dtype) != item.dtype:
@@ -614,7 +617,8 @@ def _function_path(function: Any, where: str) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     importable = module not in (None, "__main__", "builtins") and name.isidentifier()
     if not importable or getattr(importlib.import_module(str(module)), name, None) is not function:
-        problem, expected = "it cannot be found again in a new process", "a function or class defined in a module"
+        problem = "it cannot be found again in a new process"
+        expected = "a function (or class) defined by name in a module"
         remedy = "moving it into a file of its own and importing it from there"
         raise ArtifactError(where, problem, got=f"{module}.{name}", expected=expected, remedy=remedy)
     return f"{module}.{name}"
