@@ -221,9 +221,8 @@ def list_state(steps: Sequence[Transform], features: Features | None, source: Sc
 class BoundPipeline:
     """A pipeline fitted on data of the schema `source`, bound to data that holds the columns `names`.
 
-    `with_target_only` leaves out rows whose target is missing; `predicting` gives features and kept columns only; with
-    `out_of_fold` the rows are those of the fit, and what they get was learned from the target of others. `wanted` are
-    the columns asked for after the transforms, by default those that `features` and labels need.
+    `predicting` gives features and kept columns only; with `out_of_fold` the rows are those of the fit, and get what
+    was learned from the target of others. `wanted` are the columns after the transforms, by default those needed.
     """
 
     def __init__(

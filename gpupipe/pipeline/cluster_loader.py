@@ -193,8 +193,7 @@ def _leave(cluster: Any) -> None:
 def _open_store(_: None) -> int:
     """In the first worker: a store where the ranks meet, and its port."""
     _stores[:] = [open_store(timeout=60.0)]
-    port: int = _stores[0].port
-    return port
+    return int(_stores[0].port)
 
 
 def _train(

@@ -28,10 +28,10 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
 from gpupipe.backend.float_kernels import find_bounds
 from gpupipe.backend.hashing import hash_column, splitmix64
-from gpupipe.cluster.executor import get_executor
+from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
-from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
+from gpupipe.io import Dataset, FileNote, Partition, in_halves, row_bytes, run_partitions
 from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan
@@ -42,8 +42,8 @@ from gpupipe.preprocessing.summaries.counts import ValueCounts
 from gpupipe.preprocessing.summaries.moments import Extremes, Moments
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema
 from gpupipe.step import in_step
-from gpupipe.support.text import format_count, html_table, shorten_list, text_table
-from gpupipe.transforms import Expect, JoinAsOf, Map, Transform
+from gpupipe.support.text import format_columns, format_count, html_table, shorten_list, text_table
+from gpupipe.transforms import Expect, JoinAsOf, Map, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 SAMPLE_ROWS = 1 << 15
@@ -193,6 +193,62 @@ class ColumnUses(NamedTuple):
                 names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
                 categories = dict.fromkeys(names, last) | categories
         return cls(numbers, unscaled, others, categories)
+
+
+def explain_fit(
+    steps: Sequence[Transform], features: Features | None, dataset: Dataset | None, backend: str
+) -> list[str]:
+    """Explain what a fit on this data would do; without data, only what follows from the steps."""
+    if features is None:
+        return ["nothing is learned"]
+    if dataset is not None:
+        features = copy(features)
+        resolve_selectors(steps, features, dataset.schema, strict=False)
+    passes, lines = plan_passes(features), list[str]()
+    for step in (step for step in steps if isinstance(step, WholeTableTransform)):
+        what = f"{step.class_name} of {format_columns(step.inputs) or 'rows'}"
+        of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
+        lines.append(f"before: {what} brings all rows {of_what} together")
+    lines += [
+        f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
+        for number, tasks in enumerate(passes, 1)
+        for task in tasks
+    ]
+    rows = None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
+    gathered = ((task, step) for tasks in passes for task in tasks for step in task.steps)
+    for task, step in gathered:
+        if isinstance(step, pre.GatheredStep):
+            how, of_what = "gathered", "from all rows, in memory"
+            if rows is None or rows > step.max_rows:
+                how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
+            lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
+    return [
+        *lines,
+        *features.left_out,
+        *([] if dataset is None else _estimate_costs(steps, features, dataset, backend)),
+    ]
+
+
+def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
+    """Estimate what the first pass reads, and its memory: a partition per thread, read and transformed."""
+    source = mark_source(steps, features, dataset.schema)
+    wanted = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
+    plan = TransformPlan(steps, source, wanted, counting=True)
+    width = row_bytes(source.select(plan.reads)) + row_bytes(plan.output_schema.select(plan.wanted))
+    rows = max(partition.num_rows for partition in dataset.partitions)
+    at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
+    parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
+    parts += f", up to {format_count(rows, 'row')} of {width} bytes"
+    return [
+        f"reads: {_format_names(plan.reads)}",
+        f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
+        f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+    ]
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """Format columns' names, in quotes where one is empty or contains a comma."""
+    return format_columns([name if name.strip() and "," not in name else repr(name) for name in names])
 
 
 # what is observed of columns ------------------------------------------------------------------------------------------
@@ -486,22 +542,17 @@ def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> Summari
     for place, step in enumerate(task.steps):
         started = time.perf_counter()
         if not (place > task.free and step.summary_key is not None and step.summary_key == before):
-            summary = _summarize(step, columns, backend, rows)
+            more: dict[str, Any] = {"target": rows.target} if isinstance(step, pre.CrossFittedStep) else {}
+            if isinstance(step, pre.CrossFittedStep | pre.GatheredStep):
+                more["row_numbers"] = rows.row_ids
+            with in_step(step):
+                summary = step.summarize(columns, backend, **more)
         seconds: Any = time.perf_counter() - started
         arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
         made["step", number, place] = summary
         made["timing", number, place] = Counter(seconds=seconds, num_bytes=sum(array.nbytes for array in arrays))
         columns = step.transform_columns(columns, backend) if place < task.free else columns
     return made
-
-
-def _summarize(step: pre.LearnedStep, columns: Columns, backend: Backend, rows: _Rows) -> Any:
-    with in_step(step):
-        if isinstance(step, pre.CrossFittedStep):
-            return step.summarize(columns, backend, target=rows.target, row_numbers=rows.row_ids)
-        if isinstance(step, pre.GatheredStep):
-            return step.summarize(columns, backend, rows.row_ids)
-        return step.summarize(columns, backend)
 
 
 def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
@@ -543,6 +594,12 @@ def profile_rows(
     found = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")
     uses = ColumnUses.of(features, schema)
     return found["sample"], build_profiles(found, collect_stats(found, uses), uses)
+
+
+def check_rows(plan: TransformPlan, backend: str, steps: Sequence[Transform], dataset: Dataset) -> ExpectationReport:
+    """Count a dataset's rows that break a rule of an `Expect` among the steps, in one pass."""
+    findings = select_kind(fold(PartitionPass(plan, backend), dataset, "check"), "expect")
+    return ExpectationReport.of(findings, steps, dataset.partitions)
 
 
 # the whole fit --------------------------------------------------------------------------------------------------------
@@ -607,11 +664,7 @@ class FitReport:
 
 
 class PipelineFit:
-    """One fit of `steps` and `features` on `dataset`, by `backend`.
-
-    It leaves the `source` (the dataset's schema with label columns marked, and after `run` with ranges), the outputs'
-    `ranges`, and the `profiles` of the columns that features see, in the rows drawn.
-    """
+    """One fit; it leaves the source's schema, the outputs' `ranges`, and `profiles` of the columns of features."""
 
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
@@ -918,10 +971,7 @@ def _ends(dtype: str, seen: ColumnStats) -> Column:
 
 
 def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
-    """Compute the id of a dataset's rows, the same under any partitioning; None where its query has no id.
-
-    Files are known by their stamps; rows in memory by what they hold in these columns, which all have to be there.
-    """
+    """Compute the id of a dataset's rows: files by their stamps, rows in memory by these columns; None without one."""
     query, source = dataset.query.identity(), dataset.source
     if query is None or source.made_by is None or any(name not in dataset.schema for name in names):
         return None

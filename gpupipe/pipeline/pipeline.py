@@ -1,8 +1,9 @@
-"""Pipeline: transforms from frame to frame, then features, then tensors; and its steps described in JSON."""
+"""Pipeline: transforms from frame to frame, then features, then tensors; its steps in JSON, and as a diagram."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import importlib
 import json
 import logging
@@ -26,18 +27,17 @@ from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, 
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader
-from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
-from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PartitionPass, PipelineFit, compute_lineage, fold, profile_rows, select_kind
+from gpupipe.pipeline.features import FeatureGroup, Features
+from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
 from gpupipe.schema import Schema
 from gpupipe.step import Step
+from gpupipe.support.text import format_columns, shorten_list
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
 from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
 
 if TYPE_CHECKING:
     from gpupipe.tensors import Loader, LoaderOptions
-
 
 _log = logging.getLogger("gpupipe")
 _DRIFT = Drift()  # the thresholds by default
@@ -298,8 +298,7 @@ class Pipeline:
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         run = BoundPipeline(self.steps, None, self._fitted_source(), dataset.columns, wanted=set(), counting=True)
         dataset = run.prepare(dataset, backend)
-        found = fold(PartitionPass(run.plan, backend), dataset, "check")
-        return ExpectationReport.of(select_kind(found, "expect"), self.steps, dataset.partitions)
+        return check_rows(run.plan, backend, self.steps, dataset)
 
     def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
         """Compare rows with those of the fit, in one pass: each column that learned steps read, after the transforms.
@@ -350,14 +349,32 @@ class Pipeline:
             pass 1: SimpleImputer + StandardScaler of x, y
         """
         dataset = None if data is None else as_dataset(data)
-        backend, unsaveable = get_executor().resolve(self.backend), list_unsaveable(self.steps, self.features)
-        return explain_fit(self.steps, self.features, dataset, backend, unsaveable)
+        lines = explain_fit(self.steps, self.features, dataset, get_executor().resolve(self.backend))
+        explanation = Explanation("\n".join([*lines, *list_unsaveable(self.steps, self.features)]))
+        explanation.picture = self._repr_html_()
+        return explanation
 
     def __repr__(self) -> str:
-        return outline(self.steps, self.features)
+        lines, features = [repr(step) for step in self.steps], self.features
+        if features is not None:
+            lines += [f"features: {' -> '.join([group.given, *map(repr, group.steps)])}" for group in features.groups]
+            if features.target is not None:
+                lines.append(f"target: {' -> '.join([features.target.text, *map(repr, features.target.group.steps)])}")
+            lines += [] if features.weight is None else [f"weight: {features.weight.text}"]
+            lines += [f"keep: {format_columns(features.keep)}"] if features.keep else []
+        return "Pipeline\n  " + "\n  ".join(lines or ["nothing"])
 
     def _repr_html_(self) -> str:
-        return diagram(self.steps, self.features)
+        tables = [_box(f"table {step.name}", sign="+") for step in self.steps if isinstance(step, TableJoin)]
+        rows = [[_box("data"), *tables, *(_box(step.class_name, repr(step), "&rarr;") for step in self.steps)]]
+        if (features := self.features) is not None:
+            rows += [_draw_group(group, "features") for group in features.groups]
+            rows += [] if features.target is None else [_draw_group(features.target.group, "target")]
+            rows += [] if features.weight is None else [[_box(features.weight.text), _box("weight", sign="&rarr;")]]
+            kept = [_box(shorten_list(features.keep), format_columns(features.keep)), _box("kept", sign="&rarr;")]
+            rows += [kept] if features.keep else []
+        lines = "".join(f'<div style="{_ROW}">{"".join(cells)}</div>' for cells in rows)
+        return f'<div style="font-family:monospace;font-size:90%">{lines}</div>'
 
 
 def _check_no_target(method: str, y: object) -> None:
@@ -412,7 +429,11 @@ class Encoder:
 
     def unfitted(self, step: Step, /, **instead: Any) -> dict[str, Any]:
         """Describe a step's class and parameters, some of them by others in their place."""
-        return {"class": _class_path(step), "params": self._plain_items(step, step.get_params() | instead)}
+        cls = type(step)
+        homes = (module for module, ours in _OURS.items() if getattr(ours, cls.__name__, None) is cls)
+        home = next(homes, None)
+        path = f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
+        return {"class": path, "params": self._plain_items(step, step.get_params() | instead)}
 
     def _plain_items(self, step: Step, items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._plain(value, f"{type(step).__name__}.{name}") for name, value in items.items()}
@@ -605,13 +626,6 @@ def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> li
     return found
 
 
-def _class_path(step: Step) -> str:
-    cls = type(step)
-    homes = (module for module, ours in _OURS.items() if getattr(ours, cls.__name__, None) is cls)
-    home = next(homes, None)
-    return f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
-
-
 def _function_path(function: Any, where: str) -> str:
     """Return a function's or class's import path; refuse what a new process could not import."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
@@ -622,3 +636,35 @@ def _function_path(function: Any, where: str) -> str:
         remedy = "moving it into a file of its own and importing it from there"
         raise ArtifactError(where, problem, got=f"{module}.{name}", expected=expected, remedy=remedy)
     return f"{module}.{name}"
+
+
+# Borders and text have the page's own colour, so that light and dark notebooks both show them.
+_BOX = "border:1px solid;border-radius:4px;padding:2px 8px;margin:2px;display:inline-block;vertical-align:middle"
+_ROW = "display:flex;flex-wrap:wrap;align-items:center;margin:2px 0"
+_PALE = "opacity:.7"
+
+
+def _draw_group(group: FeatureGroup, made: str) -> list[str]:
+    names = group.given if group.selector is not None else shorten_list(group.columns)
+    steps = [_box(step.class_name, repr(step), "&rarr;") for step in group.steps]
+    made = made if group.name is None else f"{made} {group.name}_*"
+    return [_box(names, group.given), *steps, _box(made, sign="&rarr;")]
+
+
+def _box(text: str, title: str = "", sign: str = "") -> str:
+    told = f' title="{html.escape(title)}"' if title and title != text else ""
+    before = f'<span style="{_PALE}">{sign}</span>' if sign else ""
+    return f'{before}<span style="{_BOX}"{told}>{html.escape(text)}</span>'
+
+
+class Explanation(str):
+    """Text that a notebook shows below a diagram."""
+
+    __slots__ = ("picture",)
+    picture: str  # HTML
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"{self.picture}<pre>{html.escape(self)}</pre>"

@@ -352,8 +352,7 @@ def load(
         path: the folder.
         model: the network, where one of the user's own was saved; its weights are filled in.
         tables: tables to join with by the join's name, in the place of the saved ones.
-        allow: import paths of functions (and steps of the user's own) that may be used, such as `"my_steps.clean"`; no
-            module is imported that is not named here.
+        allow: import paths of functions and steps of the user's own, such as `"my_steps.clean"`; no other is imported.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
         device: where the model runs; the backend's by default.
 
