@@ -115,6 +115,7 @@ class ClusterLoader:
 
         Raises:
             ClusterLost: a worker is gone or hangs.
+            PartitionFailed, BadData: as `Pipeline.loader`.
 
         Memory: the weights travel to each worker and back from the first, through this process' memory.
         """

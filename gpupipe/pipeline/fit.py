@@ -205,9 +205,9 @@ def explain_fit(
         features = copy(features)
         resolve_selectors(steps, features, dataset.schema, strict=False)
     passes, lines = plan_passes(features), list[str]()
-    for step in (step for step in steps if isinstance(step, WholeTableTransform)):
-        what = f"{step.class_name} of {format_columns(step.inputs) or 'rows'}"
-        of_what = f"of each {', '.join(step.keys)}" if step.keys else "of the table"
+    for window in (step for step in steps if isinstance(step, WholeTableTransform)):
+        what = f"{window.class_name} of {format_columns(window.inputs) or 'rows'}"
+        of_what = f"of each {', '.join(window.keys)}" if window.keys else "of the table"
         lines.append(f"before: {what} brings all rows {of_what} together")
     lines += [
         f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
@@ -222,11 +222,8 @@ def explain_fit(
             if rows is None or rows > step.max_rows:
                 how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
             lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
-    return [
-        *lines,
-        *features.left_out,
-        *([] if dataset is None else _estimate_costs(steps, features, dataset, backend)),
-    ]
+    costs = [] if dataset is None else _estimate_costs(steps, features, dataset, backend)
+    return [*lines, *features.left_out, *costs]
 
 
 def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
