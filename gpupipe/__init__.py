@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from gpupipe.evaluation.baselines import Baselines, baselines
     from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
-    from gpupipe.monitoring.drift import Drift
+    from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
-    from gpupipe.saving.artifact import load, save
-    from gpupipe.saving.scorer import Scorer
+    from gpupipe.saving.artifact import Scorer, load, save
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
@@ -37,12 +36,11 @@ _NAMES = {
     "evaluation.baselines": "Baselines baselines",
     "evaluation.importance": "Importance importance",
     "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
-    "monitoring.drift": "Drift",
+    "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",
     "pipeline.features": "Features",
     "pipeline.pipeline": "Pipeline",
-    "saving.artifact": "load save",
-    "saving.scorer": "Scorer",
+    "saving.artifact": "Scorer load save",
     "schema": "Schema",
     "tensors": "Batch",
     "training": "Checkpoints EarlyStopping History Trainer",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.evaluation.baselines import RowTable, get_block
-from gpupipe.saving.scorer import Scorer
+from gpupipe.saving.artifact import Scorer
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed
 from gpupipe.tensors import Batch, Loader, Permutation, Ragged
 from gpupipe.training import Trainer

@@ -26,7 +26,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import infer_compression
 
-from gpupipe.backend.arrow import parse_type
+from gpupipe.backend.arrow import arrow_type
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BackendMissing, BadConfig, BadData, BadFile
 from gpupipe.support.text import format_count
@@ -546,7 +546,7 @@ def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, st
         texts = {one[name] for one in keys if name in one}
         present = [text for text in texts if text is not None]
         whole = bool(present) and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present)
-        kind = parse_type(dtypes.get(name) or ("int64" if whole else "string"))
+        kind = arrow_type(dtypes.get(name) or ("int64" if whole else "string"))
         for text in texts:
             try:
                 values[name, text] = pa.scalar(text, pa.large_string()).cast(kind)

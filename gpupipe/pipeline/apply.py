@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
 from gpupipe.backend.arrow import arrow_type, holds_fields
@@ -25,6 +25,7 @@ from gpupipe.io.planning.table import Table, map_frames
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features, TargetSet
+from gpupipe.preprocessing import Invertible
 from gpupipe.schema import (
     FLOATS,
     INTEGERS,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gpupipe")
 _COUNTERS = {"rows_seen_", "rows_unmatched_"}  # of joins, which decide nothing
-_MOST_BINDINGS = 16
 _KEPT_BYTES = 8  # of a kept column, per row
 # `gpupipe.tensors` is imported where tensors are made: PyTorch takes longer to import than a small fit.
 
@@ -64,8 +64,7 @@ class TransformPlan:
     """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
 
     `predicting` leaves out the steps that drop rows only in training. `there` are the source's columns that the data
-    has, where it may have fewer: others are not checked by `Expect`, of which each counts if `counting`, and else only
-    those that raise are applied.
+    has: others are not checked by `Expect`, of which those that raise are applied, or if `counting` all.
     """
 
     casts: Mapping[str, str] = {}
@@ -95,10 +94,8 @@ class TransformPlan:
         for step, before in zip(reversed(self.steps), reversed(schemas), strict=True):
             used_as = step
             if isinstance(step, Expect):
-                checks = counting or step.on_violation == "raise"
-                used_as = step.of(
-                    [name for name in step.columns if checks and lacking.isdisjoint(before[name].lineage)]
-                )
+                columns = step.columns if counting or step.on_violation == "raise" else []
+                used_as = step.of([name for name in columns if lacking.isdisjoint(before[name].lineage)])
             self._stages.insert(0, _Stage(used_as, before, frozenset(needed)))
             needed = used_as.needs(needed, before)
         self.reads = [name for name in schema.names if name in needed]
@@ -156,11 +153,13 @@ class TransformPlan:
     ) -> Frame:
         """Run all steps on a coded frame that holds `reads`; return the frame of the wanted columns.
 
-        With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts; where they are not
-        given, the index' numbers stand for them. `found` gets what steps count, as summaries; `place` is the identity
-        of the first row there.
+        With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts, by default its
+        numbers. `found` gets what steps count, as summaries; `place` is the identity of the first row there.
         """
-        frame = _cast_columns(self.casts, backend.select(frame, self.reads), backend)
+        frame = backend.select(frame, self.reads)
+        if casts := {name: dtype for name, dtype in self.casts.items() if name in frame.columns}:
+            cast = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in casts.items()}
+            frame = backend.assign(frame, cast)
         for position, (step, before, wanted) in enumerate(self._stages):
             with in_step(step):
                 if isinstance(step, Sample):
@@ -178,10 +177,7 @@ class TransformPlan:
         return backend.select(frame, self.wanted)
 
     def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
-        """Compute the columns of window steps; return the plan that has them, and the dataset to run it on.
-
-        Memory: see `compute_columns`.
-        """
+        """Compute the columns of window steps; return the plan that has them, and the dataset to run it on."""
         windows = self.window_steps
         if not windows:
             return self, dataset
@@ -218,59 +214,26 @@ def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
     return backend.assign(frame, {ROW: Column("uint64", ids[backend.positions(frame)])})
 
 
-class Bindings:
-    """Cache of bound pipelines by source columns; an entry is dropped once a step has changed.
-
-    Threads may ask at once: the worst is that two of them make the same.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, tuple[list[Any], BoundPipeline | None]] = {}
-
-    def __reduce__(self) -> tuple[type[Bindings], tuple[()]]:
-        """Pickle as an empty cache."""
-        return Bindings, ()
-
-    def bind(
-        self,
-        steps: Sequence[Transform],
-        features: Features | None,
-        source: Schema,
-        names: tuple[str, ...],
-        **options: Any,
-    ) -> BoundPipeline:
-        """Return the bound pipeline for data of these columns, a cached one where it is still valid."""
-        state, lists = _list_state(steps, features, source), list[list[str]]()
-        if features is not None:  # lists that may be changed in place
-            lists = [features.keep, features.allow_leak, *(group.columns for group in features.groups)]
-        key = (names, *options.items(), *map(tuple, lists), *map(id, state))
-        _, bound = self._known.get(key, (state, None))
-        if bound is None:
-            bound, recent = BoundPipeline(steps, features, source, names, **options), [*self._known.items()]
-            self._known = {**dict(recent[1 - _MOST_BINDINGS :]), key: (state, bound)}  # which keeps the ids taken
-        return copy(bound)  # which then learns the data's types
-
-
-def _list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> list[Any]:
-    """List every object that a binding depends on, so that a replaced object invalidates it."""
+def list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> tuple[list[Any], Hashable]:
+    """List every object that a bound pipeline depends on; return with them what tells that none has changed."""
     holders: list[Any] = list(steps)
     found: list[Any] = [source, features]
+    lists: list[list[str]] = []  # which may be changed in place
     if features is not None:
         holders += [*features._steps, *features._labels]
-        found += [*features.groups, features.keep, features.allow_leak]
+        lists = [features.keep, features.allow_leak, *(group.columns for group in features.groups)]
+        found += [*features.groups, *lists]
     for holder in holders:
         found.append(holder)
         found += [value for name, value in vars(holder).items() if name not in _COUNTERS]
-    return found
+    return found, (*map(tuple, lists), *map(id, found))
 
 
 class BoundPipeline:
     """A pipeline fitted on data of the schema `source`, bound to data that holds the columns `names`.
 
-    `with_target_only` leaves out rows whose target is missing; `predicting` gives features and kept columns only, and
-    skips steps that drop rows only in training; with `out_of_fold` the rows are those of the fit, and what they get was
-    learned from the target of others. `wanted` are the columns asked for after the transforms, by default those that
-    `features` and labels need; `counting` as for `TransformPlan`.
+    `predicting` gives features and kept columns only; with `out_of_fold` the rows are those of the fit, and get what
+    was learned from the target of others. `wanted` are the columns after the transforms, by default those needed.
     """
 
     def __init__(
@@ -314,16 +277,14 @@ class BoundPipeline:
         """Whether `columns` asks for the rows' identities."""
         return self.plan.draws_rows or (self._features is not None and self._features._cross_fits and self._out_of_fold)
 
-    def plan_casts(self, dataset: Dataset) -> Self:
-        """Record the columns that are stored as another dtype than in the fit; return self.
+    def prepare(self, data: Dataset, backend: str) -> Dataset:
+        """Check types and compute the window steps' columns; return the dataset whose rows they belong to."""
+        self._expect({item.name: item.dtype for item in data.schema}, _zones(data.schema), partial(_is_empty, data))
+        self.plan, data = self.plan.attach_window_columns(data, backend)
+        return data
 
-        Times of another zone than in fit are the same times; times without any zone are not. A column without a value
-        may be of any type, for which it is read here.
-        """
-        there = dataset.schema
-        return self._expect({item.name: item.dtype for item in there}, _zones(there), partial(_is_empty, dataset))
-
-    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> Self:
+    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> None:
+        """Record the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
         casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
         for name, dtype in casts.items():
             if _differs(there[name], dtype) and not is_empty(name):
@@ -335,7 +296,6 @@ class BoundPipeline:
                 remedy = f"data[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=wanted, remedy=remedy)
         self.plan = self.plan.changed(casts=casts)
-        return self
 
     def run_on(
         self,
@@ -352,10 +312,9 @@ class BoundPipeline:
         `own` are the columns it puts out in memory nobody else holds. The result has the given frame's index.
         """
         if isinstance(data, Dataset):
-            self.plan_casts(data)
             if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
                 identity = partial(_add_inputs, identity, sorted((data.source.inputs() or {}).items()))
-            data = self.attach_window_columns(data, get_executor().resolve(backend))
+            data = self.prepare(data, get_executor().resolve(backend))
             return map_frames(
                 data,
                 function if self._features is not None else self.plan.attach or function,
@@ -377,11 +336,6 @@ class BoundPipeline:
         result.index = data.index.take(owner.positions(made))
         return result
 
-    def attach_window_columns(self, data: Dataset, backend: str) -> Dataset:
-        """Compute the window steps' columns and return the dataset whose rows they belong to."""
-        self.plan, data = self.plan.attach_window_columns(data, backend)
-        return data
-
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions."""
         outputs, seen = self.columns(frame, backend, row_ids)
@@ -394,11 +348,7 @@ class BoundPipeline:
     def columns(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> tuple[Mapping[str, Column], Frame]:
-        """Compute the output columns of a coded frame that holds `reads`, and the frame after the transforms.
-
-        The target is in its own units, unless it is to be as it is `stored` for training. `row_ids` as for
-        `TransformPlan.run`.
-        """
+        """Compute the output columns, with the target in its units or as `stored`, and the frame they are made of."""
         seen = self.plan.run(frame, backend, row_ids)
         if self._only_with is not None and self._only_with.is_in(self.seen):
             present = self._only_with.present(seen, self.seen, backend)
@@ -462,12 +412,6 @@ def _differs(found: str, wanted: str) -> bool:
     return mixed or bool({"string", "timestamp"} & {one, other})
 
 
-def _cast_columns(casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
-    there = {name: dtype for name, dtype in casts.items() if name in frame.columns}
-    made = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in there.items()}
-    return backend.assign(frame, made) if made else frame
-
-
 def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     element = get_element_dtype(dtype)
     if _is_missing(column, backend):
@@ -511,12 +455,7 @@ class TargetInverse:
         self.by_default = targets.auto
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert B values, or B x T, to the targets' units; float64 on the same device.
-
-        Raises:
-            BadData: a value is beyond float64 there.
-            SchemaMismatch: not one value per target.
-        """
+        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape."""
         backend = select("gpu" if values.is_cuda else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
         if wide.ndim != 2 or wide.shape[1] != len(names):
@@ -524,18 +463,18 @@ class TargetInverse:
             got, expected = tuple(values.shape), f"a value a row for each of {names}"
             remedy = "Features(target_transform=None)"
             raise SchemaMismatch("target_transform", problem, got=got, expected=expected, remedy=remedy)
-        parts = wide.detach().double().unbind(1)
-        columns = [Column("float64", backend.xp.from_dlpack(part.contiguous())) for part in parts]
-        found = backend.xp.stack([item.data for item in self._targets.inverse(columns, backend)], axis=1)
+        parts = [backend.xp.from_dlpack(part.contiguous()) for part in wide.detach().double().unbind(1)]
+        columns = {name: Column("float64", part) for name, part in zip(names, parts, strict=True)}
+        for step in reversed(self._targets.group.steps):
+            assert isinstance(step, Invertible), "the constructor checks that"
+            columns = step.inverse_columns(columns, backend)
+        found = backend.xp.stack([column.data for column in columns.values()], axis=1)
         made: torch.Tensor = import_module("torch").from_dlpack(found)
         return made.reshape(values.shape)
 
 
 class StreamedParts:
-    """Row groups of a Dataset, read and transformed again each epoch.
-
-    Where steps leave out rows, one pass counts those that stay. `dtype` is of the numbers in the loader's windows.
-    """
+    """Row groups of a Dataset, read again each epoch; where steps leave out rows, one pass counts those that stay."""
 
     def __init__(self, run: BoundPipeline, dataset: Dataset, backend: Backend, dtype: str) -> None:
         self.schema, self.backend, self.dtype = run.schema, backend, dtype
@@ -566,17 +505,14 @@ class StreamedParts:
         return rows
 
 
-def load_columns(run: BoundPipeline, backend_name: str, part: Dataset) -> Mapping[str, Column]:
-    """Compute the output columns of one partition, on a worker."""
+def load_columns(
+    run: BoundPipeline, backend_name: str, part: Dataset, *, on_host: bool = False
+) -> Mapping[str, Column]:
+    """Compute the output columns of one partition; a worker's go to the host, lest they are opened on the GPU here."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
-    return run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
-
-
-def _load_on_host(run: BoundPipeline, backend: str, part: Dataset) -> Mapping[str, Column]:
-    """Run `load_columns` on a worker, and return host arrays: GPU arrays would be opened on the program's GPU."""
-    move = select(backend).to_host
-    return {name: column.move(move) for name, column in load_columns(run, backend, part).items()}
+    made = run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
+    return {name: column.move(backend.to_host) for name, column in made.items()} if on_host else made
 
 
 def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:
@@ -596,11 +532,7 @@ def make_loader(
 def build_table(
     run: BoundPipeline, dataset: Dataset, backend: str, *, device: str, residency: str, dtype: str
 ) -> tuple[FeatureTable | StreamedParts, torch.device, str]:
-    """Build a table of the transformed rows; return it, the batches' device and the table's location.
-
-    On a cluster rows are transformed by `backend` there and reach this process in the host's memory; it uses a GPU of
-    its own for the table that it trains on, and for nothing else.
-    """
+    """Build a table of the transformed rows; return it, the batches' device and the table's location."""
     tensors, torch = import_module("gpupipe.tensors.loader"), import_module("torch")
     check_choice("loader", tensors.RESIDENCIES, residency=residency)
     here, kept = get_executor().in_process, run.schema.with_role(Role.KEEP)
@@ -628,8 +560,8 @@ def build_table(
     if here and place.type == torch.device(select(backend).device).type:
         select(backend).make_room(bound * row_bytes)
     block, rows = tensors.FeatureTable.allocate(run.schema, bound, place, dtype=dtype), 0
-    work, writer = (load_columns, select(backend)) if here else (_load_on_host, select("cpu"))
-    with closing(run_partitions(partial(work, run, backend), dataset, backend, "load")) as parts:
+    work, writer = partial(load_columns, run, backend, on_host=not here), select(backend if here else "cpu")
+    with closing(run_partitions(work, dataset, backend, "load")) as parts:
         for columns in parts:
             rows += block.write(rows, columns, writer)
     return block.narrow(rows), wanted, chosen

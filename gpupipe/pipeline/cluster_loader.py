@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import uuid
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy, deepcopy
 from functools import partial
-from typing import Any, NamedTuple, Unpack
+from typing import Any, TypeAlias, Unpack
 from urllib.parse import urlsplit
 
 from safetensors.torch import load as tensors_from
@@ -34,13 +34,13 @@ _living: weakref.WeakValueDictionary[str, ClusterLoader] = weakref.WeakValueDict
 # In a worker: the blocks that are there for a rank, and the store that is open for the next fit.
 _tables: dict[tuple[str, int, int], tuple[FeatureTable, Any, str]] = {}
 _stores: list[Any] = []
+Loaders: TypeAlias = Callable[[int], Loader]  # by rank
 
 
 class ClusterLoader:
     """Loader of a dataset for training on a cluster's workers, each of which builds a block of its partitions.
 
-    Nothing is read before the first fit. The blocks stay where they are for later fits, until no loader is left that
-    asks for them, or the cluster is released.
+    Nothing is read before the first fit. The blocks stay for later fits, until no loader needs them any more.
 
     Args:
         cluster: a `Cluster`.
@@ -134,8 +134,8 @@ class ClusterLoader:
         trainer.model.eval()
         return history
 
-    def _plan(self, workers: Sequence[str]) -> _Plan:
-        """Plan each rank's loader over the block of its worker; build blocks that are missing."""
+    def _plan(self, workers: Sequence[str]) -> Loaders:
+        """Build the blocks that are missing; return what builds each rank's loader over that of its worker."""
         backend, size = self.executor.resolve(self._pipeline.backend), len(workers)
         if self._prepared is None:
             # The columns of steps that look at other rows are made of all rows, before anybody takes a share.
@@ -147,23 +147,14 @@ class ClusterLoader:
         }
         settings = {"key": self._key, "size": size, "run": run, "backend": backend, "table": self._table}
         rows = self.executor.run_on_each(partial(_build, **settings, program=_program, kept=set(_living)), shares)
-        return _Plan(self._key, rows, self._options)
+        return partial(_open_loader, key=self._key, rows=rows, options=self._options)
 
 
-class _Plan(NamedTuple):
-    """Settings of every rank's loader, except the block, which the worker holds."""
-
-    key: str
-    rows: list[int]
-    options: Mapping[str, Any]
-
-    def loader(self, rank: int) -> Loader:
-        """Build the loader of one rank."""
-        size = len(self.rows)
-        block, device, residency = _tables[self.key, rank, size]
-        return Loader(
-            block, rank=rank, world_size=size, sharded=self.rows, device=device, residency=residency, **self.options
-        )
+def _open_loader(rank: int, *, key: str, rows: list[int], options: Mapping[str, Any]) -> Loader:
+    """Build the loader of one rank over the block that its worker holds."""
+    size = len(rows)
+    block, device, residency = _tables[key, rank, size]
+    return Loader(block, rank=rank, world_size=size, sharded=rows, device=device, residency=residency, **options)
 
 
 def _build(
@@ -183,7 +174,8 @@ def _build(
     if (key, rank, size) not in _tables:
         block, device, residency = build_table(run, share, backend, **table)
         if not isinstance(block, FeatureTable):
-            problem, expected = "a worker's share does not fit in its memory", "rows that fit in all workers' memory"
+            problem = "a worker's share does not fit in its memory"
+            expected = "rows that fit in the workers' memory together"
             remedy = "more workers, dtype='bfloat16', or torchrun, where each rank streams"
             raise BadConfig("ClusterLoader", problem, expected=expected, remedy=remedy)
         _tables[key, rank, size] = block, device, residency
@@ -202,19 +194,18 @@ def _leave(cluster: Any) -> None:
 def _open_store(_: None) -> int:
     """In the first worker: a store where the ranks meet, and its port."""
     _stores[:] = [open_store(timeout=60.0)]
-    port: int = _stores[0].port
-    return port
+    return int(_stores[0].port)
 
 
 def _train(
-    rank: int, *, trainer: Any, plans: Sequence[_Plan], resume: Any, size: int, address: tuple[str, int]
+    rank: int, *, trainer: Any, plans: Sequence[Loaders], resume: Any, size: int, address: tuple[str, int]
 ) -> tuple[bytes, Any] | None:
     """Train as one rank in a worker; the first rank returns the weights and the history."""
     with ExitStack() as stack:
         if size > 1:
             store = _stores.pop() if rank == 0 else open_store(address, timeout=60.0)
             stack.enter_context(open_group(store, rank, size, trainer.timeout))
-        train, valid = [*(plan.loader(rank) for plan in plans), None][:2]
+        train, valid = [*(plan(rank) for plan in plans), None][:2]
         history = trainer.fit(train, valid, resume=resume)
     if rank:
         return None

@@ -80,11 +80,7 @@ class FeatureGroup:
     def compute_columns(
         self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None
     ) -> Mapping[str, Column]:
-        """Compute the columns of one frame after the first `upto` steps (all by default).
-
-        With `row_ids`, the identity of each row, they are those of rows the steps were fitted on: what was learned from
-        the target was learned from other rows.
-        """
+        """Compute one frame's columns after `upto` steps (or all), out of fold with `row_ids` of the fit's rows."""
         names = self.columns if upto == 0 else self.looks_at
         matrix = backend.matrix(frame, names)
         if matrix is not None:
@@ -175,16 +171,19 @@ _NO_NUMBERS = ("bool", "string", "timestamp")
 
 
 def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
-    """Describe float32's spacing at the larger bound where it exceeds 1/1000 of the range; else return nothing.
-
-    So too for what float32 holds exactly: its own values, and whole numbers up to 2**24.
-    """
+    """Describe float32's spacing at the larger bound where it exceeds 1/1000 of the range; else return nothing."""
     largest = max(abs(low), abs(high))
     if dtype not in WIDE or not low < high or (dtype != "float64" and largest <= 2**24):
         return ""
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = float(np.spacing(np.float32(largest)))
     return f"{spacing:g} in a range of {high - low:g} ({name})" if spacing > (high - low) / 1000 else ""
+
+
+def note_lost_digits(what: str, whose: str, told: Sequence[str], remedy: str) -> list[tuple[str, int]]:
+    """Return the note for the log, with its level, on what `describe_coarse` has told; none where that is nothing."""
+    fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
+    return [(f"{what} digits: {fact}: {', '.join(told)}; try {remedy}", logging.WARNING)] if told else []
 
 
 class Labels:
@@ -215,9 +214,8 @@ class Labels:
 
     def reads(self, schema: Schema, texts: Sequence[str] | None = None) -> list[str]:
         """List the columns that these labels (by default all) are computed from."""
-        parsed = ((text, self._parse(text, schema)) for text in (self.texts if texts is None else texts))
-        found = ([text] if expression is None else expression.reads for text, expression in parsed)
-        return list(dict.fromkeys(name for names in found for name in names))
+        parsed = {text: self._parse(text, schema) for text in (self.texts if texts is None else texts)}
+        return list(dict.fromkeys(n for text, found in parsed.items() for n in (found.reads if found else [text])))
 
     def is_in(self, schema: Schema) -> bool:
         """Return whether all columns they read are present."""
@@ -225,6 +223,10 @@ class Labels:
             return all(name in schema for name in self.reads(schema))
         except ExpressionError:  # the name of a column, and no expression, where that column is not there
             return False
+
+    def rename(self, name: str, taken: AbstractSet[str]) -> str:
+        """Return an output's name: the role for an expression, or its text where a feature has that name."""
+        return self.text if name in taken and name == self.role else name
 
     def lineage(self, schema: Schema) -> frozenset[str]:
         """Return the source columns they are computed from."""
@@ -338,18 +340,22 @@ class TargetValues:
         )
 
     @property
+    def num_present(self) -> int:
+        return self.num_rows - self.num_missing
+
+    @property
     def is_binary(self) -> bool:
         """Whether there are booleans, or zeros and ones, and nothing else."""
         return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
 
     def is_repeated(self, values: Dictionary | frozenset[int]) -> bool:
         """Return whether each of these values is in two rows or more on average."""
-        return 2 * len(values) <= self.num_rows - self.num_missing
+        return 2 * len(values) <= self.num_present
 
     def check(self, text: str, dtype: str) -> None:
         """Raise where nothing can be learned."""
         where = f"target {text!r}"
-        if self.num_rows == self.num_missing:
+        if not self.num_present:
             problem, expected = f"none of {self.num_rows} rows has a value", "rows with a target"
             raise BadData(where, problem, expected=expected, remedy="another split, or a look at the steps before")
         if dtype == "timestamp":
@@ -376,12 +382,7 @@ class TargetValues:
 
 
 class TargetSet(Labels):
-    """Targets of a pipeline: what a model learns to predict, the steps of a regression's values, and the task.
-
-    A fit leaves in `classes_` the classes by text, in `task_` what it has decided and why, in `doubt` what to say where
-    the values could be meant otherwise, and in `coarse` the targets without steps that lose digits in a batch's
-    float32.
-    """
+    """Targets of a pipeline: what a model learns, the steps of a regression's values, the task, and classes by text."""
 
     role = Role.TARGET
 
@@ -407,8 +408,6 @@ class TargetSet(Labels):
         self.task = "regression" if given else task
         self.group = FeatureGroup(list(texts), given, of_target=True)
         self.classes_: dict[str, tuple[Any, ...]] = {}
-        self.task_, self.doubt = "", ""
-        self.coarse: list[str] = []
 
     def __copy__(self) -> TargetSet:
         made = object.__new__(TargetSet)
@@ -419,7 +418,7 @@ class TargetSet(Labels):
     def reset(self) -> None:
         """Clear what an earlier `fit` learned; a possible regression is standardised until its values decide."""
         super().reset()
-        self.classes_, self.task_, self.doubt, self.coarse = {}, "", "", []
+        self.classes_ = {}
         if self.auto:
             self._standardise(self.task != "classification")
 
@@ -446,49 +445,50 @@ class TargetSet(Labels):
             self._standardise(False)
         self.group.fields(raw)
 
-    def finalize(self, values: Mapping[str, TargetValues], schema: Schema) -> None:
-        """Decide on the task, as scikit-learn's `type_of_target` does, and fix the classes."""
+    def finalize(self, values: Mapping[str, TargetValues], schema: Schema) -> list[tuple[str, int]]:
+        """Decide on the task as scikit-learn's `type_of_target` does, and fix the classes; return notes for the log."""
         raw = self._raw_schema(schema)
         found = [(values[item.name], item) for item in raw]
         for each, item in found:
             each.check(item.name, item.dtype)
-        has_classes, reason = self._decide([each for each, _ in found], raw)
+        has_classes, reason, doubt = self._decide([each for each, _ in found], raw)
         if has_classes:
             self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
         if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
             self._standardise(False)
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
-        self.task_ = f"{Schema(self.fields(schema)).task} ({reason}){inside}"
-        if not has_classes and not self.group.steps:
-            told = (describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in found)
-            self.coarse = [*filter(None, told)]
+        note = f"target {self.text!r}: {Schema(self.fields(schema)).task} ({reason}){inside}{doubt}"
+        plain = [] if has_classes or self.group.steps else found
+        told = [describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in plain]
+        remedy = "Features(target_transform=pre.StandardScaler())"
+        lost = note_lost_digits(f"target {self.text!r} loses", "its", [*filter(None, told)], remedy)
+        return [(note, logging.WARNING if doubt else logging.INFO), *lost]
 
-    def _decide(self, found: Sequence[TargetValues], raw: Schema) -> tuple[bool, str]:
-        """Return whether the targets are classes, and why."""
+    def _decide(self, found: Sequence[TargetValues], raw: Schema) -> tuple[bool, str, str]:
+        """Return whether the targets are classes, why, and what to do where they may be something else."""
         given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
-            return self._decide_several(all(item.is_binary for item in found), raw, given)
+            return *self._decide_several(all(item.is_binary for item in found), raw, given), ""
         if self.task != "auto":
-            return self.task == "classification", given
+            return self.task == "classification", given, ""
         ((one,), (item,)) = found, raw
         if one.strings is not None:
-            if len(one.strings) > FEW and not one.is_repeated(one.strings):
-                self.doubt = "an id is no target: choose another column, or say Features(task='classification')"
-            return True, f"{len(one.strings)} distinct strings"
+            doubt = "; an id is no target: choose another column, or say Features(task='classification')"
+            is_id = len(one.strings) > FEW and not one.is_repeated(one.strings)
+            return True, f"{len(one.strings)} distinct strings", doubt if is_id else ""
         if item.dtype == "bool":
-            return True, "true or false"
+            return True, "true or false", ""
         if one.numbers is None:
-            return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers"
+            return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers", ""
         values = ", ".join(map(str, sorted(one.numbers)))
         if len(one.numbers) == 2:
-            return True, f"the numbers {values}"
+            return True, f"the numbers {values}", ""
         if len(one.numbers) == 1:
-            return False, f"all rows have the value {values}"
+            return False, f"all rows have the value {values}", ""
         if one.is_repeated(one.numbers):
-            self.doubt = "say Features(task='regression') or Features(task='classification')"
-            rows = one.num_rows - one.num_missing
-            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}"
-        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers"
+            doubt, rows = "; say Features(task='regression') or Features(task='classification')", one.num_present
+            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", doubt
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", ""
 
     def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
         for item in raw:
@@ -532,10 +532,7 @@ class TargetSet(Labels):
         return Schema(replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema)
 
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
-        """Compute the targets of one frame under the names `fields` gives; missing stays missing.
-
-        With `stored` they went through the steps; else they are in their own units, float64 where there are steps.
-        """
+        """Compute one frame's targets, as `stored` or in their own units; missing stays missing."""
         made: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
         if stored and self.group.steps:
             made = self.group.apply_steps(made, backend)
@@ -570,14 +567,6 @@ class TargetSet(Labels):
             return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
         index = xp.where(there, index, -1).astype("int32")
         return Column("int32", index, None if bool(there.all()) else there)
-
-    def inverse(self, columns: Sequence[Column], backend: Backend) -> list[Column]:
-        """Convert stored values or predictions, one column per target, to the targets' own units."""
-        found = dict(zip(self.texts, columns, strict=True))
-        for step in reversed(self.group.steps):
-            assert isinstance(step, pre.Invertible), "the constructor checks that"
-            found = step.inverse_columns(found, backend)
-        return list(found.values())
 
     def get_state(self) -> list[dict[str, Any]]:
         """Return the classes of each."""
@@ -726,15 +715,15 @@ class Features:
         used = taken.union(*(names for names, _ in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        for note in made._omissions:
-            _log.info("%s", note)
+        if made.omitted:
+            _log.info("Features.auto leaves out %s", shorten_list(made.omitted, _SHOWN))
         for name in sorted(taken - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
 
     def _resolve(self, schema: Schema, *, strict: bool) -> None:
         """Resolve selectors against the columns after the transforms, which may lack some unless `strict`."""
-        self.left_out = self._omissions
+        self.left_out = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
         if not any(group.selector is not None for group in self.groups):
             return
         there = [label for label in self._labels if label.is_in(schema)]
@@ -792,10 +781,6 @@ class Features:
         return made
 
     @property
-    def _omissions(self) -> list[str]:
-        return [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
-
-    @property
     def _learned(self) -> list[FeatureGroup]:
         """The groups, and that of the target where it goes through steps."""
         return self.groups + ([self.target.group] if self.target is not None and self.target.group.steps else [])
@@ -818,17 +803,14 @@ class Features:
         return {name for label in self._labels for name in label.reads(schema)}
 
     def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
-        """Return the schema of features, then target and weight where `schema` has their columns, then kept columns.
-
-        A fitted step may look at fewer columns than it was fitted on; these are those of `in_fit`.
-        """
+        """Return the schema of features (of `in_fit`'s columns), and of labels and kept columns that are there."""
         fields: list[Field] = []
         for group in self.groups:
             made = group.fields(schema if in_fit is None else in_fit)
             fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
-            fields += [replace(item, name=_name_label(label, item.name, taken)) for item in label.fields(schema)]
+            fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]
         taken = {item.name for item in fields}
         fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
         try:
@@ -861,16 +843,12 @@ class Features:
     def _columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> Mapping[str, Column]:
-        """Compute all columns of `output_schema(schema)` for one frame, under their output names.
-
-        With `row_ids`, the identity of each row, features learned from the target are out of fold. The target is in its
-        own units, unless it is to be as it is `stored`.
-        """
+        """Compute all columns of `_output_schema` for one frame; see `compute_columns`, `TargetSet.columns`."""
         made = [group.renamed(group.compute_columns(frame, backend, row_ids=row_ids)) for group in self.groups]
         there = [label for label in self._labels if label.is_in(schema)]
         taken = set[str]().union(*made) if there or self.keep else set[str]()
         labels = {
-            _name_label(label, name, taken): column
+            label.rename(name, taken): column
             for label in there
             for name, column in label.columns(frame, schema, backend, stored=stored).items()
         }
@@ -900,11 +878,6 @@ class Features:
             got = "other files, another query, or other values or another order of rows in memory"
             remedy = "loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first"
             raise BadConfig(where, "not the rows of the fit", got=got, expected=expected, remedy=remedy)
-
-
-def _name_label(label: TargetSet | Weight, name: str, taken: AbstractSet[str]) -> str:
-    """Return a label's output name: its role for an expression, or its text where a feature has that name."""
-    return label.text if name in taken and name == label.role else name
 
 
 def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:
@@ -959,8 +932,7 @@ def _propose_groups(
     """Propose groups of columns and their steps; `ids` are integers that are names of things, not amounts."""
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
-    flags = [i.name for i in free if i.dtype == "bool"]
-    times = [i.name for i in free if i.dtype == "timestamp"]
+    flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
     groups: list[tuple[list[str], list[pre.LearnedStep]]] = [
         (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),

@@ -27,24 +27,21 @@ from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
 from gpupipe.backend.kernels import find_bounds, hash_column, splitmix64
-from gpupipe.cluster.executor import get_executor
+from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
-from gpupipe.io import Dataset, FileNote, Partition, in_halves, run_partitions
+from gpupipe.io import Dataset, FileNote, Partition, in_halves, row_bytes, run_partitions
 from gpupipe.io.planning.table import ReadCounter
-from gpupipe.monitoring.drift import Profile
-from gpupipe.monitoring.expectation_report import ExpectationReport
+from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan
-from gpupipe.pipeline.features import FeatureGroup, Features, TargetSet, describe_coarse
-from gpupipe.preprocessing import (
-    Columns,
-)
+from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
+from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema, shorten_list
 from gpupipe.step import in_step
-from gpupipe.support.text import format_count, html_table, text_table
-from gpupipe.transforms import Expect, JoinAsOf, Map, Transform
+from gpupipe.support.text import format_columns, format_count, html_table, text_table
+from gpupipe.transforms import Expect, JoinAsOf, Map, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 SAMPLE_ROWS = 1 << 15
@@ -64,10 +61,7 @@ Summaries: TypeAlias = dict[Hashable, Any]
 
 # what is read, and in how many passes ---------------------------------------------------------------------------------
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
-    """Return the source's schema with each column the start of a lineage, and label columns marked by their role.
-
-    Labels are the columns that only target, weight and filters that act in training only read.
-    """
+    """Return the source's schema, each column the start of a lineage, and those for labels alone marked."""
     sources = (item.as_source() for item in schema)
     plain = Schema(item if item.role is None else replace(item, role=None) for item in sources)
     if features is None:
@@ -107,14 +101,11 @@ def _backwards(
 
 @dataclass(frozen=True)
 class FitTask:
-    """Task of one pass for one group: the step at `position`, with the one after it where they are summarized together.
-
-    Before them stand `free` steps that learn nothing from the rows and transform them at once.
-    """
+    """Task of one pass for one group: `size` steps, the `free` first of which learn nothing from rows."""
 
     group: FeatureGroup
     position: int
-    fused: bool
+    size: int = 1
     free: int = 0
 
     def reads(self, features: Features, schema: Schema) -> set[str]:
@@ -125,12 +116,12 @@ class FitTask:
 
     @property
     def steps(self) -> list[pre.LearnedStep]:
-        return self.group.steps[self.position : self.position + self.free + 1 + self.fused]
+        return self.group.steps[self.position : self.position + self.size]
 
     @property
     def last(self) -> FitTask:
         """The same for its last step alone."""
-        return FitTask(self.group, self.position + len(self.steps) - 1, fused=False)
+        return FitTask(self.group, self.position + self.size - 1)
 
 
 def plan_passes(features: Features) -> list[list[FitTask]]:
@@ -140,11 +131,11 @@ def plan_passes(features: Features) -> list[list[FitTask]]:
         position, number = 0, 0
         while position < len(group.steps):
             free = _num_free(group.steps[position:])
-            fused = _folds_with_next(group.steps[position + free : position + free + 2])
+            size = free + 1 + _folds_with_next(group.steps[position + free : position + free + 2])
             if number == len(passes):
                 passes.append([])
-            passes[number].append(FitTask(group, position, fused, free))
-            position, number = position + free + 1 + fused, number + 1
+            passes[number].append(FitTask(group, position, size, free))
+            position, number = position + size, number + 1
     return passes
 
 
@@ -202,6 +193,59 @@ class ColumnUses(NamedTuple):
         return cls(numbers, unscaled, others, categories)
 
 
+def explain_fit(
+    steps: Sequence[Transform], features: Features | None, dataset: Dataset | None, backend: str
+) -> list[str]:
+    """Explain what a fit on this data would do; without data, only what follows from the steps."""
+    if features is None:
+        return ["nothing is learned"]
+    if dataset is not None:
+        features = copy(features)
+        resolve_selectors(steps, features, dataset.schema, strict=False)
+    passes, lines = plan_passes(features), list[str]()
+    for window in (step for step in steps if isinstance(step, WholeTableTransform)):
+        what = f"{window.class_name} of {format_columns(window.inputs) or 'rows'}"
+        of_what = f"of each {', '.join(window.keys)}" if window.keys else "of the table"
+        lines.append(f"before: {what} brings all rows {of_what} together")
+    lines += [
+        f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
+        for number, tasks in enumerate(passes, 1)
+        for task in tasks
+    ]
+    rows = None if dataset is None else sum(partition.num_rows for partition in dataset.partitions)
+    gathered = ((task, step) for tasks in passes for task in tasks for step in task.steps)
+    for task, step in gathered:
+        if isinstance(step, pre.GatheredStep):
+            how, of_what = "gathered", "from all rows, in memory"
+            if rows is None or rows > step.max_rows:
+                how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
+            lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
+    costs = [] if dataset is None else _estimate_costs(steps, features, dataset, backend)
+    return [*lines, *features.left_out, *costs]
+
+
+def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
+    """Estimate what the first pass reads, and its memory: a partition per thread, read and transformed."""
+    source = mark_source(steps, features, dataset.schema)
+    wanted = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
+    plan = TransformPlan(steps, source, wanted, counting=True)
+    width = row_bytes(source.select(plan.reads)) + row_bytes(plan.output_schema.select(plan.wanted))
+    rows = max(partition.num_rows for partition in dataset.partitions)
+    at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
+    parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
+    parts += f", up to {format_count(rows, 'row')} of {width} bytes"
+    return [
+        f"reads: {_format_names(plan.reads)}",
+        f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
+        f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+    ]
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """Format columns' names, in quotes where one is empty or contains a comma."""
+    return format_columns([name if name.strip() and "," not in name else repr(name) for name in names])
+
+
 # what is observed of columns ------------------------------------------------------------------------------------------
 class ColumnStats(NamedTuple):
     """Column statistics: rows without a value, the least number and the greatest."""
@@ -230,10 +274,9 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     """Count each column's missing values, under ("missing", name)."""
     xp = backend.xp
     masks = {name: column.missing(xp) for name, column in columns.items()}
-    counts = {name: xp.asarray(xp.count_nonzero(mask)) for name, mask in masks.items() if mask is not None}
-    found = backend.to_host(xp.stack(list(counts.values()))).tolist() if counts else []
-    numbers = dict(zip(counts, found, strict=True))
-    return {("missing", name): int(numbers.get(name, 0)) for name in columns}
+    counts = [xp.asarray(0 if mask is None else xp.count_nonzero(mask)) for mask in masks.values()]
+    found = backend.to_host(xp.stack(counts)).tolist() if counts else []
+    return {("missing", name): number for name, number in zip(masks, found, strict=True)}
 
 
 def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
@@ -488,22 +531,17 @@ def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> Summari
     for place, step in enumerate(task.steps):
         started = time.perf_counter()
         if not (place > task.free and step.summary_key is not None and step.summary_key == before):
-            summary = _summarize(step, columns, backend, rows)
+            more: dict[str, Any] = {"target": rows.target} if isinstance(step, pre.CrossFittedStep) else {}
+            if isinstance(step, pre.CrossFittedStep | pre.GatheredStep):
+                more["row_numbers"] = rows.row_ids
+            with in_step(step):
+                summary = step.summarize(columns, backend, **more)
         seconds: Any = time.perf_counter() - started
         arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
         made["step", number, place] = summary
         made["timing", number, place] = Counter(seconds=seconds, num_bytes=sum(array.nbytes for array in arrays))
         columns = step.transform_columns(columns, backend) if place < task.free else columns
     return made
-
-
-def _summarize(step: pre.LearnedStep, columns: Columns, backend: Backend, rows: _Rows) -> Any:
-    with in_step(step):
-        if isinstance(step, pre.CrossFittedStep):
-            return step.summarize(columns, backend, target=rows.target, row_numbers=rows.row_ids)
-        if isinstance(step, pre.GatheredStep):
-            return step.summarize(columns, backend, rows.row_ids)
-        return step.summarize(columns, backend)
 
 
 def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
@@ -520,29 +558,19 @@ def _row_ids(plan: TransformPlan, partition: Partition, backend: Backend) -> Arr
 
 
 def probe_dtypes(
-    step: Map,
-    before: TransformPlan,
-    wanted: frozenset[str],
-    reads: Sequence[str],
-    backend_name: str,
-    first: dict[int, Frame],
-    part: Dataset,
+    plan: TransformPlan, reads: Sequence[str], backend_name: str, first: dict[int, Frame], part: Dataset
 ) -> dict[str, str] | None:
-    """Run a user's function, after the transforms before it, on one partition's rows, to infer its output dtypes.
-
-    Of `reads` some are for the first pass: `first` gets the frame, by partition.
-    """
+    """Run the transforms on one partition's rows, to infer the dtypes that the last, a user's function, puts out."""
     backend, (whole,) = select(backend_name), part.partitions
 
     def infer(some: Dataset) -> dict[str, str] | None:
         (partition,) = some.partitions
-        frame, plan = _read(some, reads, backend, first.pop(partition.index, None)), before.copy()
-        seen = plan.run(frame, backend, _row_ids(plan, partition, backend))
-        with in_step(step):
-            step.apply(seen, plan.output_schema, wanted, backend)
+        frame, tried = _read(some, reads, backend, first.pop(partition.index, None)), plan.copy()
+        tried.run(frame, backend, _row_ids(tried, partition, backend))
         if partition == whole:
             first[partition.index] = frame
-        return step.dtypes_
+        made: dict[str, str] | None = vars(tried._stages[-1].step)["dtypes_"]
+        return made
 
     return next((found for found in in_halves(infer, part) if found is not None), None)
 
@@ -555,6 +583,12 @@ def profile_rows(
     found = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")
     uses = ColumnUses.of(features, schema)
     return found["sample"], build_profiles(found, collect_stats(found, uses), uses)
+
+
+def check_rows(plan: TransformPlan, backend: str, steps: Sequence[Transform], dataset: Dataset) -> ExpectationReport:
+    """Count a dataset's rows that break a rule of an `Expect` among the steps, in one pass."""
+    findings = select_kind(fold(PartitionPass(plan, backend), dataset, "check"), "expect")
+    return ExpectationReport.of(findings, steps, dataset.partitions)
 
 
 # the whole fit --------------------------------------------------------------------------------------------------------
@@ -608,10 +642,9 @@ class FitReport:
         return [head, *(item._cells for item in self.steps)]
 
     def __repr__(self) -> str:
-        parts = [str(self), *(["\n".join(self.notes)] if self.notes else [])]
-        parts += [text_table(self._table())] if self.steps else []
-        parts += [] if self.checks.passed else [repr(self.checks)]
-        return "\n\n".join(parts)
+        table = text_table(self._table()) if self.steps else ""
+        checks = "" if self.checks.passed else repr(self.checks)
+        return "\n\n".join(filter(None, [str(self), "\n".join(self.notes), table, checks]))
 
     def _repr_html_(self) -> str:
         table = html_table(self._table()) if self.steps else ""
@@ -620,11 +653,7 @@ class FitReport:
 
 
 class PipelineFit:
-    """One fit of `steps` and `features` on `dataset`, by `backend`.
-
-    It leaves the `source` (the dataset's schema with label columns marked, and after `run` with ranges), the outputs'
-    `ranges`, and the `profiles` of the columns that features see, in the rows drawn.
-    """
+    """One fit; it leaves the source's schema, the outputs' `ranges`, and `profiles` of the columns of features."""
 
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
@@ -722,8 +751,8 @@ class PipelineFit:
         self.report.num_rows = found["rows"]
         if features.target is not None:
             self.report.num_without_target = found["without target"]
-            features.target.finalize(select_kind(found, "target"), self.schema)
-            self._report_task(features.target)
+            for note, level in features.target.finalize(select_kind(found, "target"), self.schema):
+                self._note(note, level)
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
             join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
 
@@ -773,21 +802,9 @@ class PipelineFit:
                 is_number = item.kind == Kind.CONTINUOUS
                 if is_number and ends is not None and (fact := describe_coarse(name, item.dtype, *ends)):
                     coarse[name] = fact
-        if coarse:
-            remedy = f"({list(coarse)[:5]}, pre.StandardScaler())"
-            told = list(coarse.values())[:5]
-            self._warn_of_lost_digits(f"features {shorten_list(list(coarse))} lose", "their", told, remedy)
-
-    def _report_task(self, target: TargetSet) -> None:
-        doubt, level = (f"; {target.doubt}", logging.WARNING) if target.doubt else ("", logging.INFO)
-        self._note(f"target {target.text!r}: {target.task_}{doubt}", level)
-        if target.coarse:
-            remedy = "Features(target_transform=pre.StandardScaler())"
-            self._warn_of_lost_digits(f"target {target.text!r} loses", "its", target.coarse, remedy)
-
-    def _warn_of_lost_digits(self, what: str, whose: str, told: Collection[str], remedy: str) -> None:
-        fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
-        self._note(f"{what} digits: {fact}: {', '.join(told)}; try {remedy}", logging.WARNING)
+        remedy, told = f"({list(coarse)[:5]}, pre.StandardScaler())", list(coarse.values())[:5]
+        for note, level in note_lost_digits(f"features {shorten_list(coarse)} lose", "their", told, remedy):
+            self._note(note, level)
 
     def _note(self, note: str, level: int = logging.INFO) -> None:
         self.report.notes.append(note)
@@ -814,15 +831,13 @@ class PipelineFit:
                 continue
             source = mark_source(self.steps, self.features, self.dataset.schema)
             schemas = _infer_schemas(self.steps, source)
-            known = TransformPlan(self.steps[:position], source, None).output_schema
-            wanted = frozenset(step.adds or known.names)
-            before = TransformPlan(self.steps[:position], source, step.needs(wanted, known), there=frozenset())
-            names = set(before.reads)
+            plan = TransformPlan(self.steps[: position + 1], source, step.adds or (), there=frozenset())
+            names = set(plan.reads)
             if self.features is not None:  # what the first pass will read, by names alone: others have not run yet
                 fed = self.features.inputs | self.features._label_reads(schemas[-1])
                 names |= _backwards(self.steps, schemas, fed)
             reads = [name for name in source.names if name in names]
-            trial = partial(probe_dtypes, step, before, wanted, reads, self.backend, self._first)
+            trial = partial(probe_dtypes, plan, reads, self.backend, self._first)
             for partition in self.dataset.partitions:
                 (step.dtypes_,) = get_executor().map(trial, [self.dataset.of_partitions([partition])], at_once=1)
                 if step.dtypes_ is not None:
@@ -886,10 +901,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
 
 
 def _finish(step: pre.LearnedStep, summary: Any, backend: str) -> None:
-    """Finalize a step from the merged summary, on a GPU worker where partitions are processed there.
-
-    Rows that CPU workers gathered are learned from here, with the threads and so the last bits of one process.
-    """
+    """Finalize a step from the merged summary, on a GPU worker where partitions are processed there."""
     executor = get_executor()
     if executor.in_process or backend == "cpu" or not getattr(summary, "holds_rows", False):
         step.finalize(summary)
@@ -907,11 +919,7 @@ def _finalize(step: pre.LearnedStep, backend: str, summary: Any) -> dict[str, An
 def _output_ranges(
     features: Features, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    """Compute the minimum and maximum of outputs, by name.
-
-    Ids go from 0 to the last. Numbers are known where every step keeps their order: the ends of the input's range, and
-    a missing value where there was one, go through the steps.
-    """
+    """Compute the minimum and maximum of ids, and of numbers that go through steps which keep their order."""
     found: dict[str, tuple[float, float]] = {}
     for group in features.groups:
         for item in group.fields(schema):
@@ -927,8 +935,8 @@ def _output_ranges(
 def _transform_ranges(
     group: FeatureGroup, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    num_rows, found = 2 + any(item.missing for item in stats.values()), dict[str, tuple[float, float]]()
-    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item, num_rows) for name, item in stats.items()}
+    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item) for name, item in stats.items()}
+    found: dict[str, tuple[float, float]] = {}
     if {column.dtype for column in columns.values()} == {"float64"}:
         columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
     for name, column in group.apply_steps(columns, select("cpu")).items():
@@ -940,23 +948,19 @@ def _transform_ranges(
     return found
 
 
-def _ends(dtype: str, seen: ColumnStats, num_rows: int) -> Column:
+def _ends(dtype: str, seen: ColumnStats) -> Column:
     """Build a column of the minimum, the maximum, and a third row: missing if the column has gaps, else the minimum."""
-    values, gaps = np.array([seen.low, seen.high, seen.low][:num_rows]), bool(seen.missing) and num_rows == 3
+    ends = [seen.low, seen.high, seen.low]
     if dtype in FLOATS:
-        values[2:] = np.nan if gaps else seen.low
-        return Column(dtype, values.astype(dtype))
+        return Column(dtype, np.array([seen.low, seen.high, np.nan if seen.missing else seen.low]).astype(dtype))
     if dtype != "bool":
         info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
-        values = np.array([min(max(int(value), info.min), info.max) for value in values], dtype=dtype)
-    return Column(dtype, values.astype(dtype), np.array([True, True, False]) if gaps else None)
+        ends = [min(max(int(end), info.min), info.max) for end in ends]
+    return Column(dtype, np.array(ends, dtype=dtype), np.array([True, True, False]) if seen.missing else None)
 
 
 def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
-    """Compute the id of a dataset's rows, the same under any partitioning; None where its query has no id.
-
-    Files are known by their stamps; rows in memory by what they hold in these columns, which all have to be there.
-    """
+    """Compute the id of a dataset's rows: files by their stamps, rows in memory by these columns; None without one."""
     query, source = dataset.query.identity(), dataset.source
     if query is None or source.made_by is None or any(name not in dataset.schema for name in names):
         return None

@@ -1,13 +1,14 @@
-"""Pipeline: transforms from frame to frame, then features, then tensors; and its steps described in JSON."""
+"""Pipeline: transforms from frame to frame, then features, then tensors; its steps in JSON, and as a diagram."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import importlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +25,13 @@ from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
-from gpupipe.monitoring.drift import Drift, DriftReport, Profile
-from gpupipe.monitoring.expectation_report import ExpectationReport
-from gpupipe.pipeline.apply import Bindings, BoundPipeline, TargetInverse, TransformPlan, make_loader
-from gpupipe.pipeline.explain import Explanation, diagram, explain_fit, outline
-from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PartitionPass, PipelineFit, compute_lineage, fold, profile_rows, select_kind
-from gpupipe.schema import Schema
+from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
+from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader
+from gpupipe.pipeline.features import FeatureGroup, Features
+from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
+from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
+from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
 from gpupipe.transforms import Transform
 from gpupipe.transforms.join import TableJoin
@@ -39,10 +39,9 @@ from gpupipe.transforms.join import TableJoin
 if TYPE_CHECKING:
     from gpupipe.tensors import Loader, LoaderOptions
 
-
 _log = logging.getLogger("gpupipe")
-_DRIFT = Drift()
-"""The thresholds by default."""
+_DRIFT = Drift()  # the thresholds by default
+_MOST_BOUND = 16
 
 
 class Pipeline:
@@ -88,7 +87,7 @@ class Pipeline:
         self.profiles: dict[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
-        self._bindings = Bindings()
+        self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
 
     # learning ---------------------------------------------------------------------------------------------------------
     def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
@@ -122,13 +121,16 @@ class Pipeline:
 
     def _bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
         """Set `source` as the data's schema, and compute the outputs' ranges; the steps are fitted already."""
-        self._source, self._bindings = source, Bindings()
+        self._source, self._bound = source, {}
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             for label in self.features._labels:  # one named by a column of the fit stays one
                 label.bind(self._after)
             schema = self.features._output_schema(self._after)
         self._schema = Schema(schema, ranges)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_bound": {}}
 
     def _fitted_source(self) -> Schema:
         """Return the schema of the data it was fitted on, label columns marked."""
@@ -248,15 +250,18 @@ class Pipeline:
         if self.features is not None and self.features._cross_fits and self._source is not None:
             lineage = compute_lineage(dataset, self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold)
-        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold)).plan_casts(dataset)
-        return run, run.attach_window_columns(dataset, backend)
+        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
+        return run, run.prepare(dataset, backend)
 
-    def _bind_to(self, data: Any, **options: bool) -> BoundPipeline:
+    def _bind_to(self, data: Any, **options: Any) -> BoundPipeline:
         """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         names = tuple(name for name in columns if isinstance(name, str))
+        source = self._fitted_source()
+        state, unchanged = list_state(self.steps, self.features, source)
+        key = (names, *options.items(), unchanged)
         try:
-            return self._bindings.bind(self.steps, self.features, self._fitted_source(), names, **options)
+            found = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
         except ColumnNotFound as error:
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
                 raise
@@ -264,13 +269,13 @@ class Pipeline:
             indexed = ColumnNotFound("the data", problem, expected=expected, remedy="data.reset_index()")
             indexed.column = error.column
             raise indexed from None
+        if key not in self._bound:  # threads may ask at once: the worst is that two of them make the same
+            self._bound = {**dict([*self._bound.items()][1 - _MOST_BOUND :]), key: found}
+        return copy(found[1])  # which then learns the data's types
 
     def _fingerprint(self) -> str | None:
-        """Compute a hash of the steps and their learned state; None where a function has no import path.
-
-        On the host, where lookup tables are read too: what drives a cluster asks for it, and should not touch a GPU.
-        """
-        encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)
+        """Compute a hash of the steps and their learned state; None where a function has no import path."""
+        encoder = Encoder(select("cpu"), MAX_TABLE_BYTES)  # what drives a cluster should not touch a GPU
         try:
             steps = [encoder.step(step) for step in self.steps]
             return encoder.digest({"steps": steps, "features": encoder.features(self.features)})
@@ -291,11 +296,9 @@ class Pipeline:
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        source, columns = self._fitted_source(), dataset.columns
-        run = BoundPipeline(self.steps, None, source, columns, wanted=set(), counting=True).plan_casts(dataset)
-        dataset = run.attach_window_columns(dataset, backend)
-        found = fold(PartitionPass(run.plan, backend), dataset, "check")
-        return ExpectationReport.of(select_kind(found, "expect"), self.steps, dataset.partitions)
+        run = BoundPipeline(self.steps, None, self._fitted_source(), dataset.columns, wanted=set(), counting=True)
+        dataset = run.prepare(dataset, backend)
+        return check_rows(run.plan, backend, self.steps, dataset)
 
     def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
         """Compare rows with those of the fit, in one pass: each column that learned steps read, after the transforms.
@@ -329,7 +332,7 @@ class Pipeline:
         labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
         wanted = {*self.profiles, *(labels if labelled else ())}
         run = BoundPipeline(self.steps, features, source, dataset.columns, predicting=not labelled, wanted=wanted)
-        dataset = run.plan_casts(dataset).attach_window_columns(dataset, backend)
+        dataset = run.prepare(dataset, backend)
         sample, profiles = profile_rows(run.plan, backend, features, run.seen, dataset)
         return DriftReport.of(sample.num_rows, sample.sorted_values, profiles, self.profiles, thresholds)
 
@@ -346,14 +349,32 @@ class Pipeline:
             pass 1: SimpleImputer + StandardScaler of x, y
         """
         dataset = None if data is None else as_dataset(data)
-        backend, unsaveable = get_executor().resolve(self.backend), list_unsaveable(self.steps, self.features)
-        return explain_fit(self.steps, self.features, dataset, backend, unsaveable)
+        lines = explain_fit(self.steps, self.features, dataset, get_executor().resolve(self.backend))
+        explanation = Explanation("\n".join([*lines, *list_unsaveable(self.steps, self.features)]))
+        explanation.picture = self._repr_html_()
+        return explanation
 
     def __repr__(self) -> str:
-        return outline(self.steps, self.features)
+        lines, features = [repr(step) for step in self.steps], self.features
+        if features is not None:
+            lines += [f"features: {' -> '.join([group.given, *map(repr, group.steps)])}" for group in features.groups]
+            if features.target is not None:
+                lines.append(f"target: {' -> '.join([features.target.text, *map(repr, features.target.group.steps)])}")
+            lines += [] if features.weight is None else [f"weight: {features.weight.text}"]
+            lines += [f"keep: {format_columns(features.keep)}"] if features.keep else []
+        return "Pipeline\n  " + "\n  ".join(lines or ["nothing"])
 
     def _repr_html_(self) -> str:
-        return diagram(self.steps, self.features)
+        tables = [_box(f"table {step.name}", sign="+") for step in self.steps if isinstance(step, TableJoin)]
+        rows = [[_box("data"), *tables, *(_box(step.class_name, repr(step), "&rarr;") for step in self.steps)]]
+        if (features := self.features) is not None:
+            rows += [_draw_group(group, "features") for group in features.groups]
+            rows += [] if features.target is None else [_draw_group(features.target.group, "target")]
+            rows += [] if features.weight is None else [[_box(features.weight.text), _box("weight", sign="&rarr;")]]
+            kept = [_box(shorten_list(features.keep), format_columns(features.keep)), _box("kept", sign="&rarr;")]
+            rows += [kept] if features.keep else []
+        lines = "".join(f'<div style="{_ROW}">{"".join(cells)}</div>' for cells in rows)
+        return f'<div style="font-family:monospace;font-size:90%">{lines}</div>'
 
 
 def _check_no_target(method: str, y: object) -> None:
@@ -386,13 +407,11 @@ def _check_steps(steps: Any) -> None:
 
 MAX_TABLE_BYTES = 64 << 20  # a table to join with travels with the pipeline up to this size
 _NO_FORM = "this value has no form in an artifact"
+_OURS = {module.__name__: module for module in (transforms, preprocessing)}
 
 
 class Encoder:
-    """Encoder of steps as JSON, with a separate store for what JSON cannot hold.
-
-    Tables to join with are read by `backend`; one larger than `max_table_bytes` is only named, and is given to `load`.
-    """
+    """Encoder of steps as JSON, and stores of arrays, strings and tables up to `max_table_bytes`."""
 
     def __init__(self, backend: Backend, max_table_bytes: int) -> None:
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
@@ -410,7 +429,11 @@ class Encoder:
 
     def unfitted(self, step: Step, /, **instead: Any) -> dict[str, Any]:
         """Describe a step's class and parameters, some of them by others in their place."""
-        return {"class": _class_path(step), "params": self._plain_items(step, step.get_params() | instead)}
+        cls = type(step)
+        homes = (module for module, ours in _OURS.items() if getattr(ours, cls.__name__, None) is cls)
+        home = next(homes, None)
+        path = f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
+        return {"class": path, "params": self._plain_items(step, step.get_params() | instead)}
 
     def _plain_items(self, step: Step, items: Mapping[str, Any]) -> dict[str, Any]:
         return {name: self._plain(value, f"{type(step).__name__}.{name}") for name, value in items.items()}
@@ -431,16 +454,13 @@ class Encoder:
         """Describe groups, target, weight and the other arguments of `Features`."""
         if features is None:
             return None
-        target = features.target
+        target, groups = features.target, features.groups
         return {
-            "groups": [
-                {"columns": group.columns, "name": group.name, "steps": [self.step(step) for step in group.steps]}
-                for group in features.groups
-            ],
-            "target": None if target is None else target.group.columns,
+            "groups": [{"columns": g.columns, "name": g.name, "steps": list(map(self.step, g.steps))} for g in groups],
+            "target": None if target is None else target.texts,
             "task": "auto" if target is None else target.task,
             "standardised": target is None or target.auto,
-            "target_transform": [] if target is None else [self.step(step) for step in target.group.steps],
+            "target_transform": [] if target is None else list(map(self.step, target.group.steps)),
             "classes": None if target is None else target.get_state(),
             "lineage": features.lineage_,
             "weight": None if features.weight is None else features.weight.text,
@@ -513,19 +533,10 @@ class Decoder:
         """Build `Features` with every step's learned state."""
         if described is None:
             return None
-        steps = [self.step(step) for step in described["target_transform"]]
-        features = Features(
-            *(
-                (item["columns"], [self.step(step) for step in item["steps"]], item["name"])
-                for item in described["groups"]
-            ),
-            target=described["target"],
-            task=described["task"],
-            target_transform="auto" if described["standardised"] else steps,
-            weight=described["weight"],
-            keep=described["keep"],
-            allow_leak=described["allow_leak"],
-        )
+        steps = list(map(self.step, described["target_transform"]))
+        groups = ((item["columns"], list(map(self.step, item["steps"])), item["name"]) for item in described["groups"])
+        options = {name: described[name] for name in ("target", "task", "weight", "keep", "allow_leak")}
+        features = Features(*groups, target_transform="auto" if described["standardised"] else steps, **options)
         if features.target is not None:
             features.target.set_state(described["classes"], steps)
         features.lineage_ = described["lineage"]
@@ -567,8 +578,11 @@ class Decoder:
         elif name in self.embedded:
             table = from_frame(pq.read_table(self.embedded[name]))
         else:
-            problem, expected = "it was too large to be saved and is not given", f"a table with columns {schema.names}"
-            remedy = f"gp.load(path, tables={{{name!r}: table}})"
+            problem, remedy = (
+                "it was too large to be saved and is not given",
+                f"gp.load(path, tables={{{name!r}: table}})",
+            )
+            expected = f"a table with the columns {schema.names}"
             raise ArtifactError(f"table {name!r}", problem, expected=expected, remedy=remedy)
         for item in schema:
             if (found := table.schema[item.name].dtype) != item.dtype:
@@ -579,11 +593,8 @@ class Decoder:
 
     def _class(self, path: str) -> type[Step]:
         module, _, name = path.rpartition(".")
-        for room in (transforms, preprocessing):
-            if module == room.__name__ and name in room.__all__:
-                found: type[Step] = getattr(room, name)
-                return found
-        cls = self._import_allowed(path)
+        ours = _OURS.get(module)
+        cls = getattr(ours, name) if ours and name in ours.__all__ else self._import_allowed(path)
         if not (isinstance(cls, type) and issubclass(cls, Step)):
             expected = "a class of steps"
             raise ArtifactError("pipeline.json", "it is no step", got=path, expected=expected, remedy="saving again")
@@ -615,20 +626,45 @@ def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> li
     return found
 
 
-def _class_path(step: Step) -> str:
-    cls = type(step)
-    for room in (transforms, preprocessing):
-        if getattr(room, cls.__name__, None) is cls:
-            return f"{room.__name__}.{cls.__name__}"
-    return _function_path(cls, f"step {cls.__name__}")
-
-
 def _function_path(function: Any, where: str) -> str:
     """Return a function's or class's import path; refuse what a new process could not import."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     importable = module not in (None, "__main__", "builtins") and name.isidentifier()
     if not importable or getattr(importlib.import_module(str(module)), name, None) is not function:
-        problem, expected = "it cannot be found again in a new process", "a function or class defined in a module"
+        problem = "it cannot be found again in a new process"
+        expected = "a function (or class) defined by name in a module"
         remedy = "moving it into a file of its own and importing it from there"
         raise ArtifactError(where, problem, got=f"{module}.{name}", expected=expected, remedy=remedy)
     return f"{module}.{name}"
+
+
+# Borders and text have the page's own colour, so that light and dark notebooks both show them.
+_BOX = "border:1px solid;border-radius:4px;padding:2px 8px;margin:2px;display:inline-block;vertical-align:middle"
+_ROW = "display:flex;flex-wrap:wrap;align-items:center;margin:2px 0"
+_PALE = "opacity:.7"
+
+
+def _draw_group(group: FeatureGroup, made: str) -> list[str]:
+    names = group.given if group.selector is not None else shorten_list(group.columns)
+    steps = [_box(step.class_name, repr(step), "&rarr;") for step in group.steps]
+    made = made if group.name is None else f"{made} {group.name}_*"
+    return [_box(names, group.given), *steps, _box(made, sign="&rarr;")]
+
+
+def _box(text: str, title: str = "", sign: str = "") -> str:
+    told = f' title="{html.escape(title)}"' if title and title != text else ""
+    before = f'<span style="{_PALE}">{sign}</span>' if sign else ""
+    return f'{before}<span style="{_BOX}"{told}>{html.escape(text)}</span>'
+
+
+class Explanation(str):
+    """Text that a notebook shows below a diagram."""
+
+    __slots__ = ("picture",)
+    picture: str  # HTML
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"{self.picture}<pre>{html.escape(self)}</pre>"

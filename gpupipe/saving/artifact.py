@@ -1,4 +1,4 @@
-"""Artifact: a fitted pipeline and its model as one folder of JSON, Arrow, Parquet and safetensors; contains no code.
+"""Artifact: a fitted pipeline and its model as one folder of JSON, Arrow, Parquet and safetensors; and their scorer.
 
 manifest.json         format, sizes and SHA-256 of the other files
 pipeline.json         steps, features, schemas
@@ -7,7 +7,7 @@ values.arrow          learned strings, one row of lists
 tables/NAME.parquet   tables to join with, up to 64 MB each
 model.json, model.safetensors
 
-Files and JSON are checked before any of it is used.
+It contains no code; files and JSON are checked before any of it is used.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,18 +31,189 @@ from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import models
-from gpupipe.backend import resolve, select
+from gpupipe.backend import Array, Backend, Column, Frame, resolve, select
+from gpupipe.backend.dictionaries import strings
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.files import replacing, writing
-from gpupipe.io import as_dataset
+from gpupipe.io import as_dataset, as_rows
 from gpupipe.models.networks import Tabular
-from gpupipe.monitoring.drift import Profile
+from gpupipe.monitoring.reports import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
-from gpupipe.saving.scorer import Scorer
-from gpupipe.schema import Schema
-from gpupipe.support.validation import check_choice, is_path
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.validation import check_choice, check_integer, is_path
+from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.version import __version__
+
+
+class Scorer:
+    """Scorer: a loaded pipeline and its model, which predict rows.
+
+    Args:
+        pipeline: fitted.
+        model: trained on its output; None allows `transform` through `.pipeline` only.
+        device: where the model runs; the backend's by default.
+
+    Raises:
+        BadConfig: no pipeline, or no model.
+        SchemaMismatch: the model was made for other features than the pipeline gives.
+        NotFitted: the pipeline has not been fitted.
+    """
+
+    def __init__(self, pipeline: Pipeline, model: torch.nn.Module | None, *, device: str = "auto") -> None:
+        parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
+        for name, given, kind in parts:
+            if not isinstance(given, kind):
+                where, expected = f"Scorer({name}=)", "a fitted pipeline, then a torch.nn.Module or None"
+                remedy = "gp.Scorer(pipeline, trainer.model)"
+                raise BadConfig(where, f"not a {name}", got=type(given), expected=expected, remedy=remedy)
+        schema = pipeline.schema
+        if isinstance(model, Tabular):
+            model.check_schema(schema)
+        self.pipeline, self.model = pipeline, model
+        self.device = select(pipeline.backend).device if device == "auto" else device
+        if model is not None:
+            require_device(self.device)
+            model.to(self.device)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the features."""
+        return self.pipeline.schema
+
+    def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """Predict the value of each row, in order, followed by the kept columns.
+
+        Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
+        where its probability is 0.5 or more. A regression gives numbers in the target's own units, float64 where there
+        is a `target_transform`. Of several targets each has a column `prediction_<target>`.
+
+        Args:
+            data: whatever `Pipeline.transform` takes, and the result is of that kind.
+            batch_size: rows per call of the model; for the same backend, batch size and number of threads the result is
+                bit-identical.
+
+        Raises:
+            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
+            BadConfig: there is no model, or `batch_size` is no number of rows.
+
+        Memory: a frame's features as one block; a Dataset's a partition at a time. One value per row to the frame.
+        """
+        return self._score(data, batch_size, self._decided, self._decided_fields())
+
+    def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """Predict the probabilities of each row, in order, followed by the kept columns.
+
+        It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
+        class or each of several conditions. Arguments, errors and memory as for `predict`.
+
+        Raises:
+            BadConfig: the task is a regression, or there is no model.
+        """
+        if self.schema.task == "regression":
+            problem, expected = "a regression has no probabilities", "a classification's model"
+            raise BadConfig("predict_proba", problem, expected=expected, remedy="predict(data)")
+        return self._score(data, batch_size, self._probabilities, self._probability_fields())
+
+    @property
+    def _classes(self) -> tuple[Any, ...]:
+        target = self.schema.target
+        return () if target is None or target.classes is None else target.classes
+
+    def _decided_fields(self) -> list[Field]:
+        targets = self.schema.targets
+        names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
+        number = "float32" if self.pipeline._target_units is None else "float64"
+        dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
+        return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
+
+    def _probability_fields(self) -> list[Field]:
+        one = self.schema.task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
+        each = [item.name for item in self.schema.targets] if self.schema.task == "multilabel" else self._classes
+        names = ["probability"] if one else [f"probability_{name}" for name in each]
+        return [Field(name, "float32", nullable=False) for name in names]
+
+    def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        chances = torch.softmax(output, 1) if self.schema.task == "multiclass" else torch.sigmoid(output)
+        if self.schema.task == "binary":
+            chances = torch.stack([torch.sigmoid(-output), chances], 1)[:, -len(self._probability_fields()) :]
+        return [_column(part, backend) for part in chances.unbind(1)]
+
+    def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        if self.schema.task == "multiclass":
+            return [_class_column(output.argmax(1), backend, self._classes)]
+        if self.schema.task in ("binary", "multilabel"):
+            places = (torch.sigmoid(output) >= 0.5).reshape(len(output), len(self.schema.targets)).unbind(1)
+            classes = [item.classes or () for item in self.schema.targets]
+            return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
+        units = self.pipeline._target_units
+        output = output if units is None else units(output)
+        return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
+
+    def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
+        if self.model is None:
+            expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
+            raise BadConfig("predict", "there is no model", expected=expected, remedy=remedy)
+        check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
+        table = as_rows(data, self.pipeline.backend)
+        run = self.pipeline._bind_to(table, predicting=True)
+        kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
+        inputs = Schema(run.schema.with_role(Role.FEATURE))
+        own = [replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept]
+        schema = Schema([*fields, *own])
+
+        def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
+            made, seen = run.columns(frame, backend, row_ids)
+            block = FeatureTable.allocate(inputs, len(seen), self.device)
+            block.write(0, made, backend)
+            columns = read(self._output(block, batch_size), backend)
+            columns += [made[item.name] for item in kept]
+            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(seen))
+            result.index = seen.index
+            return result
+
+        return run.run_on(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
+
+    def _fingerprint(self, batch_size: int) -> str | None:
+        """Hash all that the predictions depend on; None where the pipeline has no fingerprint."""
+        pipeline = self.pipeline._fingerprint()
+        if pipeline is None or self.model is None:
+            return None
+        found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size}".encode())
+        for name, tensor in self.model.state_dict().items():
+            found.update(name.encode())
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return found.hexdigest()
+
+    @torch.inference_mode()
+    def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:
+        assert self.model is not None
+        self.model.eval()
+        parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
+        if parts:
+            return torch.cat(parts)
+        width = len(self._classes) if self.schema.task == "multiclass" else len(self.schema.targets)
+        return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
+
+
+def _choose_dtype(classes: tuple[Any, ...]) -> str:
+    if isinstance(classes[0], str | bool):
+        return "string" if isinstance(classes[0], str) else "bool"
+    return "int64" if classes[-1] < 1 << 63 else "uint64"
+
+
+def _column(values: torch.Tensor, backend: Backend) -> Column:
+    """Convert a tensor to a column, without a copy where it is on the backend's device already."""
+    data = backend.xp.from_dlpack(values.to(backend.device).contiguous())
+    return Column(data.dtype.name, data)
+
+
+def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:
+    dtype, data = _choose_dtype(classes), _column(places.to(torch.int32), backend).data
+    if dtype == "string":
+        return Column("string", data, None, strings(classes))
+    return Column(dtype, backend.xp.asarray(classes, dtype=dtype)[data])
+
 
 _FORMAT = 2
 _NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
@@ -144,9 +316,9 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         write_json(folder / "pipeline.json", description)
         save_file(encoder.arrays, folder / "arrays.safetensors")
         lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
-        strings, place = pa.table(lists), str(folder / "values.arrow")
-        with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, strings.schema) as file:
-            file.write_table(strings)
+        values, place = pa.table(lists), str(folder / "values.arrow")
+        with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
+            file.write_table(values)
         for name, table in encoder.tables.items():
             (folder / "tables").mkdir(exist_ok=True)
             pq.write_table(table, folder / "tables" / f"{name}.parquet", compression="zstd")
@@ -180,8 +352,7 @@ def load(
         path: the folder.
         model: the network, where one of the user's own was saved; its weights are filled in.
         tables: tables to join with by the join's name, in the place of the saved ones.
-        allow: import paths of functions (and steps of the user's own) that may be used, such as `"my_steps.clean"`; no
-            module is imported that is not named here.
+        allow: import paths of functions and steps of the user's own, such as `"my_steps.clean"`; no other is imported.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
         device: where the model runs; the backend's by default.
 

@@ -13,7 +13,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.monitoring.drift import DriftReport, compute_stability
+from gpupipe.monitoring.reports import DriftReport, compute_stability
 from gpupipe.pipeline.fit import SAMPLE_ROWS
 
 ROWS = 4000
