@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
-    from gpupipe.evaluation.baselines import Baselines, baselines
-    from gpupipe.evaluation.importance import Importance, importance
+    from gpupipe.evaluation.comparison import Baselines, Importance, baselines, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.monitoring.drift import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Cluster": "cluster",
     "configure": "config",
-    **dict.fromkeys(("Baselines", "baselines"), "evaluation.baselines"),
-    **dict.fromkeys(("Importance", "importance"), "evaluation.importance"),
+    **dict.fromkeys(("Baselines", "Importance", "baselines", "importance"), "evaluation.comparison"),
     **dict.fromkeys(
         ("Dataset", "from_frame", "from_polars", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"), "io"
     ),

@@ -17,6 +17,7 @@ ELSEWHERE = {
     "backend/protocol": "backend/test_columns",
     "cli/demo": "project/test_program",
     "cli/warm_up": "cli/test_main",
+    "evaluation/comparison": "evaluation/test_baselines",
     "expressions/dtypes": "expressions/test_expression",
     "expressions/parser": "expressions/test_expression",
     "expressions/tree": "expressions/test_expression",
