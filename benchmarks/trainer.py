@@ -31,8 +31,7 @@ from torch import nn
 from gpupipe.models import MLP
 from gpupipe.tensors import Batch, FeatureTable, Loader
 from gpupipe.training import Trainer
-from gpupipe.training.optim.optimizers import make_parameter_groups
-from gpupipe.training.optim.schedules import compute_learning_rates
+from gpupipe.training.optim.optimizers import compute_learning_rates, make_parameter_groups
 
 SMALL, LARGE = 64, 8192
 MOST_MS, MOST_SHARE, MOST_LARGE = 0.1, 0.10, 1.02

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
-    from gpupipe.evaluation.baselines import Baselines, baselines
-    from gpupipe.evaluation.importance import Importance, importance
+    from gpupipe.evaluation.comparison import Baselines, Importance, baselines, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
@@ -33,8 +32,7 @@ _NAMES = {
     "": "errors io models preprocessing selectors tensors training transforms",
     "cluster": "Cluster",
     "config": "configure",
-    "evaluation.baselines": "Baselines baselines",
-    "evaluation.importance": "Importance importance",
+    "evaluation.comparison": "Baselines Importance baselines importance",
     "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",

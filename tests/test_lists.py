@@ -17,7 +17,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.evaluation import baselines
+from gpupipe.evaluation import comparison
 from gpupipe.models import MLP
 from gpupipe.training import Trainer
 from tests.raising import raises
@@ -232,8 +232,8 @@ def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
     features = gp.Features((["ids"], pre.Categorify()), ["sizes"], target="y")
     learned = gp.Pipeline([], features).fit(frame)
     block = learned.loader(frame).table
-    columns = baselines._columns(block.schema, 0)
-    matrix = baselines._features(block, columns)
+    columns = comparison._describe_matrix(block.schema, 0)
+    matrix = comparison._make_matrix(block, columns)
     assert columns.numeric == 102 and matrix.shape == (500, 102)
     vocabulary = pd.Series([each for row in own for each in row]).value_counts()
     for row, ids in enumerate(_plain(block.lists["ids"])):

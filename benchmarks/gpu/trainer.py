@@ -33,7 +33,7 @@ from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.rank_group import RankGroup
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update
 from gpupipe.training.loop.trainer import build_update
-from gpupipe.training.optim.schedules import compute_learning_rates
+from gpupipe.training.optim.optimizers import compute_learning_rates
 
 BATCHES = [1024, 8192, 65_536, 131_072, 262_144, 1_048_576]
 WAYS = {

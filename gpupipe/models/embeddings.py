@@ -56,17 +56,14 @@ class SharedEmbedding(nn.Module):
         self.mode, self._num_codes = bag, len(cardinalities)
         self._places = {name: place for place, name in enumerate(lists, len(cardinalities))}
         cardinalities = [*cardinalities, *lists.values()]
-        self.num_columns = len(cardinalities)
-        starts = list(itertools.accumulate(cardinalities, initial=0))
-        num_rows = starts.pop()
+        *starts, num_rows = itertools.accumulate(cardinalities, initial=0)
         if isinstance(dim, str):
             dim = math.ceil(min(_MAX_AUTO_DIM, 1.6 * math.pow(max(cardinalities), 0.56)) / 4) * 4
-        self.dim = dim
+        self.dim, self.num_columns = dim, len(cardinalities)
         self.sparse = False  # as nn.Embedding's: whether the table's gradient is of the rows looked up only
-        table = torch.empty(num_rows, dim, device="cpu").normal_(std=dim**-0.5, generator=generator)
+        self.table = nn.Parameter(torch.empty(num_rows, dim, device="cpu").normal_(std=dim**-0.5, generator=generator))
         for start in starts:
-            table[start : start + RESERVED] = 0
-        self.table = nn.Parameter(table)
+            self.table.data[start : start + RESERVED] = 0
         dtype = torch.int32 if num_rows < 2**31 else torch.int64
         for name, values in (("cardinalities", cardinalities), ("starts", starts)):
             self.register_buffer(name, torch.tensor(values, dtype=dtype, device="cpu"), persistent=False)
@@ -207,13 +204,13 @@ def parse_numbers(given: Any) -> Numbers | None:
     """Return the settings, given themselves or the result of `to_json`; else raise `BadConfig`."""
     if given is None or isinstance(given, Periodic | PiecewiseLinear):
         return given
-    kinds: dict[str, type[Numbers]] = {Periodic.kind: Periodic, PiecewiseLinear.kind: PiecewiseLinear}
     settings = {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}
-    kind = kinds.get(str(settings.pop("kind", "")))
-    if kind is None or not set(settings) <= {item.name for item in fields(kind)}:
-        expected = "None, Periodic(...) or PiecewiseLinear.fit(loader)"
-        raise refuse_argument("model", "numbers", given, expected, "numbers=Periodic()")
-    return kind(**settings)
+    wanted = settings.pop("kind", None)
+    for kind in (Periodic, PiecewiseLinear):
+        if wanted == kind.kind and set(settings) <= {item.name for item in fields(kind)}:
+            return kind(**settings)
+    expected = "None, Periodic(...) or PiecewiseLinear.fit(loader)"
+    raise refuse_argument("model", "numbers", given, expected, "numbers=Periodic()")
 
 
 class _Waves(NumericEmbedding):
@@ -243,9 +240,7 @@ class _Bins(NumericEmbedding):
         for row, (each, count) in enumerate(zip(settings.edges, counts, strict=True)):
             if count:
                 edges = torch.tensor(each, dtype=torch.float64, device="cpu")
-                lower[row, :count] = edges[:-1]
-                inverse[row, :count] = 1 / edges.diff()
-                most[row, :count] = 1
+                lower[row, :count], inverse[row, :count], most[row, :count] = edges[:-1], 1 / edges.diff(), 1
                 least[row, 0], most[row, count - 1] = -math.inf, math.inf
         self.register_buffer("bins", bins.float(), persistent=False)
 

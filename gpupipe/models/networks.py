@@ -45,8 +45,9 @@ class Tabular(nn.Module):
     def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
         super().__init__()
-        config = {name: _plain(value) for name, value in given.items() if name not in ("self", "__class__")}
-        _check(self, config)
+        given = {name: value for name, value in given.items() if name not in ("self", "__class__")}
+        _check(self, given)
+        config = {name: _plain(value) for name, value in given.items()}
         config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
         config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
         generator, cardinalities = torch.Generator("cpu").manual_seed(config["seed"]), config["cardinalities"]
@@ -151,9 +152,9 @@ class Tabular(nn.Module):
 def make_linear(
     inputs: int, outputs: int, generator: torch.Generator, start: Literal["he", "glorot"] = "he", *, gain: float = 1.0
 ) -> nn.Linear:
-    """Return a linear layer whose biases start at zero and whose weights are drawn from `generator`.
+    """Make a linear layer whose biases are 0, and whose weights are drawn from `generator`, uniformly.
 
-    "he" is uniform in +-sqrt(6 / inputs), before a ReLU (He et al. 2015, arXiv:1502.01852); "glorot" uniform in
+    "he" draws from +-sqrt(6 / inputs), before a ReLU (He et al. 2015, arXiv:1502.01852); "glorot" from
     +-gain sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010).
     """
     # By way of the meta device, because nn.Linear's own start would draw from the global generator.
@@ -434,10 +435,7 @@ class ResNet(Tabular):
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch normalization (Ioffe & Szegedy 2015, arXiv:1502.03167) that allows for a short last batch.
-
-    A batch of one row has no variance: it is normalised by the running figures, as in evaluation, and leaves them.
-    """
+    """Batch normalization (Ioffe & Szegedy 2015, arXiv:1502.03167); one row is normalised as in evaluation."""
 
     def forward(self, values: Tensor) -> Tensor:
         if self.training and len(values) < 2:

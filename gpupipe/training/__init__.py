@@ -11,7 +11,7 @@ from gpupipe.training.loop.metrics import Metric
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze
-from gpupipe.training.optim.schedules import Plateau, scaled_rate
+from gpupipe.training.optim.optimizers import Plateau, scaled_rate
 
 __all__ = ["BatchSizes", "CSVLogger", "Callback", "Checkpoints", "EarlyStopping", "History", "JSONLinesLogger"]
 __all__ += ["LoadReport", "Metric", "PairwiseRanking", "PerTarget", "Plateau", "TensorBoardLogger", "TrainState"]

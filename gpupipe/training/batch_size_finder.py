@@ -16,7 +16,7 @@ from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.device import choose_device, session
 from gpupipe.training.loop.rank_group import RankGroup
 from gpupipe.training.loop.trainer import Trainer, build_update, capture_update, choose_loss_and_metrics, prepare_model
-from gpupipe.training.optim.schedules import compute_learning_rates
+from gpupipe.training.optim.optimizers import compute_learning_rates
 
 WARM_UP = 5  # updates before the clock: libraries choose their kernels, and a graph is captured after three
 
@@ -52,7 +52,7 @@ def tune_batch_size(
     """Train some updates with doubling batch sizes, until they are hardly faster or do not fit in memory.
 
     The fastest batch is not the one that learns best: bring the rate along with `scaled_rate`. Afterwards weights,
-    random numbers and the loader's place are as they were; optimisers are made anew by each fit.
+    random numbers and the loader's place are as they were.
 
     Args:
         trainer: whose model, loss, optimiser and precision are used.
@@ -65,21 +65,24 @@ def tune_batch_size(
     Raises:
         BadConfig: no such loader, no memory for the smallest batch, or sizes that make no sense.
 
-    Memory: As training with the largest batch that was tried, and one more copy of the weights.
+    Memory: as training with the largest batch that was tried, and one more copy of the weights.
 
     Example:
         >>> import gpupipe as gp, pandas as pd
         >>> frame = pd.DataFrame({"x": [0.0, 1.0] * 32, "y": [2.0, 1.0] * 32})
         >>> pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
-        >>> trainer = Trainer(gp.models.MLP.from_schema(pipeline.schema), max_epochs=1, device="cpu")
+        >>> trainer = Trainer(gp.models.Linear(1), max_epochs=1, device="cpu")
         >>> tune_batch_size(trainer, pipeline.loader(frame), smallest=64, updates=2).best
         64
     """
     if not isinstance(loader, Loader):
-        problem, got = "the loader cannot be made with another batch size", type(loader).__name__
-        expected = "a Loader, as pipeline.loader(...) gives it"
-        remedy = "measure it yourself: history.rows[-1]['rows_per_second']"
-        raise BadConfig("tune_batch_size", problem, got=got, expected=expected, remedy=remedy)
+        raise BadConfig(
+            "tune_batch_size",
+            "the loader cannot be made with another batch size",
+            got=type(loader).__name__,
+            expected="a Loader, as pipeline.loader(...) gives it",
+            remedy="measure it yourself: history.rows[-1]['rows_per_second']",
+        )
     most = min(largest or loader.num_rows, loader.num_rows)
     if not 1 <= smallest <= most:
         got = f"from {smallest} to {most}"

@@ -15,6 +15,7 @@ ELSEWHERE = {
     "backend/kernels": "backend/test_float_kernels",
     "cli/demo": "project/test_program",
     "cli/warm_up": "cli/test_main",
+    "evaluation/comparison": "evaluation/test_baselines",
     "expressions": "expressions/test_expression",
     "io/formats/file_source": "io/formats/test_bad_files",
     "io/formats/ipc": "io/formats/test_orc_ipc",

@@ -27,14 +27,9 @@ from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
 
 EVERY = 1.0  # seconds between two looks at the GPU
-SLOWDOWNS = {
-    0x4: "software power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
-"""The reasons that slow a busy GPU down. Source: nvml.h, "Clocks Event Reasons"."""
+# The reasons that slow a busy GPU down. Source: nvml.h, "Clocks Event Reasons".
+SLOWDOWNS = {0x4: "software power cap", 0x8: "hardware slowdown", 0x20: "software thermal slowdown"}
+SLOWDOWNS |= {0x40: "hardware thermal slowdown", 0x80: "hardware power brake"}
 SKIPPED, WARMING, TRACED = 10, 2, 20  # updates of a profile
 
 logger = logging.getLogger(__name__)
@@ -142,10 +137,7 @@ class ProgressBar(_Closing):
 
 
 class Profiling(_Closing):
-    """Trace of twenty updates (after ten if there are enough) in a folder's trace.json, which Perfetto opens.
-
-    The parts are named data, forward, backward and optimizer, there and, on a GPU, as NVTX ranges for Nsight Systems.
-    """
+    """Trace of twenty updates (after ten if there are enough) in a folder's trace.json, which Perfetto opens."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -179,10 +171,7 @@ def _record_nvtx_range(name: str) -> Iterator[None]:
 
 
 class GpuStats(_Closing):
-    """Minimum, median and maximum of NVML's figures in `history.gpu`, and a warning if the GPU was throttled.
-
-    NVML answers in microseconds, from a thread. If it does not answer, a line is logged and the fit goes on.
-    """
+    """NVML's figures, sampled in a thread, in `history.gpu`; a warning if the GPU was throttled or does not answer."""
 
     def __init__(self, nvml: Any = pynvml, *, every: float = EVERY) -> None:
         self.nvml, self.every = nvml, every

@@ -27,7 +27,6 @@ class History:
 
     Args:
         monitor: the figure that says which epoch was best.
-        higher_is_better: how.
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
         gpu: min, median and max of NVML's values, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
         throttled: the fraction of samples at which the GPU was throttled, by reason.
@@ -35,13 +34,11 @@ class History:
     Example:
         >>> history = History("valid_loss")
         >>> history.append({"epoch": 1, "train_loss": 0.5, "valid_loss": 0.25})
-        >>> history.append({"epoch": 2, "train_loss": 0.25, "valid_loss": 0.5})
         >>> print(history)
         epoch  train_loss  valid_loss
             1         0.5        0.25  best valid_loss
-            2        0.25         0.5
-        train_loss  █▁  0.5 to 0.25
-        valid_loss  ▁█  0.25 to 0.5
+        train_loss  ▁  0.5 to 0.5
+        valid_loss  ▁  0.25 to 0.25
     """
 
     monitor: str = "train_loss"

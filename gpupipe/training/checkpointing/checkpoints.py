@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
+import math
 import shutil
 import signal
 import threading
@@ -38,7 +38,6 @@ from gpupipe.training.loop.train_state import TrainState
 
 FORMAT = 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
-NAME = re.compile(r"step-(\d{10})")
 EXIT_CODE = 128 + signal.SIGTERM  # 143, as of any program that SIGTERM ends
 
 logger = logging.getLogger(__name__)
@@ -46,10 +45,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Checkpoint settings: where and how often a fit saves.
+    """Checkpoint settings: where and how often a fit saves, in the background; the next save waits for the one before.
 
-    Saving runs in the background: the state is copied, and a thread writes the copy while updates go on. The next
-    save waits for the one before. With checkpoints a fit also handles SIGTERM: it saves and exits with code 143.
+    With checkpoints a fit also handles SIGTERM: it saves and exits with code 143.
 
     Args:
         folder: of this run alone; made where it is not there.
@@ -61,7 +59,7 @@ class Checkpoints:
     Raises:
         BadConfig: an argument that makes no sense.
 
-    Memory: One copy of weights, moments and best weights on the host while it is written, pinned for a model on a GPU.
+    Memory: a copy of weights, moments and best weights on the host, pinned for a model on a GPU.
 
     Example:
         >>> Checkpoints("runs/flights", every_steps=1000, keep=2)
@@ -88,10 +86,7 @@ class Terminated(SystemExit):
 
 
 class CheckpointCallback(Callback):
-    """Checkpoint callback: writes in a thread of its own, and saves a last checkpoint on SIGTERM.
-
-    Rank 0 writes. At the next log all ranks agree on saving or ending after a clock or a signal of one of them.
-    """
+    """Checkpoint callback: rank 0 writes in a thread; at a log all agree on a clock or SIGTERM of one of them."""
 
     every_rank = True
 
@@ -119,8 +114,7 @@ class CheckpointCallback(Callback):
             self._outer = signal.signal(signal.SIGTERM, handle)
 
     def _make_folder(self) -> None:
-        there = list_checkpoints(self._folder)
-        if there and not self._resumed:
+        if (there := list_checkpoints(self._folder)) and not self._resumed:
             problem = "the folder holds checkpoints of another run"
             remedy = "fit(..., resume='latest'), or another folder"
             expected = "a folder of its own for each run, or a fit that goes on from there"
@@ -201,8 +195,7 @@ class CheckpointCallback(Callback):
 
     @property
     def _due(self) -> bool:
-        seconds = self.checkpoints.every_seconds
-        return seconds is not None and time.monotonic() - self._last >= seconds
+        return time.monotonic() - self._last >= (self.checkpoints.every_seconds or math.inf)
 
     def _wait_for_save(self) -> None:
         """Wait for the save in progress, and raise its error."""
@@ -212,10 +205,9 @@ class CheckpointCallback(Callback):
 
 
 def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cuda.Event | None]:
-    """Copy tensors to the host as of this point of the stream; return the event after which the copies are complete.
+    """Copy tensors to the host, which does not wait; return the event after which the copies are complete.
 
-    The host does not wait. Copies are pinned where they come from a GPU, contiguous, and never shared, as safetensors
-    asks.
+    They are pinned where they come from a GPU, contiguous, and never shared: safetensors writes neither ties nor views.
     """
     copies = {name: torch.empty(t.shape, dtype=t.dtype, pin_memory=t.is_cuda) for name, t in tensors.items()}
     for name, tensor in tensors.items():
@@ -266,16 +258,15 @@ class CheckpointFolder(NamedTuple):
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     """List the checkpoints in a folder, first to last; other files are left out."""
     found = []
-    for path in folder.glob("step-*") if folder.is_dir() else ():
-        if named := NAME.fullmatch(path.name):
-            try:
-                about = json.loads((path / STATE).read_text())
-                figure, higher = about["figure"], about["higher_is_better"]
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except (OSError, ValueError, KeyError, TypeError):  # found out, and said, when it is read
-                figure, higher = None, False
-            found.append(CheckpointFolder(int(named[1]), path, figure, higher))
+    for path in folder.glob("step-" + 10 * "[0-9]"):
+        try:
+            about = json.loads((path / STATE).read_text())
+            figure, higher = about["figure"], about["higher_is_better"]
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError, KeyError, TypeError):  # found out, and said, when it is read
+            figure, higher = None, False
+        found.append(CheckpointFolder(int(path.name[-10:]), path, figure, higher))
     return sorted(found)
 
 
@@ -298,11 +289,10 @@ def _prune_checkpoints(folder: Path, keep: int) -> None:
     found = list_checkpoints(folder)
     scored = [(c.figure if c.higher_is_better else -c.figure, c.step) for c in found if c.figure is not None]
     best = max(scored, default=(0.0, -1))[1]
-    for checkpoint in found[:-keep]:
-        if checkpoint.step != best:
-            hidden = folder / f".{checkpoint.path.name}.old.tmp"  # or half a checkpoint could be seen
-            checkpoint.path.rename(hidden)
-            shutil.rmtree(hidden, ignore_errors=True)
+    for checkpoint in [one for one in found[:-keep] if one.step != best]:
+        hidden = folder / f".{checkpoint.path.name}.old.tmp"  # or half a checkpoint could be seen
+        checkpoint.path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _digest(content: bytes) -> str:
@@ -310,10 +300,7 @@ def _digest(content: bytes) -> str:
 
 
 def resume_run(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
-    """Restore a run from a checkpoint, and return whether there was one.
-
-    `wanted` is "latest" for the last one of `checkpoints`, a checkpoint's folder, or a folder of checkpoints.
-    """
+    """Restore a run from "latest", a checkpoint's folder, or a folder of checkpoints; return whether there was one."""
     if wanted == "latest" and checkpoints is None:
         where, problem = "Trainer.fit(resume='latest')", "the trainer has no folder of checkpoints"
         remedy = "Trainer(..., checkpoints='runs/flights'), or a checkpoint's path"

@@ -50,10 +50,7 @@ def get_weight(batch: Any) -> Tensor | None:
 
 
 def matching_target(output: Tensor, batch: Any, where: str, *, classes: bool = False) -> Tensor:
-    """Return the batch's target; refuse an output without a value (with `classes` a row) for each of it.
-
-    Broadcasting would hide other shapes.
-    """
+    """Return the batch's target; refuse an output that does not fit it, which broadcasting would hide."""
     target: Tensor | None = getattr(batch, "target", None)
     if target is None:
         expected = "batches with a `target` of one value a row"

@@ -35,12 +35,10 @@ def choose_device(requested: str | torch.device, loader: object) -> torch.device
     """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU."""
     check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    home = getattr(loader, "device", None)
-    if str(requested) != "auto":
-        asked, reason = str(requested), "asked for"
-    elif home is not None:
+    asked, home, reason = str(requested), getattr(loader, "device", None), "asked for"
+    if asked == "auto" and home is not None:
         asked, reason = str(home), "the data is there"
-    else:
+    elif asked == "auto":
         asked, reason = ("cuda", "torch sees a GPU") if visible else ("cpu", "torch sees no GPU")
     device = torch.device("cpu")
     if asked.startswith("cuda"):
@@ -71,10 +69,7 @@ def make_forward(precision: str, model: Callable[[Any], Any], device: torch.devi
 
 @contextmanager
 def session(device: torch.device, *, seed: int, deterministic: bool = False, precision: str = "auto") -> Iterator[None]:
-    """Work on `device`, on its training stream, with random numbers from `seed`, and restore all state afterwards.
-
-    TF32 is on for "tf32", off for "32-true", and as torch has it otherwise.
-    """
+    """Work on `device`, on its training stream, with random numbers from `seed`, and restore all state afterwards."""
     with ExitStack() as stack:
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
@@ -96,14 +91,12 @@ def fork_rng(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
-@cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # non-blocking, as all that torch makes
+_make_stream = cache(torch.cuda.Stream)  # non-blocking, as all that torch makes
 
 
 @contextmanager
 def _own_stream(device: torch.device) -> Iterator[None]:
-    stream = _stream(device)
+    stream = _make_stream(device)
     outer = (torch.cuda.default_stream(device), torch.cuda.current_stream(device))
     for before in outer:
         stream.wait_event(before.record_event())
@@ -121,8 +114,8 @@ def _deterministic(device: torch.device) -> Iterator[None]:
     if device.type == "cuda" and workspace not in (":4096:8", ":16:8"):
         where, got = "Trainer(deterministic=True)", f"CUBLAS_WORKSPACE_CONFIG={workspace}"
         problem = "cuBLAS is free to choose its workspace, and with it the order of sums"
-        expected = "the variable set before the process starts"
-        raise BadConfig(where, problem, got=got, expected=expected, remedy="CUBLAS_WORKSPACE_CONFIG=:4096:8 python ...")
+        expected, remedy = "the variable set before the process starts", "CUBLAS_WORKSPACE_CONFIG=:4096:8 python ..."
+        raise BadConfig(where, problem, got=got, expected=expected, remedy=remedy)
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:

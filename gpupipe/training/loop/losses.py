@@ -75,7 +75,8 @@ LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entro
 def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     """Choose the loss for "auto" by the task of the schema; return the name of another, or a function of it."""
     if callable(loss):
-        return _wrap_loss(loss)
+        wrapped: Loss = _wrap_loss(loss)
+        return wrapped
     if isinstance(loss, str) and loss in LOSSES:
         return loss
     if not is_one_of(loss, ["auto"]):
@@ -83,7 +84,8 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES], also)
     if schema is not None and schema.task is not None:
         return LOSS_OF_TASK[schema.task]
-    problem, got = "nothing tells what the target is", "a loader without a schema"
+    got: Any = "a loader without a schema"
+    problem = "nothing tells what the target is"
     expected = "a loader of gp.Pipeline whose Features have a target, of data that have its columns"
     remedy = "loss='bce'"
     if schema is not None:
@@ -116,7 +118,7 @@ def _is_scale_free(loss: str | Loss) -> bool:
     return isinstance(name, str) and name in _SCALE_FREE
 
 
-def _wrap_loss(loss: Any) -> Loss:
+def _wrap_loss(loss: Any) -> Any:
     """Wrap a function as a loss of output and batch."""
     expected = "a function of output and batch, or of output and target"
     if isinstance(loss, type):
@@ -140,10 +142,7 @@ def _wrap_loss(loss: Any) -> Loss:
 
 
 def smooth_labels(loss: str | Loss, amount: float) -> Loss:
-    """Smooth a named loss's labels (Szegedy et al., arXiv:1512.00567).
-
-    The label's share of 1 gives `amount` away to all K classes alike, itself included (K = 2 for "bce").
-    """
+    """Smooth a named loss's labels: each gives `amount` to all K classes alike (Szegedy et al., arXiv:1512.00567)."""
     if loss == "bce":
         plain = LOSSES["bce"]
         return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
@@ -158,13 +157,11 @@ def smooth_labels(loss: str | Loss, amount: float) -> Loss:
 def compute_class_weights(
     wanted: ClassWeight, loader: Any, schema: Schema | None, ranks: RankGroup | None = None
 ) -> Tensor:
-    """Compute a float32 weight per class: n / (K count) for `"balanced"`, or the given ones, 1 for other classes.
-
-    The loader is read once if it does not hold all targets in one block.
-    """
+    """Compute a weight per class: n / (K count) for `"balanced"`, reading the loader; or the given ones, else 1."""
     target = None if schema is None else schema.target
     if schema is None or target is None or target.classes is None or schema.task == "multilabel":
-        problem, got = "nothing tells the classes" if target is None else "the target has no classes", wanted
+        got: Any = wanted
+        problem = "nothing tells the classes" if target is None else "the target has no classes"
         if schema is not None and schema.task == "multilabel":
             problem, got = "a row has several targets, and one weight", [item.name for item in schema.targets]
         expected = "a classification of one target, and a loader of gp.Pipeline"
@@ -175,8 +172,10 @@ def compute_class_weights(
         for name in wanted:
             if name not in classes or not wanted[name] >= 0:
                 problem = "no such class" if name not in classes else "a weight below 0"
-                got, expected, remedy = {name: wanted[name]}, f"weights of some of {classes}", "class_weight='balanced'"
-                raise refuse_argument("Trainer", "class_weight", got, expected, remedy, problem=problem)
+                bad, expected = {name: wanted[name]}, f"weights of some of {classes}"
+                raise refuse_argument(
+                    "Trainer", "class_weight", bad, expected, "class_weight='balanced'", problem=problem
+                )
         return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
     streamed = getattr(loader, "residency", "stream") == "stream"
     counts = torch.zeros(len(classes), dtype=torch.int64)
@@ -206,15 +205,13 @@ def weight_by_class(batch: Any, weights: Tensor) -> Any:
 
 
 def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
-    """Compute the mean of a batch's losses, and its weight in a mean over batches (the rows without weights).
-
-    B losses are weighted here; a scalar is taken as the mean.
-    """
+    """Compute a batch's weighted mean loss (a scalar is one already), and its weight: the rows' sum or number."""
     weight, is_tensor = get_weight(batch), isinstance(values, Tensor)
     if is_tensor and values.ndim == 0:
         return values, num_rows(batch) if weight is None else weight.sum()
     if not is_tensor or values.ndim != 1 or (weight is not None and values.shape != weight.shape):
-        problem, got, remedy = "not a tensor", type(values), "return the loss, not its `.item()`"
+        got: Any = type(values)
+        problem, remedy = "not a tensor", "return the loss, not its `.item()`"
         if is_tensor:
             problem, got = "neither a scalar nor one value a row", tuple(values.shape)
             remedy = "loss=lambda output, batch: per_row(output, batch).mean(1)"
@@ -228,11 +225,7 @@ def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
 
 
 class LossMean:
-    """Mean loss over batches, summed in float64 on the device and read on request.
-
-    On a CPU many batches' losses are summed at a time, one after the other all the same: a small network's step is 3 %
-    faster than with four operations on single numbers.
-    """
+    """Mean loss over batches, summed in float64 on the device (on a CPU many at a time, 3 % of a small step)."""
 
     def __init__(self, device: torch.device, ranks: RankGroup | None = None) -> None:
         self._ranks = ranks or RankGroup()
@@ -341,8 +334,7 @@ class PerTarget:
     """Weighted mean, for each row, of a loss per output.
 
     Args:
-        losses: a name per target, in the order of `schema.targets`: "mse" or "huber" for a number, "bce" for a target
-            of 0 and 1.
+        losses: for each of `schema.targets` "mse" or "huber" for a number, "bce" for a target of 0 and 1.
         weights: how much each counts, for targets of different units; None lets them count alike.
 
     Raises:

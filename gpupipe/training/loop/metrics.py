@@ -50,7 +50,6 @@ class _Sums(ABC):
 
     name: str
     higher_is_better = True
-
     _sums: Tensor | None = None
 
     @abstractmethod
@@ -113,7 +112,6 @@ class _R2(_Sums):
     """R2 score: 1 - (squared error) / (squared distance of the target from its mean); None for a constant target."""
 
     name = "r2"
-
     _origin: Tensor | None = None
 
     def reset(self) -> None:
@@ -136,10 +134,7 @@ class _R2(_Sums):
 
 @dataclass(eq=False)
 class _OfClasses(_Sums):
-    """Metric of predicted classes, from the weights of a class's hits, of its rows, and of the rows taken for it.
-
-    Of two classes it is the second one's (with `of_both` the mean), of more the mean over those that are seen or taken.
-    """
+    """Metric of the weights of a class's hits, its rows, and the rows taken for it; of two classes of the second's."""
 
     name: str
     of_class: Callable[[float, float, float], float | None]
@@ -163,12 +158,10 @@ class _OfClasses(_Sums):
         return torch.stack(counts, 1).view(-1, width, 3)
 
     def finish(self, *sums: list[float]) -> float | None:
-        if not any(rows for _, rows, _ in sums):
-            return None
         two = len(sums) == 2
         seen = [one for one in sums[two and not self.of_both :] if two or one[1] or one[2]]
         known = [value for one in seen if (value := self.of_class(*one)) is not None]
-        return sum(known) / len(known)
+        return sum(known) / len(known) if any(rows for _, rows, _ in sums) else None
 
 
 @dataclass(eq=False)
@@ -209,9 +202,8 @@ class _Ranking:
             ascending, order = column.sort()
             found.append(self.compute_parts(ascending, target[order].double(), weight[order].double()))
         values: list[list[float]] = torch.stack(found).tolist()
-        if any(whole <= 0 for _, whole in values):
-            return None
-        return sum(part / whole for part, whole in values) / len(values)
+        defined = all(whole > 0 for _, whole in values)
+        return sum(part / whole for part, whole in values) / len(values) if defined else None
 
 
 def _count_ordered_pairs(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
@@ -246,12 +238,8 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "mae": partial(_Mean, "mae", lambda output, target: (output.double() - target).abs()),
     "r2": _R2,
 }
-METRICS_OF_LOSS = {
-    "bce": ("auc", "accuracy"),
-    "cross-entropy": ("accuracy",),
-    "mse": ("rmse", "mae", "r2"),
-    "huber": ("rmse", "mae", "r2"),
-}
+METRICS_OF_LOSS = {"bce": ("auc", "accuracy"), "cross-entropy": ("accuracy",)}
+METRICS_OF_LOSS |= dict.fromkeys(("mse", "huber"), ("rmse", "mae", "r2"))
 _OF_LABELS, _OF_NUMBERS = {"auc", "accuracy", "log_loss", "brier"}, {"brier", "rmse", "mae", "r2"}
 
 

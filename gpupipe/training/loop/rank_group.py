@@ -139,10 +139,7 @@ class RankGroup:
         self._tables = {parameter for module in sparse for parameter in module.parameters(recurse=False)}
 
     def sum_gradients(self, parameters: Sequence[nn.Parameter], weight: Tensor) -> None:
-        """Add up gradients and `weight` over the ranks, in place, and average running statistics: one call per dtype.
-
-        Sparse gradients of modules with `sparse=True` get the entries of all ranks; those of others are made dense.
-        """
+        """Add up gradients and `weight` over the ranks, in place, and average running statistics, a call per dtype."""
         if self.size == 1:
             return
         if tables := [parameter for parameter in parameters if parameter in self._tables]:
@@ -235,10 +232,7 @@ class RankGroup:
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def _call_collective(self, tensor: Tensor, call: Callable[..., Any]) -> None:
-        """Make a call of torch.distributed's; on the host it ends with `ClusterLost` when another rank fails or hangs.
-
-        Tensors on a GPU go through the group's own backend, NCCL, in stream order; the host does not wait.
-        """
+        """Make a call, of NCCL in stream order, or of gloo until another rank fails or hangs: `ClusterLost`."""
         assert self._failures is not None
         try:
             if tensor.is_cuda:
@@ -270,10 +264,7 @@ def _wait_for(work: Any, failures: FailureStore) -> None:
 
 @contextmanager
 def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[RankGroup]:
-    """Open the group of ranks that train together, of torch.distributed's; an error on one rank ends all.
-
-    A loader that is not sharded (`world_size` 1) trains alone; so does one of another library where `alone`.
-    """
+    """Open the group of ranks that train together; an unsharded loader (`alone`: another library's) trains alone."""
     rank, size = get_rank(None, None)
     dealt = getattr(loader, "world_size", 1 if alone else size)
     if size == 1 or dealt == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from typing import Any
@@ -122,15 +122,6 @@ class TrainState:
                 return
             yield batch
 
-    @contextmanager
-    def validation(self) -> Iterator[None]:
-        """Set `validating` during validation."""
-        self.validating = True
-        try:
-            yield
-        finally:
-            self.validating = False
-
     def log_metrics(self, loss: float | None) -> None:
         """Update `metrics`."""
         now, waited, rows = time.perf_counter(), self._waited, self.rows
@@ -247,8 +238,8 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 def check_loss(run: TrainState, since: int) -> float | None:
     """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.
 
-    Their sum shows what is not finite, and a counter on the device says at which of the batches after `since` it began,
-    so a healthy run costs no extra read of the device. The error names the batch, and its rows if they are the reason.
+    A healthy run costs no extra read. An error names the first bad batch after `since`, and its rows if they are the
+    reason.
     """
     try:
         return run.update.losses.read(f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}")

@@ -1,7 +1,8 @@
-"""Training step: forward, backward, clip, optimiser. Nothing in it makes the host wait for the device.
+"""Training step: forward, backward, clip, optimiser; eager, or captured as a CUDA graph. It never makes the host wait.
 
-What changes from update to update (learning rate, loss scale) is read on the device from tensors
-that are written in place, at a counter that is there too, so a CUDA graph can capture an update and replay it.
+What changes from update to update (learning rate, loss scale) is read on the device from tensors that are written in
+place, at a counter that is there too: everything has the same address each time. So the very function that runs eagerly
+is captured; on a CPU it runs uncaptured, and is tested there. The first steps of a run are the warm-up, and count.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeAlias
 
@@ -35,12 +36,9 @@ logger = logging.getLogger(__name__)
 class Update:
     """Update of the weights: the gradients of one or several batches, and one step of the optimiser.
 
-    With several, or a batch in parts, gradients are those of the mean over all their rows: sum(weight * loss) is what
-    is summed, and divided by sum(weight) at the step.
-
-    `objective` gives a batch's mean loss and the weight it carries. `rates`, one per update, are on the device, and
-    written before each step to the 0-d rates of the optimiser's groups. Sums of weights are divided by `unit`, about a
-    batch's weight and the same in each process, to stay near 1.
+    With several, or a batch in parts, sum(weight * loss) is differentiated, and divided by sum(weight) at the step.
+    `objective` gives a batch's mean loss and its weight. `rates`, one per update, are on the device, and written before
+    each step to the groups' 0-d rates. Sums of weights are divided by `unit`, about a batch's weight, to stay near 1.
     """
 
     objective: Callable[[Any], tuple[Tensor, Tensor | int]]
@@ -178,9 +176,16 @@ class Update:
         if gradients:
             torch._foreach_mul_(gradients, factor)
 
-    def use_ema(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def use_ema(self) -> Iterator[None]:
         """Give the model the average of its weights inside, if there is one."""
-        return nullcontext() if self.average is None else self.average.swap_in()
+        if self.average is not None:
+            self.average.swap()
+        try:
+            yield
+        finally:
+            if self.average is not None:
+                self.average.swap()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all state of the next update except model and loader, as tensors by name, or refuse what is none."""
@@ -221,22 +226,18 @@ WARM_UP = 3  # eager steps before the capture: libraries choose kernels and work
 
 
 def explain_no_capture(
-    wanted: bool | str,
-    loader: object,
-    device: torch.device,
-    accumulate: int = 1,
-    *,
-    activation_checkpointing: bool = False,
+    wanted: bool | str, loader: Any, device: torch.device, accumulate: int = 1, *, activation_checkpointing: Any = False
 ) -> str | None:
     """Explain why a run cannot be captured, or return None; refuse what has to be captured and cannot be."""
     if wanted is False:
         return "Trainer(cuda_graph=False)"
-    reasons = {
-        "it runs on a CPU": device.type != "cuda",
-        "gradients are accumulated": accumulate > 1,
-        "inner values are computed again, for which torch asks the device what it drew": activation_checkpointing,
-    }
-    reason = next((why for why, holds in reasons.items() if holds), None) or explain_not_resident(loader, device)
+    reason = explain_not_resident(loader, device)
+    if activation_checkpointing:
+        reason = "inner values are computed again, for which torch asks the device what it drew"
+    if accumulate > 1:
+        reason = "gradients are accumulated"
+    if device.type != "cuda":
+        reason = "it runs on a CPU"
     if reason is not None and wanted is True:
         where, problem = "Trainer(cuda_graph=True)", f"the step cannot be captured: {reason}"
         expected = "a Loader of one process over a table on the GPU"
@@ -258,9 +259,7 @@ def explain_not_resident(loader: object, device: torch.device) -> str | None:
 
 
 class CursorBatches:
-    """Batches of a loader with its table on the device, gathered there at a cursor that is there too.
-
-    An iteration gives `full` in the place of each full batch, and a smaller last one as it is.
+    """Batches gathered on the device at a cursor there; an iteration gives `full` in the place of each full batch.
 
     Memory: 8 bytes per row for the epoch's order, and one batch, kept columns included.
     """
@@ -327,10 +326,7 @@ class CursorBatches:
 
 
 class CapturedUpdate:
-    """Captured `Update`: full batches come from a cursor, and replay as one graph, which keeps its gradients, on a GPU.
-
-    It goes on eagerly, with the reason logged, where it cannot be captured.
-    """
+    """Captured `Update`: full batches come from a cursor and replay as one graph on a GPU; else it runs eagerly."""
 
     def __init__(self, update: Update, batches: CursorBatches) -> None:
         self._update, self._batches = update, batches
@@ -342,12 +338,11 @@ class CapturedUpdate:
     def learn(self, batch: Any) -> None:
         """Learn a batch; a full one makes the step at once."""
         self._stepped = batch is self._batches.full
+        if self._stepped and self.graph is None and not self._eager:
+            self._capture()
         if not self._stepped:
             self._update.learn(batch)
-            return
-        if self.graph is None and not self._eager:
-            self._capture()
-        if self.graph is not None:
+        elif self.graph is not None:
             self.graph.replay()
         else:
             self.run_full_step()

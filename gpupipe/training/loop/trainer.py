@@ -45,8 +45,15 @@ from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
 from gpupipe.training.optim import optimizers
-from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer
-from gpupipe.training.optim.schedules import Schedule, compute_learning_rates, get_plateau_factor
+from gpupipe.training.optim.optimizers import (
+    EMA,
+    Groups,
+    LossScale,
+    MakeOptimizer,
+    Schedule,
+    compute_learning_rates,
+    get_plateau_factor,
+)
 
 LEARNING_RATE = 3e-3  # of a model that has none of its own
 FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
@@ -82,10 +89,8 @@ class Trainer:
         model: its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
-            output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
-            is called `target`, as torch's own, gets `batch.target` instead; where rows have weights, it needs
-            `reduction="none"`. But for "mse" and "huber" a regression's standardised targets have to be said, by
-            `Features(target_transform=)`.
+            output and batch, or `target`, that gives B values (weighted by `batch.weight`) or, without weights, their
+            mean. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be said.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
@@ -201,15 +206,13 @@ class Trainer:
 
         Raises:
             BadData: no rows, no weight, a loss that is not finite (epoch, update and rows are named).
-            BadConfig: no loader, one without a length, or with more batches than that; a figure to monitor that is not
-                there.
+            BadConfig: no loader, one without a length or with more batches than that; no such figure to monitor.
             ArtifactError: no checkpoint to go on from, or a damaged one.
             SchemaMismatch: it is of another model or other data.
             SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
             ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
 
-        Memory: Batches on other devices are copied to the device. Weights, gradients and two moments; with
-            `early_stopping` one more copy of the weights.
+        Memory: batches on other devices; gradients, two moments, and with `early_stopping` the weights again.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
             return _fit_on_workers(self, train, valid, resume, executor)
@@ -233,8 +236,12 @@ class Trainer:
                     speed = {"lr": run.lr, "seconds": run.seconds, "rows_per_second": run.rows / run.seconds}
                     if valid is not None:
                         # What the validation loader draws must not change what training draws.
-                        with fork_rng(device), update.use_ema(), run.validation():
-                            figures = self._evaluate(valid, loss, metrics, device, ranks)
+                        with fork_rng(device), update.use_ema():
+                            run.validating = True
+                            try:
+                                figures = self._evaluate(valid, loss, metrics, device, ranks)
+                            finally:
+                                run.validating = False
                         if not figures and ranks.is_main and not len(history):
                             why = "drop_last=True leaves them all out" if _drops_all(valid) else "none that counts"
                             logger.warning("the valid loader has no rows (%s): no figures of validation", why)
@@ -307,10 +314,7 @@ class Trainer:
     def _evaluate(
         self, loader: Iterable[Any], loss: Loss, metrics: Sequence[Metric], device: torch.device, ranks: RankGroup
     ) -> dict[str, float]:
-        """Compute them as `evaluate` does.
-
-        If the loader shards its rows over the ranks, each evaluates its part, and the metrics get the outputs of all.
-        """
+        """Compute what `evaluate` does; each rank evaluates its part of sharded rows, and metrics get all outputs."""
         readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
         mean_loss = LossMean(device, readers)
         for metric in metrics:
@@ -326,20 +330,20 @@ class Trainer:
         return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
-        """Return the model's outputs in the loader's row order: logits, or a regression's values in its own units.
+        """Return the model's outputs in the loader's order of rows: logits, or a regression's values in its own units.
 
         Args:
-            loader: batches; needs no target. Of a shuffled one the order is the shuffled one.
+            loader: batches; needs no target.
 
         Returns:
-            N or N x K values on the device, float32 (float64 of a float64 model, and in the own units of a target that
-            goes through steps); shape (0,) of a loader without rows.
+            N or N x K values on the device, float32 (float64 of a float64 model or a target that goes through steps);
+            shape (0,) of a loader without rows.
 
         Raises:
             BadData: the model's output is no tensor.
             BadConfig: no loader.
 
-        Memory: The outputs, twice for a moment.
+        Memory: the outputs, twice for a moment.
         """
         check_batches("Trainer.predict", loader=loader)
         device, outputs = choose_device(self.device, loader), []
@@ -499,11 +503,7 @@ def prepare_model(trainer: Trainer) -> Iterator[None]:
 
 @contextmanager
 def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:
-    """Recompute inside, in the backward pass, what blocks of the model computed (Chen et al., arXiv:1604.06174).
-
-    What a block draws (dropout) is drawn the same again. `blocks` are patterns of modules' names, or True for the
-    members of all `nn.ModuleList`s; of each its inputs are kept instead of all its values, for a third more time.
-    """
+    """Recompute in the backward pass, with the same draws, what blocks computed (Chen et al., arXiv:1604.06174)."""
     names = dict(model.named_modules())
     if blocks is True:
         lists = [module for module in names.values() if isinstance(module, nn.ModuleList)]
@@ -594,10 +594,8 @@ def capture_update(
     trainer: Trainer, update: Update, train: Any, device: torch.device
 ) -> tuple[Update | CapturedUpdate, Any]:
     """Return the update and its batches, captured as one CUDA graph if possible."""
-    recomputed = bool(trainer.activation_checkpointing)
-    reason = explain_no_capture(
-        trainer.cuda_graph, train, device, trainer.accumulate, activation_checkpointing=recomputed
-    )
+    wanted, each, blocks = trainer.cuda_graph, trainer.accumulate, trainer.activation_checkpointing
+    reason = explain_no_capture(wanted, train, device, each, activation_checkpointing=blocks)
     if reason is not None:
         slower = device.type == "cuda" and trainer.cuda_graph is not False  # which nobody has asked for
         logger.log(logging.WARNING if slower else logging.INFO, "the step runs eagerly: %s", reason)

@@ -1,7 +1,4 @@
-"""Fine-tuning: load pretrained weights, report what does not fit, freeze parts of a model.
-
-An optimiser gets what is trainable when a fit begins, so gradual unfreezing is several fits in turn.
-"""
+"""Fine-tuning: load pretrained weights, report what does not fit, freeze parts; each fit trains what is not frozen."""
 
 from __future__ import annotations
 
@@ -70,11 +67,12 @@ def load_weights(
     """
     _check_model("load_weights", model)
     check_bool(load_weights, strict=strict)
-    if not isinstance(weights, str | Path | Mapping):
+    given: Any = weights
+    if not isinstance(given, str | Path | Mapping):
         expected = "tensors by name, or a file's path"
         raise refuse_argument("load_weights", "weights", type(weights), expected, "other.state_dict()")
-    named = _read(weights) if isinstance(weights, str | Path) else weights
-    given = {name.removeprefix(prefix): value for name, value in named.items()}
+    given = _read(given) if isinstance(given, str | Path) else given
+    given = {name.removeprefix(prefix): value for name, value in given.items()}
     own = model.state_dict()
     both = [name for name in own if name in given]
     fitting = [name for name in both if own[name].shape == given[name].shape]

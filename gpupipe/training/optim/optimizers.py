@@ -1,12 +1,11 @@
-"""Optimisers by name, LAMB, row-wise Adagrad for large tables, a loss scale for float16, and an average of weights.
-
-Nothing here makes the host wait for the device, so that a CUDA graph can hold it.
-"""
+"""Optimisers by name, rates per update, a loss scale and an average of weights; the host never waits for the device."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from inspect import signature
 from typing import Any, TypeAlias, cast
@@ -16,7 +15,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from gpupipe.errors import BadConfig
-from gpupipe.support.validation import refuse_argument, refuse_choice
+from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_argument, refuse_choice
+from gpupipe.training.callbacks.history import History
 
 # Of the parameter groups and the learning rate, a tensor of one value that changes in place.
 MakeOptimizer: TypeAlias = Callable[[Any, Tensor], Optimizer]
@@ -49,11 +49,7 @@ def check_optimizer(choice: object) -> None:
 
 
 def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr: Tensor) -> Optimizer:
-    """Make an optimiser by name, of a torch class, or by the caller's function of parameters and rate.
-
-    "adamw" (Loshchilov & Hutter, arXiv:1711.05101) and "sgd" (Nesterov momentum 0.9) are torch's fused ones. `lr` is
-    0-d, on the device, and the schedule writes to it: an optimiser with a rate of its own is refused.
-    """
+    """Make an optimiser by name, of a torch class, or by a function; the schedule writes to `lr`, 0-d on the device."""
     check_optimizer(choice)
     optimizer: Any
     if isinstance(choice, str):
@@ -87,12 +83,10 @@ def make_parameter_groups(
 ) -> list[dict[str, Any]]:
     """Group a model's trained parameters by learning rate and weight decay.
 
-    Weights decay; biases, scales of normalisations (fewer than two dimensions) and embeddings (parameters of a module
-    whose class, or one it inherits from, is named so) do not: decay would draw rare ids to zero in all the batches they
-    are not in. Nor do those that the model's own `no_weight_decay()` names, as timm's models have it.
-
-    The first pattern of `groups` that fits counts; a group's own rate is a multiple of the `highest` of the run, in a
-    tensor of its own, and `tables` marks large embeddings for `RowWise`.
+    Weights decay; biases, scales of normalisations (fewer than two dimensions), embeddings (parameters of a module
+    whose class, or a base, is named so: decay would draw rare ids to zero) and what `model.no_weight_decay()` names do
+    not. The first pattern of `groups` that fits counts; a rate of its own is a multiple of `highest`, and `tables`
+    marks embeddings.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -227,10 +221,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 
 def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row numbers and values of a sparse gradient, of which several may be of one row.
-
-    `indices()` and `values()` need `coalesce()`, for which the host waits; torch documents these for all others.
-    """
+    """Return a sparse gradient's row numbers (which may repeat) and values; for `indices()` the host would wait."""
     return gradient._indices()[0], gradient._values()  # noqa: SLF001
 
 
@@ -251,10 +242,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | 
 
 
 def compact(gradient: Tensor) -> Tensor:
-    """Sum a sparse gradient's entries of the same row into one, without changing the number of entries.
-
-    `coalesce()` drops the entries it does not need, and the host waits to know how many; here they stay, as zeros.
-    """
+    """Sum a sparse gradient's entries of the same row into one; the rest stay, as zeros, or the host would wait."""
     rows, values = get_entries(gradient)
     rows, order = rows.sort()
     values = values.index_select(0, order)
@@ -300,8 +288,7 @@ def _is_table(parameter: nn.Parameter) -> bool:
 class LossScale:
     """Scale of the loss for float16 that follows overflows on the device (Micikevicius et al., arXiv:1710.03740).
 
-    torch.amp.GradScaler reads on the host whether to step. Here the optimiser leaves out a step by itself when its
-    `found_inf` is 1: fused ones of torch, LAMB and the row-wise one can.
+    torch.amp.GradScaler reads on the host whether to step. Here the optimiser leaves it out when its `found_inf` is 1.
     """
 
     def __init__(self, optimizer: Optimizer, device: torch.device, *, interval: int = _INTERVAL) -> None:
@@ -355,17 +342,8 @@ class EMA:
         share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
         _move_towards(list(self._mean.values()), list(self._own.values()), share[0].float())
 
-    @contextmanager
-    def swap_in(self) -> Iterator[None]:
-        """Give the model the average as its weights inside; values are swapped, so CUDA graphs find them."""
-        self.swap()
-        try:
-            yield
-        finally:
-            self.swap()
-
     def swap(self) -> None:
-        """Swap the weights and their average."""
+        """Swap the values of the weights and their average; CUDA graphs find them where they were."""
         for name, own in self._own.items():
             before = own.clone()
             own.copy_(self._mean[name])
@@ -385,3 +363,121 @@ def _move_towards(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: T
     difference: Any = torch._foreach_sub(list(targets), list(tensors))  # noqa: SLF001
     torch._foreach_mul_(difference, share)
     torch._foreach_add_(list(tensors), difference)
+
+
+# The share of updates a schedule warms up for unless told otherwise.
+SCHEDULES = {"one-cycle": 0.3, "cosine": 0.0, "linear": 0.0, "constant": 0.0, "plateau": 0.0}
+
+# One-cycle starts at lr / 25 and ends at lr / 25 / 10^4, as torch.optim.lr_scheduler.OneCycleLR does.
+ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """Reduce-on-plateau schedule: the rate falls when the monitored metric has not improved for some epochs.
+
+    Args:
+        patience: epochs in a row without improvement after which it falls.
+        factor: what it is multiplied by then.
+        lowest: the smallest rate, as a share of the first.
+
+    Raises:
+        BadConfig: a number that makes no sense.
+
+    Example:
+        >>> Plateau(patience=1, factor=0.5)
+        Plateau(patience=1, factor=0.5, lowest=0.0001)
+    """
+
+    patience: int = 3
+    factor: float = 0.1
+    lowest: float = 1e-4
+
+    def __post_init__(self) -> None:
+        check_integer(self, "[1, inf)", patience=self.patience)
+        check_number(self, "(0, 1)", factor=self.factor)
+        check_number(self, "[0, 1]", lowest=self.lowest)
+
+
+# A name, a Plateau, or a function of the share of updates done, in [0, 1), that gives the share of `lr`.
+Schedule: TypeAlias = str | Plateau | Callable[[float], float]
+
+
+def compute_learning_rates(schedule: Schedule, *, lr: float, steps: int, warmup: float | None = None) -> Tensor:
+    """Compute the learning rate of each update of a run: `steps` float32 values on the CPU, at most `lr`.
+
+    - "constant": lr; "plateau" and `Plateau` too, until the figure that is monitored says otherwise.
+    - "linear": straight from lr to 0 after the warm-up.
+    - "cosine": lr (1 + cos(pi t)) / 2, t running from 0 to 1 after the warm-up (Loshchilov & Hutter, arXiv:1608.03983).
+    - "one-cycle": half a cosine up from lr / 25, half a cosine down to lr / 250000 (Smith & Topin, arXiv:1708.07120).
+    - a function f: lr f(t), t running from 0 to 1 over all updates.
+
+    `warmup` is the share of updates that rises to lr, in a straight line but for the last two; None for the schedule's
+    own (0.3 for one-cycle, else 0). A function's is its own business.
+    """
+    name: Any = "plateau" if isinstance(schedule, Plateau) else schedule
+    if not callable(name) and (not isinstance(name, str) or name not in SCHEDULES):
+        also = "a Plateau, or a function of the share that is done"
+        raise refuse_choice("Trainer", "schedule", schedule, SCHEDULES, also)
+    share = (0.0 if callable(name) else SCHEDULES[name]) if warmup is None else warmup
+    check_number("Trainer", "[0, 1)", warmup=share)
+    check_number("Trainer", "(0, inf)", lr=lr)
+    lr = float(lr)
+    if callable(name):
+        try:
+            return torch.tensor([lr * float(name(number / steps)) for number in range(steps)])
+        except (TypeError, ValueError) as cause:
+            problem, remedy = f"the function gives no share of the rate ({cause})", "schedule=lambda done: 1.0 - done"
+            expected = "a function of the share of updates done, in [0, 1), that gives a number"
+            raise refuse_argument("Trainer", "schedule", name, expected, remedy, problem=problem) from cause
+    step = torch.arange(steps, dtype=torch.float64)
+    if name == "one-cycle":
+        top = max(share * steps - 1, 0.0)
+        rise = _half_cosine(lr / ONE_CYCLE_START, lr, step / max(top, 1.0))
+        fall = _half_cosine(lr, lr / ONE_CYCLE_START / ONE_CYCLE_END, (step - top) / max(steps - 1 - top, 1.0))
+        return torch.where(step < top, rise, fall).float()
+    top = float(round(share * steps))
+    after = (step - top) / (steps - top)
+    falls = {"cosine": _half_cosine(lr, 0.0, after), "linear": lr * (1 - after)}
+    fall = falls.get(name, torch.full_like(step, lr))
+    return torch.where(step < top, lr * (step + 1) / max(top, 1.0), fall).float()
+
+
+def _half_cosine(start: float, end: float, t: Tensor) -> Tensor:
+    return end + (start - end) / 2 * (1 + torch.cos(math.pi * t))
+
+
+def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str = "sqrt") -> float:
+    """Scale a learning rate found with `reference` rows a step to `batch_size`, over accumulation and all ranks.
+
+    - "linear": lr B / B0, for SGD (Goyal et al., arXiv:1706.02677); warm up for some epochs' share of the updates.
+    - "sqrt": lr sqrt(B / B0), for Adam and LAMB (You et al., arXiv:1904.00962; Malladi et al., arXiv:2205.10287).
+
+    Raises:
+        BadConfig: an unknown rule, or a number that makes no sense.
+
+    Example:
+        >>> scaled_rate(1e-3, batch_size=4096)
+        0.004
+    """
+    powers = {"linear": 1.0, "sqrt": 0.5}
+    check_number(scaled_rate, "(0, inf)", lr=lr)
+    check_integer(scaled_rate, "[1, inf)", batch_size=batch_size, reference=reference)
+    check_choice(scaled_rate, powers, rule=rule)
+    return float(lr * (batch_size / reference) ** powers[rule])
+
+
+def get_plateau_factor(schedule: Schedule, history: History) -> float | None:
+    """Return a plateau's factor of the first rate after the epochs so far; None for other schedules."""
+    plateau = Plateau() if schedule == "plateau" else schedule
+    if not isinstance(plateau, Plateau):
+        return None
+    best, waited, share = -math.inf, 0, 1.0
+    history.monitored  # noqa: B018 - says what is wrong where there is no figure
+    for row in history:
+        value = float(row[history.monitor]) * (1 if history.higher_is_better else -1)
+        waited = 0 if value > best else waited + 1
+        best = max(best, value)
+        if waited == plateau.patience:
+            waited, share = 0, max(share * plateau.factor, plateau.lowest)
+    return share

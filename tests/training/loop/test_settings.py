@@ -16,7 +16,7 @@ from gpupipe.training import Trainer
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import smooth_labels
 from gpupipe.training.loop.trainer import checkpoint_activations
-from gpupipe.training.optim.schedules import Plateau, compute_learning_rates, get_plateau_factor, scaled_rate
+from gpupipe.training.optim.optimizers import Plateau, compute_learning_rates, get_plateau_factor, scaled_rate
 from tests.raising import raises
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, OneCycleLR
 
 from gpupipe.errors import BadConfig
-from gpupipe.training.optim.schedules import SCHEDULES, compute_learning_rates
+from gpupipe.training.optim.optimizers import SCHEDULES, compute_learning_rates
 
 LR = 0.02
 

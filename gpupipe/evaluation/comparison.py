@@ -1,24 +1,30 @@
-"""Baseline models: trained on the same rows as a network, and compared in one table."""
+"""Comparison of a trained model: with baseline models on the same rows, and with itself on permuted features.
+
+Permutation importance is that of Breiman 2001 ("Random forests", section 10), as scikit-learn computes it.
+"""
 
 from __future__ import annotations
 
 import logging
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
+from gpupipe.saving.artifact import Scorer
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import TableReport, flush_right
-from gpupipe.support.validation import as_list, check_integer, refuse_argument
-from gpupipe.tensors import FeatureTable, Loader, Ragged
+from gpupipe.support.validation import as_list, check_choice, check_instance, check_integer, check_seed, refuse_argument
+from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
+from gpupipe.training.loop.trainer import choose_loss_and_metrics
 
 EXACT_IN_FLOAT32 = 1 << 24
 MAX_ELEMENTS = 100  # ids of a feature of lists that have a column of their counts, the most frequent ones
@@ -44,13 +50,10 @@ class RowTable(TableReport):
 
 
 class Baselines(RowTable):
-    """Comparison of models by their metrics on the same rows, the best first.
+    """Comparison of models by their metrics on the same rows, the best first by the metric `order`.
 
-    Args:
-        rows: for each model its name, its metrics by name (None where not defined) and the seconds its fit took (None
-            for a network, whose history has them).
-        order: the metric that orders them.
-        notes: which features the models get in another form than the network.
+    Rows have a model's name, its metrics (None where not defined) and the seconds its fit took (None for a network);
+    `notes` say which features the models get in another form than the network.
 
     Example:
         >>> Baselines([{"model": "Ridge", "rmse": 2.0, "seconds": 0.1}])
@@ -80,11 +83,11 @@ def baselines(
 
     "linear" (logistic or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and, if installed,
     "xgboost", each with its library's settings, on the host; where the rows lie on a GPU, XGBoost works there (not yet
-    run on one). Lists of ids become counts of their first 100 ids and of all others; lists of numbers become their
-    length and mean. The result says so. Metrics are in the target's own units.
+    run on one). Lists of ids become counts of their first 100 ids and of all others; lists of numbers their length and
+    mean, as the result says. Metrics are in the target's own units.
 
     Args:
-        train: whose block they learn from, weights included. A shuffled loader is as good as any: the block counts.
+        train: whose block they learn from, weights included.
         valid: whose block they are compared on, weights included.
         trainers: trained networks to compare with them: one, or several by the names to show.
         only: some of these models, or one; XGBoost asked for by name has to be there.
@@ -96,8 +99,7 @@ def baselines(
         SchemaMismatch: the loaders have other columns.
         BackendMissing: XGBoost was asked for and is not installed.
 
-    Memory: the features once more as float32 on the host, and what the libraries make of them (about as much again). A
-        feature of lists takes up to 400 bytes a row, and 20 bytes for each element meanwhile.
+    Memory: the features twice more as float32 on the host; lists up to 400 bytes a row, and 20 bytes an element.
 
     Example:
         >>> import gpupipe as gp, pandas as pd
@@ -194,3 +196,117 @@ def get_block(where: str, name: str, loader: object) -> FeatureTable:
     expected, remedy = "a loader with a resident block", "pipeline.loader(data), on a part of the rows that fits"
     problem = "its rows are not in memory as one block"
     raise refuse_argument(where, name, type(loader).__name__, expected, remedy, problem=problem)
+
+
+class Importance(RowTable):
+    """Importance of each feature, the most important first: a metric, its `value`, and its losses per permutation.
+
+    Example:
+        >>> Importance({"night": [0.0, 0.0], "distance": [0.2, 0.4]}, "auc", 0.75)
+        auc 0.75, lost without
+        feature   mean  std
+        distance   0.3  0.1
+        night        0    0
+    """
+
+    def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
+        self.losses, self.metric, self.value = losses, metric, value
+        self._title = f"{metric} {value:.4g}, lost without"
+        rows = [
+            {"feature": n, "mean": statistics.fmean(each), "std": statistics.pstdev(each)} for n, each in losses.items()
+        ]
+        self.rows = sorted(rows, key=lambda row: -row["mean"])
+
+
+def importance(
+    model: Trainer | Scorer | nn.Module, loader: Loader | Any, *, metric: str = "auto", repeats: int = 5, seed: int = 0
+) -> Importance:
+    """Compute the loss of a metric for each permuted feature, what matters most first: its mean and deviation.
+
+    Features that say the same stand in for each other: permuting one of them alone costs little. Rows come in the order
+    of the block whatever the loader's; the host waits once per feature and permutation.
+
+    Args:
+        model: a trained one, in its trainer, in what `gp.load` gives, or by itself.
+        loader: whose block it is asked about, better not the one it learned from; weights count. With what `gp.load`
+            gives, a Dataset or a frame will do, with its target.
+        metric: a name among the trainer's figures, "loss" included; "auto" is its first metric, else the loss.
+        repeats: permutations, the same for all features.
+        seed: of the permutations.
+
+    Raises:
+        BadConfig: a loader without a resident block, fewer than one repeat, no such metric or one that is not defined.
+
+    Memory: as `Trainer.evaluate`, and on the block's device 8 bytes per row for the permutation and 4 for the permuted
+        column (of numbers as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile).
+
+    Example:
+        >>> import gpupipe as gp, pandas as pd
+        >>> frame = pd.DataFrame({"a": [0.0, 1.0] * 50, "b": 0.5, "y": [True, False] * 50})
+        >>> pipeline = gp.Pipeline([], gp.Features(["a", "b"], target="y")).fit(frame)
+        >>> model = gp.models.Linear.from_schema(pipeline.schema)
+        >>> importance(model, pipeline.loader(frame), metric="loss")["b"]["mean"]
+        0.0
+    """
+    remedy = "gp.importance(trainer, pipeline.loader(valid))"
+    kinds = (Trainer, Scorer, nn.Module)
+    check_instance(importance, kinds, "a Trainer, what gp.load gives, or a torch.nn.Module", remedy=remedy, model=model)
+    check_integer(importance, "[1, inf)", repeats=repeats)
+    check_seed(importance, seed=seed)
+    if isinstance(model, Scorer) and not isinstance(loader, Loader):
+        loader = model.pipeline.loader(loader)
+    block = get_block("importance", "loader", loader)
+    module = model.model if isinstance(model, Scorer | Trainer) else model
+    if module is None:
+        remedy = "gp.save(path, pipeline, model)"
+        raise BadConfig("importance", "there is no model", expected="a pipeline saved with one", remedy=remedy)
+    trainer = model if isinstance(model, Trainer) else Trainer(module, max_epochs=1)
+    whole = trainer.evaluate(_Rows(loader))
+    check_choice("importance", ["auto", *whole], metric=metric)
+    name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
+    _, metrics = choose_loss_and_metrics(trainer, loader)
+    sign = 1 if any(each.name == name and each.higher_is_better for each in metrics) else -1
+    features = [*block.schema.numeric, *block.schema.categorical, *block.schema.lists]
+    losses: dict[str, list[float]] = {item.name: [] for item in features}
+    for repeat in range(int(repeats)):
+        order = Permutation(len(block), seed=int(seed), epoch=repeat).order(block.device)
+        for item in features:
+            figures = trainer.evaluate(_Rows(loader, item, order))
+            losses[item.name].append(sign * (whole[name] - figures[name]))
+    return Importance(losses, name, whole[name])
+
+
+class _Rows:
+    """Loader's rows in the order of its block, with one feature permuted if requested."""
+
+    def __init__(self, loader: Loader, item: Any = None, order: Tensor | None = None) -> None:
+        block, self.device, self.target_units = loader.table, loader.device, loader.target_units
+        self.schema, self._item = block.schema, item
+        self._values: Any = None
+        self._in_order = Loader(block, batch_size=loader.batch_size, device=self.device, target_units=self.target_units)
+        if order is not None:
+            found = self._get_feature(block)
+            self._values = found.take(order) if isinstance(found, Ragged) else found[order].to(self.device)
+
+    def _get_feature(self, rows: Any) -> Any:
+        """Return the feature of a block or a batch: its lists, or a view of its column."""
+        numeric, categorical = self.schema.numeric, self.schema.categorical
+        if self._item in numeric:
+            return rows.numeric[:, numeric.index(self._item)]
+        if self._item in categorical:
+            return rows.codes[:, categorical.index(self._item)]
+        return rows.lists[self._item.name]
+
+    def __len__(self) -> int:
+        return len(self._in_order)
+
+    def __iter__(self) -> Iterator[Batch]:
+        start = 0
+        for batch in self._in_order:  # copies of the block's rows, which may be written to
+            end = start + len(batch)
+            if isinstance(self._values, Ragged):
+                batch.lists[self._item.name] = self._values.narrow(start, end)
+            elif self._values is not None:
+                self._get_feature(batch)[:] = self._values[start:end]
+            yield batch
+            start = end
