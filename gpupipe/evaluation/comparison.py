@@ -211,11 +211,14 @@ class Importance(RowTable):
 
     def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
         self.losses, self.metric, self.value = losses, metric, value
-        self._title = f"{metric} {value:.4g}, lost without"
         rows = [
             {"feature": n, "mean": statistics.fmean(each), "std": statistics.pstdev(each)} for n, each in losses.items()
         ]
         self.rows = sorted(rows, key=lambda row: -row["mean"])
+
+    @property
+    def _title(self) -> str:
+        return f"{self.metric} {self.value:.4g}, lost without"
 
 
 def importance(
