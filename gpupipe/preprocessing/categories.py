@@ -11,9 +11,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, dictionaries
-from gpupipe.backend.dictionaries import (
-    Dictionary,
-)
+from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.backend.kernels import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep
