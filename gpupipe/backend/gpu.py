@@ -46,11 +46,7 @@ _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map
 _CODECS = {"snappy": "SNAPPY", "zstd": "ZSTD", "lz4": "LZ4", "none": "NONE"}
 _LEFT, _RIGHT = "\0left row", "\0right row"
 # Without pandas' metadata, and without columns from the path.
-_AS_WRITTEN = {
-    "use_pandas_metadata": False,
-    "dataset_kwargs": {"partitioning": None},
-    "ignore_missing_columns": False,
-}
+_AS_WRITTEN = {"use_pandas_metadata": False, "dataset_kwargs": {"partitioning": None}, "ignore_missing_columns": False}
 _log = logging.getLogger("gpupipe")
 
 
