@@ -50,7 +50,7 @@ ELSEWHERE = {
     "preprocessing/steps/distributions": "preprocessing/steps/test_power_transformer",
     "preprocessing/steps/encoders": "preprocessing/steps/test_one_hot",
     "preprocessing/steps/groups": "preprocessing/steps/test_group_stats",
-    "preprocessing/steps/reduction": "preprocessing/steps/test_pca",
+    "preprocessing/steps/rows": "preprocessing/steps/test_pca",
     "preprocessing/summaries": "preprocessing/summaries/test_moments",
     "saving/scorer": "saving/test_artifact",
     "step": "test_parameters",

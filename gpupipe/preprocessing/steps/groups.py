@@ -192,8 +192,7 @@ class GroupStats(_GroupStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
-        for name in by:
-            _find_key(fields, name, where)
+        keys = [_find_key(fields, name, where) for name in by]
         values = [item for item in fields if item.name not in by]
         if not self._wanted([item.name for item in fields]):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
@@ -204,7 +203,6 @@ class GroupStats(_GroupStep):
             require_comparable(values, where)
         if set(stats) - set(_COUNTS):
             check_numeric(values, where)
-        keys = [item for item in fields if item.name in by]
         known = {item.name: item for item in fields}
         made = []
         for name, (column, stat) in zip(self.output_names(list(known)), self._wanted(list(known)), strict=True):
@@ -264,13 +262,11 @@ class GroupStats(_GroupStep):
         return self._keys.places(ids, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        wanted, places, seen = self._wanted(self.names_in_), self._places(columns, backend), dict.fromkeys(_STATS, 0)
-        made = {}
-        for out, (_, stat) in zip(self.output_names(self.names_in_), wanted, strict=True):
-            values = getattr(self, f"{stat}_")[seen[stat]]
-            seen[stat] += 1
-            made[out] = Column("int64" if stat in _COUNTS else "float64", backend.to_device(values)[places])
-        return made
+        wanted, places = self._wanted(self.names_in_), self._places(columns, backend)
+        rows = {stat: iter(getattr(self, f"{stat}_")) for _, stat in wanted}
+        values = [next(rows[stat]) for _, stat in wanted]
+        made = [Column(str(found.dtype), backend.to_device(found)[places]) for found in values]
+        return dict(zip(self.output_names(self.names_in_), made, strict=True))
 
 
 class GroupImputer(_GroupStep):
@@ -316,10 +312,9 @@ class GroupImputer(_GroupStep):
             problem, expected = "there is no column besides the group keys", "columns of numbers to fill"
             remedy = f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))"
             raise BadConfig("GroupImputer", problem, got=[self.by], expected=expected, remedy=remedy)
-        lineages = [item.lineage | key.lineage for item in values]
         return [
-            replace(item, dtype=_float_dtype(item.dtype), nullable=False, lineage=lineage)
-            for item, lineage in zip(values, lineages, strict=True)
+            replace(item, dtype=_float_dtype(item.dtype), nullable=False, lineage=item.lineage | key.lineage)
+            for item in values
         ]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
@@ -443,9 +438,9 @@ class CrossFittedStep(SeededStep):
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
     """Return the target as a frame of the same library, whatever its type."""
-    remedy = f"{where}().fit(frame, y)"
-    if y is None or len(y) != len(frame):
-        problem, got = "the target has another number of rows", None if y is None else len(y)
+    got = None if y is None else len(y)
+    if got != len(frame):
+        problem, remedy = "the target has another number of rows", f"{where}().fit(frame, y)"
         if y is None:
             problem = "it learns from the target, and there is none"
         raise BadConfig(where, problem, got=got, expected=f"{len(frame)} values", remedy=remedy)
@@ -566,11 +561,13 @@ class TargetEncoder(CrossFittedStep):
             for place, (name, item) in enumerate(target.items()):
                 values[_NUMBER.format(place)] = _check_numbers(item, name, backend)
             states = [State(part, name) for name in values for part in FUNCTIONS["var"]]
-        by = [_CATEGORY, *keys]
-        given = [{_CATEGORY: column, **keys, **values} for column in columns.values()]
-        tables = tuple(GroupTable.of(item, by, states, backend, _group_densely) for item in given)
+        tables = []
+        for column in columns.values():
+            by = {_CATEGORY: column, **keys}
+            groups = _group_densely(list(by.values()), backend)
+            tables.append(GroupTable.of(by | values, list(by), states, backend, groups))
         is_binary = all(_is_binary(item, backend) for item in target.values())
-        return TargetSummary(tuple(columns), tables, tuple(target), is_binary)
+        return TargetSummary(tuple(columns), tuple(tables), tuple(target), is_binary)
 
     def _has_classes(self, target: Columns) -> bool:
         """Return whether the target has classes rather than numbers, of which the mean of a condition is one."""

@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import errors, schema
 from gpupipe.backend import select
 from gpupipe.preprocessing import KMeans, SimpleImputer, StandardScaler
-from gpupipe.preprocessing.steps.gathered import initial_centres
+from gpupipe.preprocessing.steps.rows import initial_centres
 
 
 def blobs(offset: float = 0.0, scale: float = 1.0) -> tuple[pd.DataFrame, np.ndarray]:
