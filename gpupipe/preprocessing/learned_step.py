@@ -295,7 +295,6 @@ class Types(dict[str, str]):
         return self
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """Return the same summary: it holds no value."""
         return self
 
 

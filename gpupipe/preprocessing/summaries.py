@@ -30,7 +30,7 @@ from gpupipe.preprocessing.learned_step import (
     stack_rows,
     tabulate,
 )
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.schema import FLOATS, Field
 
 # Parts wait to be merged until together they have this many values, or groups: merging a thousand small ones one by one
 # would go through the large one they make a thousand times.
@@ -640,13 +640,10 @@ class GroupTable:
         groups: Groups | None = None,
     ) -> Self:
         """Group the rows of one partition, whose groups may be given."""
-        values, keys = {state.column: columns[state.column] for state in states}, {name: columns[name] for name in by}
-        for name, column in values.items():  # of text and times values are only counted
-            if column.dtype in (*FLOATS, *INTEGERS, "bool"):
-                values[name] = Column("float64", floats(column, backend.xp))
-        frame = backend.frame(values | keys, len(columns[by[0]]))
-        groups = group_by_keys(list(keys.values()), backend) if groups is None else groups
-        found = aggregate_rows(frame, groups, by, states, backend)
+        summed = {state.column for state in states if state.statistic not in ("size", "count")}
+        numbers = {name: Column("float64", floats(columns[name], backend.xp)) for name in summed}
+        groups = group_by_keys([columns[name] for name in by], backend) if groups is None else groups
+        found = aggregate_rows({**columns, **numbers}, groups, by, states, backend)
         fields = tuple(Field(name, columns[name].dtype) for name in by)
         return cls(fields, tuple(states), (backend.to_arrow(found),))
 

@@ -113,13 +113,13 @@ class SimpleImputer(LearnedStep):
             self._constant(item.name, item.dtype)
         made = [replace(item, dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
         flags = fields if self.add_indicator else ()
-        return made + [make_number_field(item, _flag_name(item.name), "bool") for item in flags]
+        return made + [make_number_field(item, f"{item.name}_missing", "bool") for item in flags]
 
     def _filled_dtype(self, dtype: str) -> str:
         return "float64" if self._averages and dtype not in FLOATS else dtype
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [*names, *map(_flag_name, names)] if self.add_indicator else list(names)
+        return [*names, *(f"{name}_missing" for name in names if self.add_indicator)]
 
     def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | Types:
         where = f"SimpleImputer({self.strategy!r})"
@@ -165,7 +165,7 @@ class SimpleImputer(LearnedStep):
             for name, column in columns.items():
                 missing = column.missing(backend.xp)
                 data = backend.xp.zeros(len(column), dtype=bool) if missing is None else missing
-                made[_flag_name(name)] = Column("bool", data)
+                made[f"{name}_missing"] = Column("bool", data)
         return made
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
@@ -209,10 +209,6 @@ class SimpleImputer(LearnedStep):
             raise BadConfig(where, problem, got=value, expected=f"a value {dtype} can hold", remedy=remedy)
         kinds: dict[str, type] = {"string": str, "bool": bool, "float32": float, "float64": float}
         return kinds.get(dtype, int)(value)
-
-
-def _flag_name(name: str) -> str:
-    return f"{name}_missing"
 
 
 def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
