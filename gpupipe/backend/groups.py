@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,16 +196,17 @@ class State:
 
 
 def aggregate_rows(
-    frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend
+    columns: Mapping[str, Column], groups: Groups, keys: Sequence[str], states: Sequence[State], backend: Backend
 ) -> Frame:
     """Compute the statistics of each group of rows, with its keys; all but counts are of float64 columns."""
-    columns = {key: backend.column(frame, key).take(groups.examples) for key in keys}
+    examples = groups.examples
+    made = {key: columns[key].take(examples) for key in keys}
     for name in dict.fromkeys(state.column for state in states):
         wanted = {state.statistic for state in states if state.column == name}
-        found = _aggregate_column(backend.column(frame, name), wanted, groups)
+        found = _aggregate_column(columns[name], wanted, groups)
         for state in (State(statistic, name) for statistic in wanted):
-            columns[state.name] = Column(state.field.dtype, found[state.statistic])
-    return backend.frame(columns, len(groups))
+            made[state.name] = Column(state.field.dtype, found[state.statistic])
+    return backend.frame(made, len(groups))
 
 
 def _aggregate_column(column: Column, wanted: AbstractSet[str], groups: Groups) -> dict[str, Array]:

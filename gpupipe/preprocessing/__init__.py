@@ -12,7 +12,6 @@ from gpupipe.preprocessing.steps.encoders import (
     OneHotEncoder,
     OrdinalEncoder,
 )
-from gpupipe.preprocessing.steps.gathered import EstimatorStep, GatheredStep, KMeans
 from gpupipe.preprocessing.steps.groups import CrossFittedStep, GroupImputer, GroupStats, TargetEncoder
 from gpupipe.preprocessing.steps.list_slice import ListSlice
 from gpupipe.preprocessing.steps.numbers import (
@@ -27,10 +26,13 @@ from gpupipe.preprocessing.steps.numbers import (
     SimpleImputer,
     StandardScaler,
 )
-from gpupipe.preprocessing.steps.reduction import (
+from gpupipe.preprocessing.steps.rows import (
     PCA,
     CorrelationThreshold,
+    EstimatorStep,
+    GatheredStep,
     IncrementalPCA,
+    KMeans,
     TruncatedSVD,
     VarianceThreshold,
 )

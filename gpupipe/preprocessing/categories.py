@@ -231,7 +231,8 @@ def resolve_categories(step: Any, dtypes: Mapping[str, str]) -> dict[str, tuple[
 def learn_ids(column: Column) -> tuple[Any, Dictionary]:
     """Return the id of each value of a column on the host, and the distinct values in order."""
     codes, values = encode_values(column, select("cpu"))
-    vocabulary = dictionaries.sort_values(values.take(np.unique(codes[codes < len(values)])))
+    used = np.bincount(codes, minlength=len(values) + 1)[:-1] > 0
+    vocabulary = dictionaries.sort_values(values.take(np.flatnonzero(used)))
     return np.append(dictionaries.find_positions(values, vocabulary) + FIRST, MISSING)[codes], vocabulary
 
 

@@ -299,7 +299,6 @@ class Types(dict[str, str]):
         return self
 
     def filled(self, values: Mapping[str, Any]) -> Self:
-        """Return the same summary: it holds no value."""
         return self
 
 
@@ -435,11 +434,7 @@ def stack_rows(columns: Columns, rows: slice, xp: ModuleType) -> Array:
 
 
 def tabulate(
-    columns: Columns,
-    function: Callable[..., Sequence[Any]],
-    width: int,
-    backend: Backend,
-    centres: Sequence[float] | None = None,
+    columns: Columns, function: Callable[..., Any], width: int, backend: Backend, centres: Sequence[float] | None = None
 ) -> Any:
     """Compute `function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
 
@@ -485,13 +480,7 @@ def map_columns(
 
 
 def write_columns(
-    columns: Columns,
-    write: Callable[[str, Array, Array], Array],
-    backend: Backend,
-    where: str,
-    dtype: str,
-    *,
-    looped: bool = False,
+    columns: Columns, write: Callable[..., Array], backend: Backend, where: str, dtype: str, *, looped: bool = False
 ) -> dict[str, Column]:
     """Return columns filled block by block by `write(name, out, block)`, which says whether a result is infinite."""
     xp = backend.xp
@@ -547,11 +536,6 @@ class FloatStep(Invertible):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         return float32_fields(fields, type(self).__name__)
-
-
-def derive_fields(names: Sequence[str], dtype: str, fields: Sequence[Field], step: str) -> list[Field]:
-    """Return the fields of numbers that a step computes from whole rows without missing values."""
-    return [replace(Field.derived(name, dtype, fields, step), nullable=False) for name in names]
 
 
 def num_rows(columns: Columns) -> int:

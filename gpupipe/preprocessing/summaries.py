@@ -34,7 +34,7 @@ from gpupipe.preprocessing.learned_step import (
     stack_rows,
     tabulate,
 )
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.schema import FLOATS, Field
 
 # Parts wait to be merged until together they have this many values, or groups: merging a thousand small ones one by one
 # would go through the large one they make a thousand times.
@@ -112,6 +112,12 @@ class ValueCounts:
             rest = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
             return dictionaries.sort_by_count(*rest.merge(min_count))
         return dictionaries.sort_by_count(*dictionaries.filter_frequent(*merge_counts(self.parts), min_count))
+
+    def most_frequent(self) -> Any:
+        """Return the first value by rank; None where there is no value."""
+        values, _ = self.ranked()
+        found = values[0].as_py() if len(values) else None
+        return bool(found) if self.dtype == "bool" and len(values) else found
 
 
 class CategoryCounts(ColumnSummaries[ValueCounts]):
@@ -375,9 +381,7 @@ class Moments(Extremes):
 
     Deviations are taken from a value among a partition's own, and partitions are joined by the formula of Chan, Golub
     and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979): a column near 1e9
-    keeps its digits.
-
-    `mean` is 0 where there is no value, `m2` the sums of squared deviations from it.
+    keeps its digits. `mean` is 0 where there is no value, `m2` the sums of squared deviations from it.
     """
 
     count: Any
@@ -573,33 +577,27 @@ class GatheredRows(_HeldRows):
         if any_true([xp.isinf(block).any()], backend):
             refuse(columns, backend, where)
         numbers = xp.arange(len(block)) if row_numbers is None else row_numbers
-        return cls(tuple(columns), ((block, numbers),), len(block), max_rows, seed, backend).within_limit()
+        return cls(tuple(columns), ((block, numbers),), len(block), max_rows, seed, backend).thinned(0)
 
     def __add__(self, other: Self) -> Self:
         halvings = max(self.halvings, other.halvings)
         mine, theirs = self.thinned(halvings), other.thinned(halvings)
         num_rows = self.num_rows + other.num_rows
-        return replace(mine, parts=(*mine.parts, *theirs.parts), num_rows=num_rows).within_limit()
+        return replace(mine, parts=(*mine.parts, *theirs.parts), num_rows=num_rows).thinned(halvings)
 
     def _moved(self, move: Callable[[Array], Array]) -> dict[str, Any]:
         return {"parts": tuple((move(block), move(numbers)) for block, numbers in self.parts)}
 
-    def within_limit(self) -> Self:
-        """Halve the sample until at most `max_rows` are left."""
-        rows = self
-        while rows.num_kept > self.max_rows:
-            rows = rows.thinned(rows.halvings + 1)
-        return rows
-
     def thinned(self, halvings: int) -> Self:
-        """Return only the rows that so many halvings leave."""
-        if halvings == self.halvings:
-            return self
-        bits = np.uint64(64 - halvings)
-        keep = [splitmix64(self.seed, numbers) >> bits == 0 for _, numbers in self.parts]
-        pairs = zip(self.parts, keep, strict=True)
-        parts = tuple((block[mask], numbers[mask]) for (block, numbers), mask in pairs)
-        return replace(self, parts=parts, halvings=halvings)
+        """Return only the rows that so many halvings leave, and as many more as leave at most `max_rows`."""
+        rows = self
+        if halvings > self.halvings:
+            bits = np.uint64(64 - halvings)
+            keep = [splitmix64(self.seed, numbers) >> bits == 0 for _, numbers in self.parts]
+            pairs = zip(self.parts, keep, strict=True)
+            parts = tuple((block[mask], numbers[mask]) for (block, numbers), mask in pairs)
+            rows = replace(self, parts=parts, halvings=halvings)
+        return rows if rows.num_kept <= self.max_rows else rows.thinned(halvings + 1)
 
     @property
     def num_kept(self) -> int:
@@ -643,15 +641,13 @@ class GroupTable:
         by: Sequence[str],
         states: Sequence[State],
         backend: Backend,
-        group: Callable[[Sequence[Column], Backend], Groups] = group_by_keys,
+        groups: Groups | None = None,
     ) -> Self:
-        """Group the rows of one partition, by a function that finds their groups."""
-        values, keys = {state.column: columns[state.column] for state in states}, {name: columns[name] for name in by}
-        for name, column in values.items():  # of text and times values are only counted
-            if column.dtype in (*FLOATS, *INTEGERS, "bool"):
-                values[name] = Column("float64", floats(column, backend.xp))
-        frame = backend.frame(values | keys, len(columns[by[0]]))
-        found = aggregate_rows(frame, group(list(keys.values()), backend), by, states, backend)
+        """Group the rows of one partition, whose groups may be given."""
+        summed = {state.column for state in states if state.statistic not in ("size", "count")}
+        numbers = {name: Column("float64", floats(columns[name], backend.xp)) for name in summed}
+        groups = group_by_keys([columns[name] for name in by], backend) if groups is None else groups
+        found = aggregate_rows({**columns, **numbers}, groups, by, states, backend)
         fields = tuple(Field(name, columns[name].dtype) for name in by)
         return cls(fields, tuple(states), (backend.to_arrow(found),))
 
@@ -673,6 +669,8 @@ class GroupTable:
         """Return a row for each group, on the host."""
         cpu, fields = select("cpu"), [*self.keys, *(state.field for state in self.states)]
         frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
+        if len(self.parts) == 1:
+            return frame
         names = [item.name for item in self.keys]
         groups = group_by_keys([cpu.column(frame, name) for name in names], cpu)
         return merge_states(frame, groups, names, self.states)

@@ -13,14 +13,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.kernels import find_bounds
 from gpupipe.errors import BadData
-from gpupipe.preprocessing.learned_step import (
-    Columns,
-    FloatStep,
-    check_finite,
-    check_values,
-    map_columns,
-    tabulate,
-)
+from gpupipe.preprocessing.learned_step import Columns, FloatStep, check_finite, check_values, map_columns, tabulate
 from gpupipe.preprocessing.summaries import Quantiles
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 
@@ -372,21 +365,13 @@ def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
     """
     logs = np.log(values) if method == "box-cox" else np.log1p(np.abs(values))
     if method == "yeo-johnson" and values[0] < 0 <= values[-1]:
-        lowest, highest = 2 - _LARGEST / logs[0], _LARGEST / logs[-1] if logs[-1] else np.inf
-
-        def score(power: float) -> float:
-            return Bent.of(values, power, method).score(counts)
-
-        return _zero(score, lowest, highest)
+        highest = _LARGEST / logs[-1] if logs[-1] else np.inf
+        return _zero(lambda power: Bent.of(values, power, method).score(counts), 2 - _LARGEST / logs[0], highest)
     # All of one sign: a unit in which the mean logarithm is 0 has the same likeliest power, and all digits.
     centred = logs - np.average(logs, weights=counts)
-
-    def centred_score(power: float) -> float:
-        return Bent.by_powers(centred, power, 1.0).score(counts)
-
     lowest = _LARGEST / logs.min() if logs.min() < 0 else -np.inf
     highest = _LARGEST / logs.max() if logs.max() > 0 else np.inf
-    power = _zero(centred_score, lowest, highest)
+    power = _zero(lambda power: Bent.by_powers(centred, power, 1.0).score(counts), lowest, highest)
     return 2 - power if method == "yeo-johnson" and values[-1] < 0 else power
 
 

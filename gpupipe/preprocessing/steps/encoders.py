@@ -607,16 +607,13 @@ class HashBucket(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         cats.check_categories(fields, "HashBucket")
-        return [cats.make_id_field(item, self._size(item.name) + cats.FIRST) for item in fields]
-
-    def _size(self, name: str) -> int:
-        size: int = cats.get_given(self.num_buckets, name, "HashBucket(num_buckets=...)")
-        return size
+        sizes = [cats.get_given(self.num_buckets, item.name, "HashBucket(num_buckets=...)") for item in fields]
+        return [cats.make_id_field(item, size + cats.FIRST) for item, size in zip(fields, sizes, strict=True)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
         for name, column in columns.items():
-            size = self._size(name)
+            size = cats.get_given(self.num_buckets, name, "HashBucket(num_buckets=...)")
             if column.dictionary is not None:
                 bits = splitmix64(self.seed, hash_strings(column.dictionary))
                 table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)
@@ -625,9 +622,7 @@ class HashBucket(StatelessStep):
                 ids = backend.xp.empty(len(column), dtype="int32")
                 for rows in row_blocks(len(column), backend):
                     block = column.take(rows)
-                    ids[rows] = (
-                        cats.assign_buckets(hash_column(block, self.seed, backend), self._size(name)) + cats.FIRST
-                    )
+                    ids[rows] = cats.assign_buckets(hash_column(block, self.seed, backend), size) + cats.FIRST
                     if block.valid is not None:
                         ids[rows][~block.valid] = cats.MISSING
             made[name] = Column("int32", ids)

@@ -193,8 +193,7 @@ class GroupStats(_GroupStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
-        for name in by:
-            _find_key(fields, name, where)
+        keys = [_find_key(fields, name, where) for name in by]
         values = [item for item in fields if item.name not in by]
         if not self._wanted([item.name for item in fields]):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
@@ -205,7 +204,6 @@ class GroupStats(_GroupStep):
             require_comparable(values, where)
         if set(stats) - set(_COUNTS):
             check_numeric(values, where)
-        keys = [item for item in fields if item.name in by]
         known = {item.name: item for item in fields}
         made = []
         for name, (column, stat) in zip(self.output_names(list(known)), self._wanted(list(known)), strict=True):
@@ -265,13 +263,11 @@ class GroupStats(_GroupStep):
         return self._keys.places(ids, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        wanted, places, seen = self._wanted(self.names_in_), self._places(columns, backend), dict.fromkeys(_STATS, 0)
-        made = {}
-        for out, (_, stat) in zip(self.output_names(self.names_in_), wanted, strict=True):
-            values = getattr(self, f"{stat}_")[seen[stat]]
-            seen[stat] += 1
-            made[out] = Column("int64" if stat in _COUNTS else "float64", backend.to_device(values)[places])
-        return made
+        wanted, places = self._wanted(self.names_in_), self._places(columns, backend)
+        rows = {stat: iter(getattr(self, f"{stat}_")) for _, stat in wanted}
+        values = [next(rows[stat]) for _, stat in wanted]
+        made = [Column(str(found.dtype), backend.to_device(found)[places]) for found in values]
+        return dict(zip(self.output_names(self.names_in_), made, strict=True))
 
 
 class GroupImputer(_GroupStep):
@@ -317,10 +313,10 @@ class GroupImputer(_GroupStep):
             problem, expected = "there is no column besides the group keys", "columns of numbers to fill"
             remedy = f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))"
             raise BadConfig("GroupImputer", problem, got=[self.by], expected=expected, remedy=remedy)
-        lineages = [item.lineage | key.lineage for item in values]
+        dtypes = [item.dtype if item.dtype in FLOATS else "float64" for item in values]
         return [
-            replace(item, dtype=_float_dtype(item.dtype), nullable=False, lineage=lineage)
-            for item, lineage in zip(values, lineages, strict=True)
+            replace(item, dtype=dtype, nullable=False, lineage=item.lineage | key.lineage)
+            for item, dtype in zip(values, dtypes, strict=True)
         ]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
@@ -351,15 +347,11 @@ class GroupImputer(_GroupStep):
             column, values = columns[name], floats(columns[name], xp)
             infinite.append(xp.isinf(values).any())
             fills = backend.to_device(np.concatenate([np.full(cats.FIRST, known[-1]), known[:-1]]))
-            dtype = _float_dtype(column.dtype)
+            dtype = column.dtype if column.dtype in FLOATS else "float64"
             made[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
         if any_true(infinite, backend):
             refuse({name: columns[name] for name in made}, backend, "GroupImputer")
         return made
-
-
-def _float_dtype(dtype: str) -> str:
-    return dtype if dtype in FLOATS else "float64"
 
 
 def _pick_most_frequent(ids: Any, values: Any, counts: Any, size: int) -> Any:
@@ -444,9 +436,9 @@ class CrossFittedStep(SeededStep):
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
     """Return the target as a frame of the same library, whatever its type."""
-    remedy = f"{where}().fit(frame, y)"
-    if y is None or len(y) != len(frame):
-        problem, got = "the target has another number of rows", None if y is None else len(y)
+    got = None if y is None else len(y)
+    if got != len(frame):
+        problem, remedy = "the target has another number of rows", f"{where}().fit(frame, y)"
         if y is None:
             problem = "it learns from the target, and there is none"
         raise BadConfig(where, problem, got=got, expected=f"{len(frame)} values", remedy=remedy)
@@ -554,12 +546,15 @@ class TargetEncoder(CrossFittedStep):
     ) -> TargetSummary:
         assert target, "the target comes with the columns"
         numbers = backend.xp.arange(num_rows(columns)) if row_numbers is None else row_numbers
-        keys = {_FOLD: Column("int64", self.folds(numbers, backend.xp))}
+        others, num_others = self.folds(numbers, backend.xp), self.cv
+        keys = {_FOLD: Column("int64", others)}
         values: dict[str, Column] = {}
         if self._has_classes(target):
-            keys[_CLASS], *others = target.values()
-            if others:
+            if len(target) > 1:
                 raise _unfit(target, "several targets have to be numbers", "one target, or int(...) of each")
+            (keys[_CLASS],) = target.values()
+            codes, classes = encode_values(keys[_CLASS], backend)
+            others, num_others = others * (len(classes) + 1) + codes, self.cv * (len(classes) + 1)
             states = [State("size", _FOLD)]
         else:
             if {"string", "timestamp"} & {item.dtype for item in target.values()}:
@@ -567,11 +562,12 @@ class TargetEncoder(CrossFittedStep):
             for place, (name, item) in enumerate(target.items()):
                 values[_NUMBER.format(place)] = _check_numbers(item, name, backend)
             states = [State(part, name) for name in values for part in FUNCTIONS["var"]]
-        by = [_CATEGORY, *keys]
-        given = [{_CATEGORY: column, **keys, **values} for column in columns.values()]
-        tables = tuple(GroupTable.of(item, by, states, backend, _group_densely) for item in given)
+        tables = []
+        for column in columns.values():
+            given, groups = {_CATEGORY: column, **keys, **values}, _group_densely(column, others, num_others, backend)
+            tables.append(GroupTable.of(given, [_CATEGORY, *keys], states, backend, groups))
         is_binary = all(_is_binary(item, backend) for item in target.values())
-        return TargetSummary(tuple(columns), tables, tuple(target), is_binary)
+        return TargetSummary(tuple(columns), tuple(tables), tuple(target), is_binary)
 
     def _has_classes(self, target: Columns) -> bool:
         """Return whether the target has classes rather than numbers, of which the mean of a condition is one."""
@@ -595,11 +591,13 @@ class TargetEncoder(CrossFittedStep):
         self.categories_, self.encodings_, self._folds = {}, {}, {}
         given = cats.resolve_categories(self, self.dtypes_in_)
         for name, (seen, learned) in zip(summary.names, cells, strict=True):
-            values, has_missing = given.get(name, (seen, True))
-            categories = sort_values(values)
-            # A category that never occurred has no place (-1): the row of zeros.
-            padded = np.concatenate([learned, np.zeros_like(learned[:, :, :1])], axis=2)
-            moments = padded[:, :, np.append(find_positions(categories, seen), len(seen))]
+            categories, moments, has_missing = seen, learned, True
+            if name in given:
+                values, has_missing = given[name]
+                categories = sort_values(values)
+                # A category that never occurred has no place (-1): the row of zeros.
+                padded = np.concatenate([learned, np.zeros_like(learned[:, :, :1])], axis=2)
+                moments = padded[:, :, np.append(find_positions(categories, seen), len(seen))]
             merged = [(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows])) for rows in every]
             tables = [self._table(*pair, has_missing) for pair in merged]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
@@ -702,13 +700,12 @@ def _is_binary(column: Column, backend: Backend) -> bool:
     return bool(backend.to_host(((column.data == 0) | (column.data == 1)).all()[None])[0])
 
 
-def _group_densely(keys: Sequence[Column], backend: Backend) -> Groups:
-    """Group rows by counting all combinations of their keys' values, without a sort of texts."""
-    xp, cells, size = backend.xp, 0, 1
-    for key in keys:
-        codes, values = encode_values(key, backend)
-        cells, size = cells * (len(values) + 1) + codes, size * (len(values) + 1)
-    counts = xp.bincount(cells, minlength=size)
+def _group_densely(column: Column, others: Array, num_others: int, backend: Backend) -> Groups:
+    """Group rows by their values and numbers below `num_others`, by counting all pairs: without a sort of texts."""
+    xp = backend.xp
+    codes, values = encode_values(column, backend)
+    cells = codes * num_others + others
+    counts = xp.bincount(cells, minlength=(len(values) + 1) * num_others)
     there = counts > 0
     return Groups((xp.cumsum(there) - 1)[cells], counts[there], xp)
 
@@ -729,9 +726,8 @@ def _tabulate_cells(groups: Frame, cv: int, num_targets: int, outputs: Dictionar
             cells[:, fold, place, number] = count, total / np.maximum(count, 1), squares
         return categories, cells
     class_ids, classes = cats.learn_ids(cpu.column(groups, _CLASS))
-    counts = np.zeros((cv, len(categories) + 1, len(outputs) + 1))  # the last for classes that are no output, at -1
-    output = find_positions(classes, outputs)[class_ids - cats.FIRST]
-    np.add.at(counts, (fold, place, output), cpu.column(groups, State("size", _FOLD).name).data)
-    total, counts = counts.sum(axis=-1, keepdims=True), counts[..., :-1]
+    counts = np.zeros((cv, len(categories) + 1, len(classes) + 1))  # the last for an output that is no class, at -1
+    counts[fold, place, class_ids - cats.FIRST] = cpu.column(groups, State("size", _FOLD).name).data
+    total, counts = counts.sum(axis=-1, keepdims=True), counts[..., find_positions(outputs, classes)]
     mean = counts / np.maximum(total, 1)
     return categories, np.stack([np.broadcast_to(total, mean.shape), mean, counts * (1 - mean)])

@@ -41,15 +41,7 @@ from gpupipe.preprocessing.learned_step import (
     tabulate,
     write_columns,
 )
-from gpupipe.preprocessing.summaries import (
-    MAX_BINS,
-    CategoryCounts,
-    Extremes,
-    Histogram,
-    Moments,
-    Quantiles,
-    ValueCounts,
-)
+from gpupipe.preprocessing.summaries import MAX_BINS, CategoryCounts, Extremes, Histogram, Moments, Quantiles
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field
 from gpupipe.support.validation import (
     check_bool,
@@ -102,34 +94,32 @@ class SimpleImputer(LearnedStep):
         self.strategy, self.fill_value, self.add_indicator, self.exact = strategy, fill_value, add_indicator, exact
 
     @property
-    def allocates(self) -> bool:  # type: ignore[override]
-        """Whether columns are copied: numbers are where averaged; others are shared where nothing is missing."""
+    def _averages(self) -> bool:
         return self.strategy in ("mean", "median")
 
     @property
+    def allocates(self) -> bool:  # type: ignore[override]
+        return self._averages  # other columns are shared where nothing is missing
+
+    @property
     def summary_key(self) -> Hashable:  # type: ignore[override]
-        """The key of the moments or the quantiles it learns from."""
         return {"mean": "moments", "median": ("quantiles", self.exact)}.get(self.strategy)
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        averaged = self.strategy in ("mean", "median")
-        check_numeric(
-            [item for item in fields if averaged or item.dtype in ("timestamp", *LISTS)],
-            f"SimpleImputer({self.strategy!r})",
-            "SimpleImputer('most_frequent') for strings; Categorify() needs none, and has an id for missing ones",
-        )
-        filled = []
-        for item in fields:
-            if self.strategy == "constant":
-                self._constant(item.name, item.dtype)
-            dtype = "float64" if averaged and item.dtype not in FLOATS else item.dtype
-            filled.append(replace(item, dtype=dtype, nullable=False))
-        if not self.add_indicator:
-            return filled
-        return filled + [make_number_field(item, _flag_name(item.name), "bool") for item in fields]
+        checked = [item for item in fields if self._averages or item.dtype in ("timestamp", *LISTS)]
+        remedy = "SimpleImputer('most_frequent') for strings; Categorify() needs none, and has an id for missing ones"
+        check_numeric(checked, f"SimpleImputer({self.strategy!r})", remedy)
+        for item in fields if self.strategy == "constant" else ():
+            self._constant(item.name, item.dtype)
+        made = [replace(item, dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
+        flags = fields if self.add_indicator else ()
+        return made + [make_number_field(item, f"{item.name}_missing", "bool") for item in flags]
+
+    def _filled_dtype(self, dtype: str) -> str:
+        return "float64" if self._averages and dtype not in FLOATS else dtype
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [*names, *map(_flag_name, names)] if self.add_indicator else list(names)
+        return [*names, *(f"{name}_missing" for name in names if self.add_indicator)]
 
     def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | Types:
         where = f"SimpleImputer({self.strategy!r})"
@@ -151,7 +141,7 @@ class SimpleImputer(LearnedStep):
             pairs = zip(summary.names, summary.columns, strict=True)
             learned = {name: float(item.quantiles(0.5)) if item.total else None for name, item in pairs}
         else:
-            learned = {name: _most_frequent(item) for name, item in zip(summary.names, summary.columns, strict=True)}
+            learned = {name: item.most_frequent() for name, item in zip(summary.names, summary.columns, strict=True)}
         for name in (name for name, value in learned.items() if value is None):
             problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
             refuse_empty(name, "SimpleImputer", problem, "strategy='constant', or leave the column out")
@@ -175,16 +165,15 @@ class SimpleImputer(LearnedStep):
             for name, column in columns.items():
                 missing = column.missing(backend.xp)
                 data = backend.xp.zeros(len(column), dtype=bool) if missing is None else missing
-                made[_flag_name(name)] = Column("bool", data)
+                made[f"{name}_missing"] = Column("bool", data)
         return made
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         value = self.statistics_[name]
         if self.add_indicator or isinstance(value, str):
             return None
-        averaged = self.strategy in ("mean", "median") and dtype not in FLOATS
         fill = float(np.float32(value) if dtype == "float32" else value)
-        return ElementwiseProgram(fill=fill, dtype="float64" if averaged else dtype)
+        return ElementwiseProgram(fill=fill, dtype=self._filled_dtype(dtype))
 
     def _fills(self, columns: Columns) -> dict[str, Any]:
         """Return the fill values; a constant is known before `fit` has read the rows."""
@@ -204,12 +193,9 @@ class SimpleImputer(LearnedStep):
                 for rows in row_blocks(len(column), backend, looped=True)
             ]
             return Column(column.dtype, out)
-        if self.strategy in ("mean", "median"):
-            data = column.data.astype(xp.float64)
-            return Column("float64", data if column.valid is None else xp.where(column.valid, data, value))
-        if column.valid is None:
-            return Column(column.dtype, column.data)
-        return Column(column.dtype, xp.where(column.valid, column.data, column.data.dtype.type(value)))
+        data = column.data.astype(xp.float64) if self._averages else column.data
+        filled = data if column.valid is None else xp.where(column.valid, data, data.dtype.type(value))
+        return Column(self._filled_dtype(column.dtype), filled)
 
     def _constant(self, name: str, dtype: str) -> Any:
         """Return the constant as a value of a column's type."""
@@ -223,18 +209,6 @@ class SimpleImputer(LearnedStep):
             raise BadConfig(where, problem, got=value, expected=f"a value {dtype} can hold", remedy=remedy)
         kinds: dict[str, type] = {"string": str, "bool": bool, "float32": float, "float64": float}
         return kinds.get(dtype, int)(value)
-
-
-def _flag_name(name: str) -> str:
-    return f"{name}_missing"
-
-
-def _most_frequent(counts: ValueCounts) -> Any:
-    """Return the first value by rank; None where there is no value."""
-    values, _ = counts.ranked()
-    if not len(values):
-        return None
-    return bool(values[0].as_py()) if counts.dtype == "bool" else values[0].as_py()
 
 
 def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: Backend) -> Column:
@@ -438,7 +412,6 @@ class RobustScaler(_Scaler):
 
     @property
     def summary_key(self) -> Hashable:  # type: ignore[override]
-        """The key of the quantiles it learns from."""
         return "quantiles", self.exact
 
     def summarize(self, columns: Columns, backend: Backend) -> Quantiles:
@@ -827,34 +800,25 @@ class Downcast(LearnedStep):
         return _Ranges(tuple(columns), dtypes, low, high, table[..., 2].sum(axis=0))
 
     def finalize(self, summary: _Ranges) -> Self:
-        facts = zip(summary.dtypes, summary.low, summary.high, summary.rounded, strict=True)
-        self.dtypes_ = [_smallest(*one) for one in facts]
+        self.dtypes_ = list(map(_smallest, summary.dtypes, summary.low, summary.high, summary.rounded))
         return super().finalize(summary)
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the fields with the learned types; before `fit`, with their own."""
         check_numeric(fields, "Downcast")
-        if not self.is_fitted:
-            return list(fields)
-        return [replace(item, dtype=self._learned.get(item.name, item.dtype)) for item in fields]
+        learned = dict(zip(self.names_in_, self.dtypes_, strict=True)) if self.is_fitted else {}
+        return [replace(item, dtype=learned.get(item.name, item.dtype)) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        return {name: self._stored(name, column, backend) for name, column in columns.items()}
-
-    @property
-    def _learned(self) -> dict[str, str]:
-        return dict(zip(self.names_in_, self.dtypes_, strict=True))
-
-    def _stored(self, name: str, column: Column, backend: Backend) -> Column:
-        dtype = self._learned[name]
-        try:
-            return cast_column(column, dtype, name, backend, exact=True)
-        except BadData as error:
-            problem = f"a value does not fit {dtype}, which held every value of fit"
-            expected = "values like those it was fitted on"
-            remedy = f"fit on more rows, or leave {name!r} out of this step"
-            where = f"Downcast, column {name!r}"
-            raise BadData(where, problem, got=error.got, expected=expected, remedy=remedy) from None
+        made = {}
+        for name, dtype in zip(self.names_in_, self.dtypes_, strict=True):
+            try:
+                made[name] = cast_column(columns[name], dtype, name, backend, exact=True)
+            except BadData as error:
+                where, problem = f"Downcast, column {name!r}", f"a value does not fit {dtype}, which held all of fit"
+                remedy, expected = f"fit on more rows, or leave {name!r} out", "values like those it was fitted on"
+                raise BadData(where, problem, got=error.got, expected=expected, remedy=remedy) from None
+        return made
 
 
 def _range(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
