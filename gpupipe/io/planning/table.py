@@ -31,7 +31,7 @@ from gpupipe.backend.hashing import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
-from gpupipe.expressions import Constant, Span, microseconds, parse
+from gpupipe.expressions import Constant, Span, microseconds, parse, to_microseconds
 from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.scratch import writing_scratch
@@ -280,7 +280,7 @@ def comparable(value: Any, item: Field, where: str) -> Any:
         expected, example = "a date or a time, as text in ISO format or as datetime", "'2013-10-01'"
         if isinstance(value, str | date) and str(value) != "NaT":
             with suppress(ValueError):
-                return microseconds(value)
+                return microseconds(value) if isinstance(value, str) else to_microseconds(value)
     elif item.dtype == "string":
         expected, example = "text", "'M'"
         if isinstance(value, str):
@@ -297,7 +297,7 @@ def exactly(value: Any) -> Bounds | None:
     """Return the bounds of rows that all have this value; None where it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    compared = microseconds(value) if isinstance(value, date) else value
+    compared = to_microseconds(value) if isinstance(value, date) else value
     return compared, compared
 
 
