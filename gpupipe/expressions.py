@@ -141,10 +141,14 @@ def has_offset(value: Any) -> bool:
     return getattr(moment, "tzinfo", None) is not None
 
 
-def microseconds(value: str | date) -> int:
-    """Convert a date or time, UTC by default, to microseconds since 1970; a ValueError for text not in ISO 8601."""
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    moment = found if isinstance(found, datetime) else datetime.combine(found, time())
+def microseconds(text: str) -> int:
+    """Parse an ISO 8601 date or time, UTC by default, to microseconds since 1970; a ValueError for other text."""
+    return to_microseconds(datetime.fromisoformat(text))
+
+
+def to_microseconds(value: date) -> int:
+    """Convert a date or time, UTC by default, to microseconds since 1970."""
+    moment = value if isinstance(value, datetime) else datetime.combine(value, time())
     since = moment.replace(tzinfo=None) - EPOCH - (moment.utcoffset() or timedelta())
     return since // timedelta(microseconds=1)
 

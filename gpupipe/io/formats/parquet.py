@@ -18,6 +18,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.expressions import microseconds
 from gpupipe.files import local_scratch
+from gpupipe.expressions import to_microseconds
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.table import Bounds, row_bytes
 from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable
@@ -158,7 +159,7 @@ def convert_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
     if low is None or high is None:
         return None
     if dtype == "timestamp":
-        return microseconds(low), microseconds(high)
+        return to_microseconds(low), to_microseconds(high)
     if dtype in FLOATS and str(kind) in ("float", "double"):
         return None if math.isnan(low) or math.isnan(high) else (low, high)
     return (low, high) if dtype in ("string", "bool", *INTEGERS) else None

@@ -29,8 +29,12 @@ from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings, show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
-from gpupipe.expressions import Constant, Span, microseconds, parse
+from gpupipe.expressions import Constant
+from gpupipe.expressions import Span
+from gpupipe.expressions import microseconds
+from gpupipe.expressions import parse
 from gpupipe.files import writing_scratch
+from gpupipe.expressions import to_microseconds
 from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
@@ -278,7 +282,7 @@ def comparable(value: Any, item: Field, where: str) -> Any:
         expected, example = "a date or a time, as text in ISO format or as datetime", "'2013-10-01'"
         if isinstance(value, str | date) and str(value) != "NaT":
             with suppress(ValueError):
-                return microseconds(value)
+                return microseconds(value) if isinstance(value, str) else to_microseconds(value)
     elif item.dtype == "string":
         expected, example = "text", "'M'"
         if isinstance(value, str):
@@ -295,7 +299,7 @@ def exactly(value: Any) -> Bounds | None:
     """Return the bounds of rows that all have this value; None where it is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
-    compared = microseconds(value) if isinstance(value, date) else value
+    compared = to_microseconds(value) if isinstance(value, date) else value
     return compared, compared
 
 
