@@ -310,6 +310,12 @@ class Loader:
         """Return the rows in an epoch's order: a slice, or int64 on the table's device. Memory: 8 bytes per row."""
         return self._order(epoch)(0, self.num_rows, self.table.device)
 
+    def row_numbers(self, epoch: int, batch: int) -> Tensor:
+        """Return the table's rows in a batch of an epoch, both counted from 0; int64, padding left out."""
+        step = self._ranks.step(batch)
+        rows = self._order(epoch)(step.start, step.stop, self.device)
+        return torch.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
     def _batches(self, begun: _Position) -> Generator[Batch]:
         with closing(self._iterate(begun.epoch, begun.batch)) as batches:
             for number, batch in enumerate(batches, start=begun.batch + 1):
