@@ -10,11 +10,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from gpupipe.backend import Array
-from gpupipe.backend import Backend
-from gpupipe.backend import Column
-from gpupipe.backend import dictionaries
-from gpupipe.backend import select
+from gpupipe.backend import Array, Backend, Column, dictionaries, select
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.backend.kernels import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch

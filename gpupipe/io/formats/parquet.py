@@ -16,9 +16,8 @@ from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_from_arrow
-from gpupipe.expressions import microseconds
-from gpupipe.files import local_scratch
 from gpupipe.expressions import to_microseconds
+from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.table import Bounds, row_bytes
 from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable

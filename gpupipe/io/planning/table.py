@@ -29,12 +29,8 @@ from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings, show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
-from gpupipe.expressions import Constant
-from gpupipe.expressions import Span
-from gpupipe.expressions import microseconds
-from gpupipe.expressions import parse
+from gpupipe.expressions import Constant, Span, microseconds, parse, to_microseconds
 from gpupipe.files import writing_scratch
-from gpupipe.expressions import to_microseconds
 from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP

@@ -14,9 +14,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, estimators
 from gpupipe.backend.columns import floats
 from gpupipe.backend.groups import GroupSums
 from gpupipe.backend.kernels import splitmix64
-from gpupipe.errors import BadConfig
-from gpupipe.errors import BadData
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing.categories import make_id_field
 from gpupipe.preprocessing.learned_step import (
     Columns,
