@@ -91,7 +91,7 @@ class LearnedStep(Step, ABC):
     def finalize(self, summary: Any) -> Self:
         """Learn the state (attributes ending in `_`) from all partitions' sum; returns self, or raises `BadData`.
 
-        What the base class does, last, is to keep the names of a summary that has them.
+        This one, which subclasses may call last, keeps the names of the columns of a summary that has them.
         """
         self.names_in_ = list(summary.names)
         return self
