@@ -49,28 +49,24 @@ _NOWHERE, _REFUSED = -1, -2
 class OneHotEncoder(cats.CategoryStep, Invertible):
     """One-hot encoding of strings, integers and booleans; scikit-learn's, always dense.
 
-    The columns are named as scikit-learn names them: `<name>_<category>`, categories in ascending order, then
-    `<name>_nan` where a missing value was there in `fit`, then `<name>_infrequent_sklearn` for all that are too rare. A
-    missing value is never unknown: where `fit` saw none it is 0 in all columns (scikit-learn treats it as unknown).
+    Columns are named as there: `<name>_<category>`, ascending, then `<name>_nan` where `fit` saw a missing value, then
+    `<name>_infrequent_sklearn` for all rare ones. A missing value that `fit` did not see is 0 in all columns
+    (scikit-learn treats it as unknown).
 
     Args:
-        categories: `"auto"`, or those there are, as a list per column or by column name; None among them is missing.
+        categories: `"auto"`, or a list per column or by column name; None among them is missing.
         drop: leave a column out: None, `"first"`, `"if_binary"` (of two), or a category per column (or by name).
         dtype: `"uint8"` or `"float32"`.
-        handle_unknown: a value that is no category is an `"error"`, is 0 in all columns (`"ignore"`), or is one of
-            the rare ones (`"infrequent_if_exist"`; 0 in all columns where there are none).
+        handle_unknown: a value that is no category is an `"error"`, is 0 in all columns (`"ignore"`), or one of the
+            rare ones (`"infrequent_if_exist"`; else 0).
         min_frequency: categories of fewer rows, or of a smaller fraction of them, are rare.
         max_categories: at most this many columns for each column, that of the rare ones included.
 
-    Attributes:
-        categories_, infrequent_, drop_idx_: by column name its categories without missing, as an Arrow array on the
-            host; which of them are rare, and last whether missing is (if it is there); the output left out, or -1.
-
-    Raises:
-        BadConfig, ColumnNotFound: categories that do not go with the columns, or one to drop that has no column.
-        BadData: an unknown value, where that is an error; two outputs of one name.
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `categories_` without missing (Arrow, on the host), `infrequent_`, which of them are
+    rare, missing last if it is one, and `drop_idx_`, the output left out, or -1.
+    Raises: BadConfig, ColumnNotFound for categories that do not go with the columns, or one to drop that has no column;
+    BadData for an unknown value, or two outputs of one name; SchemaMismatch for text where numbers were learned, or the
+    other way round.
     Memory: distinct values and counts go to the host; transform allocates n bytes (n float32) per output on the device.
 
     Example:
@@ -208,27 +204,21 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
 class OrdinalEncoder(cats.CategoryStep, Invertible):
     """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
-    They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
-    unknown: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn: only if it did).
+    They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value becomes
+    `encoded_missing_value`, whether `fit` saw one or not (scikit-learn: only if it did).
 
     Args:
         categories: `"auto"` for ascending order, or the values in their order, as a list per column or by column name.
         dtype: `"float32"`, or `"float64"` for more than 16.7 million categories.
-        handle_unknown: a value that is no category is an `"error"`, or becomes `unknown_value`
-            (`"use_encoded_value"`).
+        handle_unknown: a value that is no category is an `"error"`, or `unknown_value` (`"use_encoded_value"`).
         unknown_value, encoded_missing_value: numbers that no category has, or NaN.
         min_frequency: categories of fewer rows, or of a smaller fraction of them, have the number behind the others.
         max_categories: at most this many numbers, that of the rare ones included.
 
-    Attributes:
-        categories_, infrequent_: by column name its categories in order, as an Arrow array on the host, and which of
-            them are rare.
-
-    Raises:
-        BadConfig, ColumnNotFound: categories that do not go with the columns, or a number that a category has.
-        BadData: an unknown value, where that is an error; too many categories for float32.
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `categories_` in order (Arrow, on the host), and `infrequent_`, which of them are rare.
+    Raises: BadConfig, ColumnNotFound for categories that do not go with the columns, or a number that a category has;
+    BadData for an unknown value, or too many categories for float32; SchemaMismatch for text where numbers were
+    learned, or the other way round.
     Memory: distinct values and counts go to the host; transform allocates n floats per column on the device.
 
     Example:
@@ -320,23 +310,17 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
 class CountEncoder(cats.CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
-    A missing value becomes the number of rows in which the value was missing. With `normalize` it is the fraction of
-    all rows, as in `pandas.Series.value_counts`.
+    Missing is counted as a value. With `normalize` it is the fraction of all rows, as in `pandas.Series.value_counts`.
 
-    Attributes:
-        categories_, counts_: by column name its values in ascending order, as an Arrow array on the host, and how often
-            each was there, a missing value last, int64.
-
-    Raises:
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `categories_`, ascending (Arrow, on the host), and `counts_`, missing last, int64.
+    Raises: SchemaMismatch for text where numbers were learned, or the other way round.
     Memory: distinct values and counts go to the host; transform allocates n float32 per column on the device.
 
     Example:
         >>> import pandas as pd
-        >>> step = CountEncoder().fit(pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]}))
-        >>> step.transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "EWR"]}))["origin"].tolist()
-        [2.0, 1.0, 1.0, 0.0]
+        >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
+        >>> CountEncoder().fit_transform(frame)["origin"].tolist()
+        [1.0, 2.0, 1.0, 2.0]
     """
 
     learned_by_name = (*cats.CategoryStep.learned_by_name, "counts_")
@@ -368,36 +352,28 @@ class Categorify(Invertible):
     """Categorical ids of strings, integers and booleans as int32, with a vocabulary per column or one for all.
 
     Id 0 is a missing value, 1 one that was not there in `fit` or was too rare, 2 and up the vocabulary by count
-    descending, then value ascending (strings by their UTF-8 bytes). With `num_buckets`, what would be 1 is spread by
-    its hash, the same on every backend, over that many ids behind the vocabulary, whose own ids stay the same.
+    descending, then value ascending (strings by their UTF-8 bytes).
 
     Args:
         min_frequency: values that occur less often share id 1; by default every value that occurs is kept.
         max_categories: at most this many values are kept, the most frequent ones; by default all.
-        num_buckets: over how many ids unknown and rare values are spread; by default they share id 1.
-        joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
-            are of all of them together.
+        num_buckets: unknown and rare values are spread by their hash, the same on every backend, over this many ids
+            behind the vocabulary, whose ids stay; by default they share id 1.
+        joint: one vocabulary, with common counts, for all columns, which have one type.
         vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
             some. Limits hold for the columns whose vocabulary is learned.
 
-    Attributes:
-        vocabularies_, dtypes_in_: by column name the values in the order of their ids, as an Arrow array, and the type.
-
-    Raises:
-        BadConfig, ColumnNotFound: a vocabulary that is not of its column's type, names a value twice or missing, or is
-            for a column that is not there.
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `vocabularies_` in the order of ids, Arrow arrays, and the types `dtypes_in_`.
+    Raises: BadConfig, ColumnNotFound for a vocabulary not of its column's type, with a value twice or a missing one, or
+    for a column that is not there; SchemaMismatch for text where numbers were learned, or the other way round.
     Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
-        has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
+    has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
 
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
         >>> Categorify().fit(frame).transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
         [2, 3, 0, 1]
-        >>> Categorify(vocabulary=["EWR", "JFK"], num_buckets=10).fit_transform(frame)["origin"].tolist()
-        [3, 12, 0, 12]
     """
 
     fills_late = True
@@ -514,12 +490,10 @@ class Categorify(Invertible):
 class DatetimeEncoder(StatelessStep):
     """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
-    `transforms.DateParts`, of which `parts`, `cyclic` and `tz` are, adds the same as columns that other steps can use.
-    Flags become 0 and 1, each cycle a sine and a cosine.
+    `parts`, `cyclic` and `tz` are those of `transforms.DateParts`, which adds the same as columns that other steps can
+    use. Flags become 0 and 1, each cycle a sine and a cosine.
 
-    Raises:
-        SchemaMismatch: a column holds no times.
-
+    Raises: SchemaMismatch for a column without times.
     Memory: n float32 per output, and up to ten int32 per row.
 
     Example:
@@ -584,12 +558,9 @@ class DatetimeEncoder(StatelessStep):
 class HashBucket(StatelessStep):
     """Feature hashing: strings, integers and booleans as int32 bucket ids, a categorical without a vocabulary.
 
-    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets, of which there are `num_buckets` (for all
-    columns, or by column name). The hash depends on the value and `seed` alone: it is the same on every backend, in
-    every process and version, for any partitions; an integer has the same in any width.
-
-    Raises:
-        ColumnNotFound: a column without a number of buckets.
+    Ids are 0 for missing, 1 never, 2 and up the `num_buckets` buckets (for all columns, or by column name; else
+    ColumnNotFound). The hash depends on value and `seed` alone: it is the same on every backend, in every process and
+    version, for any partitions; an integer has the same in any width.
 
     Memory: transform allocates n int32 per column on the device; each distinct string is hashed once, on the host.
 
@@ -630,14 +601,10 @@ class HashBucket(StatelessStep):
 
 
 class HashedCross(StatelessStep):
-    """Feature cross by hashing: int32 bucket ids of the joint value of two or more categorical columns.
+    """Feature cross by hashing: int32 bucket ids of the joint value of categorical columns, two at least (BadConfig).
 
     The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
-    are two routes. Id 0 is a row in which a value is missing, 1 never, 2 and up the buckets; the hash and its `seed`
-    are `HashBucket`'s.
-
-    Raises:
-        BadConfig: fewer than two columns.
+    are two routes. Id 0 is a row in which a value is missing; other ids, hash and `seed` are `HashBucket`'s.
 
     Memory: transform allocates n int32 on the device, and blocks of hashes; distinct strings are hashed on the host.
 
@@ -699,21 +666,18 @@ class HashedNgrams(StatelessStep):
     norms are the same, the hash is `HashBucket`'s. Columns are called `<name>_ngram0`, `<name>_ngram1`, ... A missing
     text is 0 in all of them, as an empty one is.
 
-    Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
-
     Args:
         n_features: columns for each column of text.
         ngram_range: the shortest and the longest n-gram, in words or characters.
-        analyzer: n-grams of `"word"`s (two or more letters, digits or underscores), of `"char"`acters, or of
-            characters within words, which get a blank on both sides (`"char_wb"`).
+        analyzer: n-grams of `"word"`s (two or more letters, digits or underscores), of `"char"`acters, or of characters
+            within words, which get a blank on both sides (`"char_wb"`).
         lowercase: whether texts are made lower case before.
         alternate_sign: whether the hash also says if an n-gram counts 1 or -1: those that share a column cancel out.
         norm: `"l2"` or `"l1"` for rows of length 1, or None for plain counts.
 
-    Raises:
-        SchemaMismatch: a column holds no text.
-
+    Raises: SchemaMismatch for a column that holds no text.
     Memory: n x n_features float32 on the device; on the host 24 bytes per pair of distinct text and n-gram.
+    Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 
     Example:
         >>> import pandas as pd

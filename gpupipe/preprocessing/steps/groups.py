@@ -151,20 +151,18 @@ class GroupStats(_GroupStep):
         stats: of `"size"` (rows), `"count"` (values), `"nunique"`, `"sum"`, `"mean"`, `"std"` and `"var"` (with n - 1),
             `"min"`, `"max"`.
         dropna: whether a row with a missing key is of no group; else a missing key is one like any other.
-        handle_unknown: what a row gets where its group has no such statistic, or was not there in `fit`: that of all
-            rows (`"overall"`), or a missing value (`"missing"`), as a left join gives; 0 for a count or a sum.
+        handle_unknown: what a row gets whose group has no such statistic, or was not there in `fit`: that of all rows
+            (`"overall"`), or a missing value (`"missing"`), as a left join gives; 0 for a count or a sum.
 
     Attributes:
-        categories_: for each key its values, ascending, as an Arrow array on the host; `key_dtypes_` are their types.
+        categories_: for each key its values, ascending (Arrow, on the host); `key_dtypes_` are their types.
         groups_: N x K int64: of each group the place of its keys in these, counted from 2; 0 is a missing one.
         size_, count_, nunique_, sum_, mean_, std_, var_, min_, max_: those asked for, C x (N + 1): for each column the
             statistic of each group, and last that of a row of no group.
 
-    Raises:
-        BadConfig, ColumnNotFound: nothing to take a statistic of, or a key that is not among the columns.
-        SchemaMismatch: a key that makes no groups, statistics of what is no number, or `"nunique"` of lists.
-        BadData: an infinity, a value beyond 1e145; or with `"overall"` too few values for a statistic of all rows.
-
+    Raises: BadConfig, ColumnNotFound for nothing to take a statistic of, or a key that is no column; SchemaMismatch for
+    a key that makes no groups, statistics of what is no number, or `"nunique"` of lists; BadData for an infinity, a
+    value beyond 1e145, or with `"overall"` too few values for a statistic of all rows.
     Memory: fitting keeps a row per group, for `"nunique"` per group and value, on the host; transform the outputs.
 
     Example:
@@ -274,21 +272,14 @@ class GroupImputer(_GroupStep):
     """Imputation of numbers by the mean, median or most frequent (then smallest) value of the rows of the same group.
 
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
-    Outputs are float64 (float32 stays).
+    The groups are column `by` (strings, integers, booleans or ids), which does not come out; `strategy` is `"mean"`,
+    `"median"` or `"most_frequent"`. Outputs are float64 (float32 stays).
 
-    Args:
-        by: the column of groups, which does not come out: strings, integers, booleans or ids.
-        strategy: `"mean"`, `"median"` or `"most_frequent"`.
-
-    Attributes:
-        groups_: the groups, ascending, as an Arrow array on the host; `key_dtype_` is their column's type.
-        statistics_: C x (N + 1) float64: for each column the value of each group, and last that of all rows.
-
-    Raises:
-        BadConfig, ColumnNotFound: there is no other column, or `by` is not among them.
-        SchemaMismatch: the groups are text where numbers were learned, or the other way round.
-        BadData: an infinity, a value beyond 1e145, or a column without a value.
-
+    Attributes: `groups_`, ascending (Arrow, on the host), of type `key_dtype_`; `statistics_`, C x (N + 1) float64: for
+    each column the value of each group, and last that of all rows.
+    Raises: BadConfig, ColumnNotFound if there is no other column, or `by` is not among them; SchemaMismatch for text
+    where numbers were learned, or the other way round; BadData for an infinity, a value beyond 1e145, or a column
+    without a value.
     Memory: fitting keeps a row per group, for other than means per group and value, on the host; transform the outputs.
 
     Example:
@@ -381,8 +372,7 @@ class CrossFittedStep(SeededStep):
     """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
 
     The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
-    partitioning. `cross_fitted_columns` gives each row what the other folds taught, which is not saved;
-    `transform_columns` what all did.
+    partitioning. What single folds taught is not saved.
     """
 
     needs_target = True
@@ -478,9 +468,6 @@ class TargetEncoder(CrossFittedStep):
     scikit-learn's are of equal size, and stratified for classes. A target of several classes gives a column
     `<name>_<class>` each, several targets `<name>_<target>`. Weights and a `target_transform` do not count.
 
-    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
-    prediction problems", SIGKDD Explorations 3 (2001).
-
     Args:
         categories: `"auto"`, or those that count, as a list per column in order or by column name; others are unknown,
             missing ones too unless None is listed.
@@ -488,18 +475,16 @@ class TargetEncoder(CrossFittedStep):
         smooth: `"auto"`, or how many rows of the mean M are added to each category.
         cv, random_state: how many folds, at least 2, and their seed; None draws one when the step is made.
 
-    Attributes:
-        categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
-        encodings_: for each column, by name, (2 + categories) x outputs float64: missing, unknown, then `categories_`.
-        target_mean_, target_type_, classes_: M of each output, and what the target was; `classes_` may be None.
-
-    Raises:
-        BadConfig, ColumnNotFound: a target that is not of that type, or categories for a column that is not there.
-        BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
-        NotFitted: out-of-fold values of a step that was loaded.
-
+    Attributes: by column name, `categories_`, ascending (Arrow, on the host), and `encodings_`, (2 + categories) x
+    outputs float64: missing, unknown, then `categories_`; `target_mean_`, M of each output, `target_type_`, and
+    `classes_` or None.
+    Raises: BadConfig, ColumnNotFound for a target that is not of that type, or categories for a column that is not
+    there; BadData for a target that is infinite or beyond 1e145, or has one class, or two outputs of one name;
+    NotFitted for out-of-fold values of a step that was loaded.
     Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (3 outputs + 3) x cv x 8 bytes per
-        category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
+    category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
+    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
+    prediction problems", SIGKDD Explorations 3 (2001).
 
     Example:
         >>> import pandas as pd

@@ -68,10 +68,8 @@ class SimpleImputer(LearnedStep):
         add_indicator: add a boolean column `<name>_missing` for each column, true where a value was missing.
         exact: for the median, keep every distinct value while fitting, at 16 bytes each.
 
-    Raises:
-        BadConfig: a constant that a column's type cannot hold.
-        BadData: an infinity, or no value to take a statistic of.
-
+    Raises: BadConfig for a constant that a column's type cannot hold; BadData for an infinity, or no value to learn
+    from.
     Memory: transform allocates the output on the device; complete columns that keep their type are shared.
 
     Example:
@@ -277,9 +275,7 @@ class StandardScaler(_Scaler):
 
     Parameters and attributes are scikit-learn's. A constant column is only centred.
 
-    Raises:
-        BadData: an infinity, a column without a value, or a value beyond 1e145, whose square could not be summed.
-
+    Raises: BadData for an infinity, a column without a value, or a value beyond 1e145, whose square cannot be summed.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -311,9 +307,7 @@ class StandardScaler(_Scaler):
 class MaxAbsScaler(_Scaler):
     """Scaling by the largest absolute value of each column, kept as `max_abs_` (C float64): zeros stay zeros.
 
-    Raises:
-        BadData: an infinity, or a column without a value.
-
+    Raises: BadData for an infinity, or a column without a value.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -340,9 +334,7 @@ class MinMaxScaler(_Scaler):
 
     Parameters and attributes are scikit-learn's. A constant column gets the low end.
 
-    Raises:
-        BadData: an infinity, a range that is one, or a column without a value.
-
+    Raises: BadData for an infinity, a range that is one, or a column without a value.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -379,13 +371,11 @@ class MinMaxScaler(_Scaler):
 class RobustScaler(_Scaler):
     """Robust scaling: each column less its median, divided by the distance of two quantiles, unless they are equal.
 
-    Parameters and attributes are scikit-learn's. Besides, quantiles are exact up to 65,536 distinct values of a column,
-    and with `exact`, which keeps all while fitting, 16 bytes each on the host; else `relative_error_` says how far one
-    may be off, relative to its value, C float64.
+    Parameters and attributes are scikit-learn's. Quantiles are exact up to 65,536 distinct values of a column, and with
+    `exact`, which keeps all while fitting, 16 bytes each on the host; else `relative_error_` says how far one may be
+    off, relative to its value, C float64.
 
-    Raises:
-        BadData: an infinity, a range that is one, or a column without a value.
-
+    Raises: BadData for an infinity, a range that is one, or a column without a value.
     Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
     Example:
@@ -439,9 +429,7 @@ class RobustScaler(_Scaler):
 class Log1p(FloatStep, StatelessStep):
     """Logarithm of 1 + each value; exact for small ones, inverted by `inverse_transform`.
 
-    Raises:
-        BadData: a value of -1 or below, which has no logarithm; in the inverse, an infinite result.
-
+    Raises: BadData for a value of -1 or below, which has no logarithm; in the inverse, for an infinite result.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -484,9 +472,7 @@ class Normalizer(StatelessStep):
     `norm` is `"l2"` (the root of the sum of squares), `"l1"` (the sum of absolute values) or `"max"` (the largest).
     Unlike scikit-learn's, it is right for rows whose squares are no floats, and for norms below 2e-15.
 
-    Raises:
-        BadData: a missing value or an infinity, in `transform`.
-
+    Raises: BadData for a missing value or an infinity, in `transform`.
     Memory: transform allocates n float32 per column on the device, and a float64 block (on a GPU: all columns).
 
     Example:
@@ -525,11 +511,8 @@ _NARROWEST = 1e-8
 class Bucketize(StatelessStep):
     """Binning by given `edges`, rising numbers for all columns or by column name: numbers become categorical bin ids.
 
-    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`, with its `right`: k edges
-    make k + 1 bins, the outer ones with the infinities.
-
-    Raises:
-        ColumnNotFound: a column without edges.
+    Ids are 0 for missing, 1 never, 2 and up the bins by `numpy.digitize`, with its `right`: k edges make k + 1 bins,
+    the outer ones with the infinities. Raises ColumnNotFound for a column without edges.
 
     Memory: transform allocates n int32 per column on the device, and one float64 block at a time.
 
@@ -563,30 +546,24 @@ class Bucketize(StatelessStep):
 class KBinsDiscretizer(Invertible):
     """Binning by learned edges: of equal width, of equal counts, or around 1-D k-means centres.
 
-    Parameters and attributes are scikit-learn's, but for `exact`, and sparse matrices, which do not exist here. The
-    outer bins hold all values outside; bins of (nearly) no width are left out. Quantiles and centres are of all rows
-    (scikit-learn's of a sample of 200,000): exact up to 65,536 distinct values of a column, and with `exact`; else
-    within the error `RobustScaler` states.
+    Attributes and other parameters are scikit-learn's; there are no sparse matrices. The outer bins hold all values
+    outside; bins of (nearly) no width are left out. Quantiles and centres are of all rows (scikit-learn's of a sample
+    of 200,000), `exact` and their error those of `RobustScaler`.
 
     Args:
         n_bins: at least 2; for all columns, or one number per column.
-        encode: `"ordinal"` gives a categorical whose ids are those of `Categorify`: 0 missing, 1 never, 2 and up
-            scikit-learn's number of the bin; `"onehot-dense"` a float32 column `<name>_<bin>` per bin, all 0 where the
-            value is missing.
+        encode: `"ordinal"` gives a categorical with ids 0 for missing, 1 never, 2 and up scikit-learn's number of the
+            bin; `"onehot-dense"` a float32 column `<name>_<bin>` per bin, all 0 where the value is missing.
         strategy: `"quantile"`, `"uniform"` or `"kmeans"`.
         quantile_method: between two values, as in `numpy.quantile`: `"averaged_inverted_cdf"` or `"linear"`.
-        exact: keep all distinct values while fitting, 16 bytes each on the host.
 
-    Raises:
-        BadData: an infinity in `fit`, or a column without a value.
-
+    Raises: BadData for an infinity in `fit`, or a column without a value.
     Memory: transform allocates n int32 per column (n float32 per bin) on the device; fitting sorts a column there.
 
     Example:
         >>> import pandas as pd
-        >>> step = KBinsDiscretizer(2, strategy="uniform").fit(pd.DataFrame({"x": [0.0, 1.0, 9.0, 10.0]}))
-        >>> step.transform(pd.DataFrame({"x": [4.0, 5.0, None, 99.0]}))["x"].tolist()
-        [2, 3, 0, 3]
+        >>> KBinsDiscretizer(2, strategy="uniform").fit_transform(pd.DataFrame({"x": [0, 4, 5, None, 9]}))["x"].tolist()
+        [2, 2, 3, 0, 3]
     """
 
     fills_late = True
@@ -775,13 +752,10 @@ class Downcast(LearnedStep):
     """Downcasting of numbers to the smallest type that holds every value of `fit`; values never change.
 
     An integer column becomes the smallest integer type its range fits (signed, where two are of one size), a float64
-    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay. `dtypes_`
-    are the types, one per column.
+    column float32 where that is exact for all values. Booleans, and columns without a value, stay. `dtypes_` are the
+    types, one per column.
 
-    Raises:
-        BadData: at `transform`, a value that the type cannot hold; it is never wrapped or rounded.
-        SchemaMismatch: a column holds no numbers.
-
+    Raises: SchemaMismatch for a column without numbers; `transform` BadData for a value that the type cannot hold.
     Memory: one new column per column that changes, and as much while values are checked.
 
     Example:

@@ -72,12 +72,10 @@ class _Selector(LearnedStep):
 class VarianceThreshold(_Selector):
     """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
-    Variances have the divisor n, missing values apart: `variances_`, C float64, exactly 0 for a constant column. The
-    names of the columns that are kept are `kept_`.
+    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `kept_` are the
+    names of the columns that stay.
 
-    Raises:
-        BadData: an infinity, a column without a value, or no column is left.
-
+    Raises: BadData for an infinity, a column without a value, or if no column is left.
     Memory: transform shares.
 
     Example:
@@ -114,9 +112,7 @@ class CorrelationThreshold(_Selector):
     In their order, each is left out that is correlated with a kept one more than `threshold`, from 0 to 1, in absolute
     value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `kept_` names those kept.
 
-    Raises:
-        BadData: a missing value, an infinity, or fewer than two rows.
-
+    Raises: BadData for a missing value, an infinity, or fewer than two rows.
     Memory: transform shares; fitting takes a block of rows at a time.
 
     Example:
@@ -190,19 +186,13 @@ class Projection(Invertible):
 class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
-    Parameters and attributes are scikit-learn's, but for `solver`. In each component the loading of largest absolute
-    value is positive.
+    Parameters and attributes are scikit-learn's, but for `solver`: `"library"` gathers all rows and gives them to
+    scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"`
+    is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. In each component
+    the loading of largest absolute value is positive.
 
-    Args:
-        n_components, whiten: how many directions are kept, by default all, and whether outputs get variance 1.
-        solver: `"library"` gathers all rows and gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of
-            the covariance, which is summed over partitions in float64; `"auto"` is the library up to 64 MiB. They
-            agree to 1e-5, components with (nearly) equal variance apart.
-
-    Raises:
-        BadConfig: more components than columns.
-        BadData: a missing value, an infinity, a value beyond 1e145, or fewer than two rows.
-
+    Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
+    or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
 
     Example:
@@ -310,14 +300,11 @@ def fix_signs(components: Any) -> Any:
 class TruncatedSVD(Projection):
     """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
 
-    Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the columns' Gram
-    matrix, which is summed over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5,
-    components with (nearly) equal singular values apart, and those whose singular value is below 1e-7 of the largest,
-    which a Gram matrix cannot distinguish from 0.
+    Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the Gram matrix, summed
+    over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly)
+    equal singular values apart, and those below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
 
-    Raises:
-        BadConfig, BadData: more components than columns; what `PCA` refuses, or no row.
-
+    Raises: BadConfig, BadData for more components than columns; for what `PCA` refuses, or no row.
     Memory: as `PCA`.
 
     Example:
@@ -387,19 +374,14 @@ class GatheredStep(SeededStep):
 class EstimatorStep(GatheredStep):
     """Wrapper of a numeric scikit-learn or cuML estimator that learns without a target and `transform`s rows.
 
-    One without `transform` gives what it `predict`s (k-means its labels). It can be saved if it is a StandardScaler,
-    MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of
-    any other `fit` and `explain` warn. An estimator in a list of steps becomes one of these. What is given is copied
-    and never fitted itself. Its outputs become float32 columns, named by its `get_feature_names_out` where it has one,
-    else `<class name>0`, ... A scikit-learn estimator works on the host: a GPU's columns are copied there and back.
+    One without `transform` gives what it `predict`s (k-means its labels). An estimator in a list of steps becomes one
+    of these. `estimator` is copied, and `estimator_` the fitted copy; `max_rows`, of which `random_state` seeds the
+    sample (None draws one), limit the fit. Its outputs become float32 columns, named by its `get_feature_names_out`
+    where it has one, else `<class name>0`, ... A scikit-learn estimator works on the host: a GPU's columns are copied
+    there and back. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler,
+    QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit` and `explain` warn.
 
-    Args:
-        estimator: unfitted; hyperparameters and random state are its own. The fitted copy is `estimator_`.
-        max_rows, random_state: fitted on at most this many rows, and the seed of that sample; None draws one.
-
-    Raises:
-        BadConfig: it is no estimator, or learns from a target.
-
+    Raises: BadConfig for what is no estimator, or learns from a target.
     Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
 
     Example:
@@ -528,13 +510,9 @@ class KMeans(GatheredStep):
         max_rows: given to the library at most.
         max_passes: over all rows at most, where there are more; with 0 the sample represents the rest.
 
-    Attributes:
-        cluster_centers_: k x F float64, by number of fitted rows descending, then lexicographically.
-        num_rows_, num_fitted_, num_passes_: rows there were, rows fitted, and passes over all beyond the first.
-
-    Raises:
-        BadData: a missing value, an infinity, a value whose square is one, or too few distinct rows.
-
+    Attributes: `cluster_centers_`, k x F float64, by number of fitted rows descending, then lexicographically;
+    `num_rows_`, `num_fitted_` and `num_passes_`: rows there were, rows fitted, and passes over all beyond the first.
+    Raises: BadData for a missing value, an infinity, a value whose square is one, or too few distinct rows.
     Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs, and blocks.
 
     Example:
