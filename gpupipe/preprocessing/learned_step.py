@@ -15,10 +15,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, infer_backend, kernels
 from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.kernels import (
-    DeferredColumn,
-    ElementwiseProgram,
-)
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step

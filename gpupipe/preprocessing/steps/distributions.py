@@ -51,7 +51,6 @@ class QuantileTransformer(FloatStep):
     Parameters and attributes are scikit-learn's, `exact` and `relative_error_` `RobustScaler`'s. Ranks between
     neighbouring quantiles are interpolated; values outside those of `fit` get 0 or 1 (-5.2 or 5.2). Missing stays
     missing. Quantiles are of all rows (scikit-learn's of a sample of 10,000).
-
     Raises: BadData for an infinity, or a column without a value.
     Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
@@ -178,7 +177,6 @@ class PowerTransformer(FloatStep):
     error `RobustScaler` states at most (of 150,000 lognormal numbers no output is off by 1e-4). Powers that would leave
     the range of floats are not tried. A constant column is not bent. Columns of one sign are bent in the unit of their
     mean logarithm, where numbers that differ little keep their digits.
-
     Attributes: C float64, `centres_`, the mean logarithm that is the unit, negative for negative numbers, 0 for columns
     of both signs; and of the bent columns in that unit `mean_` and `scale_`. Without `standardize` they are 0, 0 and 1.
     Raises: BadData for an infinity, a column without a value, or for `"box-cox"` one that is not positive.

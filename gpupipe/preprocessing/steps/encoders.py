@@ -19,15 +19,8 @@ from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing import categories as cats
-from gpupipe.preprocessing.learned_step import (
-    Columns,
-    Invertible,
-    StatelessStep,
-    by_element,
-    gather,
-    num_rows,
-    row_blocks,
-)
+from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import (
@@ -46,7 +39,7 @@ from gpupipe.support.validation import (
 _NOWHERE, _REFUSED = -1, -2
 
 
-class OneHotEncoder(cats.CategoryStep, Invertible):
+class OneHotEncoder(cats.CategoryStep, base.Invertible):
     """One-hot encoding of strings, integers and booleans; scikit-learn's, always dense.
 
     Columns are named as there: `<name>_<category>`, ascending, then `<name>_nan` where `fit` saw a missing value, then
@@ -159,7 +152,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         for name, column in columns.items():
             outputs = [xp.empty(len(column), dtype=self.dtype) for _ in self._outputs(name)]
             places = self._lookup(name, column).ids(column, backend, table=self._table(name))
-            for rows in row_blocks(len(column), backend):
+            for rows in base.row_blocks(len(column), backend):
                 for place, out in enumerate(outputs):
                     out[rows] = places[rows] == place
             made |= {n: Column(self.dtype, out) for n, out in zip(self._outputs(name), outputs, strict=True)}
@@ -185,7 +178,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the category with the largest column; missing for a rare one, and for all 0 without `drop`."""
         xp, made = backend.xp, {}
-        size = num_rows(columns) if columns else 0
+        size = base.num_rows(columns) if columns else 0
         for name in self.names_in_:
             outputs, dropped = self._outputs(name), self.drop_idx_[name]
             entries = np.flatnonzero(~self.infrequent_[name])
@@ -193,7 +186,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
             none = back[dropped] if dropped >= 0 else -1
             table = backend.to_device(np.append(np.delete(back, dropped) if dropped >= 0 else back, none))
             places = xp.full(size, len(outputs), dtype="int32")
-            for rows in row_blocks(size, backend, len(outputs) or 1):
+            for rows in base.row_blocks(size, backend, len(outputs) or 1):
                 if outputs:
                     flags = xp.stack([columns[output].data[rows] for output in outputs])
                     places[rows] = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), len(outputs))
@@ -201,7 +194,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         return made
 
 
-class OrdinalEncoder(cats.CategoryStep, Invertible):
+class OrdinalEncoder(cats.CategoryStep, base.Invertible):
     """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
     They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value becomes
@@ -311,7 +304,6 @@ class CountEncoder(cats.CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
     Missing is counted as a value. With `normalize` it is the fraction of all rows, as in `pandas.Series.value_counts`.
-
     Attributes: by column name, `categories_`, ascending (Arrow, on the host), and `counts_`, missing last, int64.
     Raises: SchemaMismatch for text where numbers were learned, or the other way round.
     Memory: distinct values and counts go to the host; transform allocates n float32 per column on the device.
@@ -347,8 +339,8 @@ class CountEncoder(cats.CategoryStep):
         return made
 
 
-@by_element
-class Categorify(Invertible):
+@base.by_element
+class Categorify(base.Invertible):
     """Categorical ids of strings, integers and booleans as int32, with a vocabulary per column or one for all.
 
     Id 0 is a missing value, 1 one that was not there in `fit` or was too rare, 2 and up the vocabulary by count
@@ -487,12 +479,11 @@ class Categorify(Invertible):
         return made
 
 
-class DatetimeEncoder(StatelessStep):
+class DatetimeEncoder(base.StatelessStep):
     """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
     `parts`, `cyclic` and `tz` are those of `transforms.DateParts`, which adds the same as columns that other steps can
     use. Flags become 0 and 1, each cycle a sine and a cosine.
-
     Raises: SchemaMismatch for a column without times.
     Memory: n float32 per output, and up to ten int32 per row.
 
@@ -554,14 +545,13 @@ class DatetimeEncoder(StatelessStep):
         return made
 
 
-@by_element
-class HashBucket(StatelessStep):
+@base.by_element
+class HashBucket(base.StatelessStep):
     """Feature hashing: strings, integers and booleans as int32 bucket ids, a categorical without a vocabulary.
 
     Ids are 0 for missing, 1 never, 2 and up the `num_buckets` buckets (for all columns, or by column name; else
     ColumnNotFound). The hash depends on value and `seed` alone: it is the same on every backend, in every process and
     version, for any partitions; an integer has the same in any width.
-
     Memory: transform allocates n int32 per column on the device; each distinct string is hashed once, on the host.
 
     Example:
@@ -588,10 +578,10 @@ class HashBucket(StatelessStep):
             if column.dictionary is not None:
                 bits = splitmix64(self.seed, hash_strings(column.dictionary))
                 table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)
-                ids = gather(table, column.data, backend)
+                ids = base.gather(table, column.data, backend)
             else:
                 ids = backend.xp.empty(len(column), dtype="int32")
-                for rows in row_blocks(len(column), backend):
+                for rows in base.row_blocks(len(column), backend):
                     block = column.take(rows)
                     ids[rows] = cats.assign_buckets(hash_column(block, self.seed, backend), size) + cats.FIRST
                     if block.valid is not None:
@@ -600,12 +590,11 @@ class HashBucket(StatelessStep):
         return made
 
 
-class HashedCross(StatelessStep):
+class HashedCross(base.StatelessStep):
     """Feature cross by hashing: int32 bucket ids of the joint value of categorical columns, two at least (BadConfig).
 
     The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
     are two routes. Id 0 is a row in which a value is missing; other ids, hash and `seed` are `HashBucket`'s.
-
     Memory: transform allocates n int32 on the device, and blocks of hashes; distinct strings are hashed on the host.
 
     Example:
@@ -632,7 +621,7 @@ class HashedCross(StatelessStep):
         return ["_x_".join(names)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        xp, size = backend.xp, num_rows(columns)
+        xp, size = backend.xp, base.num_rows(columns)
         # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
         # values of one column that share a bucket with one value of another do not share it with all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
@@ -640,7 +629,7 @@ class HashedCross(StatelessStep):
         bits_of = [None if text is None else splitmix64(0, hash_strings(text)) for text in texts]
         known = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
         ids = xp.empty(size, dtype="int32")
-        for rows in row_blocks(size, backend):
+        for rows in base.row_blocks(size, backend):
             bits, missing = xp.uint64(0), None
             for column, seed, table in zip(columns.values(), seeds, known, strict=True):
                 block = column.take(rows)
@@ -659,7 +648,7 @@ _MOST_FEATURES = 1 << 20
 _CHUNK = 1 << 14
 
 
-class HashedNgrams(StatelessStep):
+class HashedNgrams(base.StatelessStep):
     """Hashed n-grams: text as float32 columns that count its n-grams, each in the column of its hash.
 
     scikit-learn's `HashingVectorizer` with a dimension small enough to be dense: parameters, n-grams, counts, signs and
@@ -727,7 +716,7 @@ class HashedNgrams(StatelessStep):
                 here = slice(ends[place], ends[place + 1])
                 table = np.zeros(len(column.dictionary) + 1, dtype=np.float32)
                 table[texts[here]] = values[here]
-                made[output] = Column("float32", gather(table, column.data, backend))
+                made[output] = Column("float32", base.gather(table, column.data, backend))
         return made
 
     def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:

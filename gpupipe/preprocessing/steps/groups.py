@@ -16,21 +16,8 @@ from gpupipe.backend.groups import FUNCTIONS, Groups, State, compute_result
 from gpupipe.backend.kernels import KeyIndex, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, NotFitted
 from gpupipe.preprocessing import categories as cats
-from gpupipe.preprocessing.learned_step import (
-    LARGEST_SQUARED,
-    Columns,
-    LearnedStep,
-    SeededStep,
-    any_true,
-    check_numeric,
-    check_rows,
-    gather,
-    num_rows,
-    refuse,
-    refuse_empty,
-    to_columns,
-    to_frame,
-)
+from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values, merge_moments
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import derive
@@ -86,7 +73,7 @@ class _GroupKeys:
         return backend.to_device(self._groups)[place]
 
 
-class _GroupStep(LearnedStep):
+class _GroupStep(base.LearnedStep):
     """Base class of steps that learn statistics of groups."""
 
     by: Any
@@ -99,8 +86,8 @@ class _GroupStep(LearnedStep):
         by, wanted = as_list(self.by), self._wanted(list(columns))
         numbers = {name: columns[name] for name, stat in wanted if stat not in _COUNTS}
         blocks = (floats(column, backend.xp) for column in numbers.values())
-        if any_true([(backend.xp.abs(values) > LARGEST_SQUARED).any() for values in blocks], backend):
-            refuse(numbers, backend, type(self).__name__, too_large="a value is too large to be squared")
+        if base.any_true([(backend.xp.abs(values) > base.LARGEST_SQUARED).any() for values in blocks], backend):
+            base.refuse(numbers, backend, type(self).__name__, too_large="a value is too large to be squared")
         states = dict.fromkeys(State(part, name) for name, stat in wanted for part in FUNCTIONS.get(stat, ()))
         table = GroupTable.of(columns, by, list(states), backend)
         pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat in _OF_PAIRS]
@@ -201,7 +188,7 @@ class GroupStats(_GroupStep):
         if "nunique" in stats:
             require_comparable(values, where)
         if set(stats) - set(_COUNTS):
-            check_numeric(values, where)
+            base.check_numeric(values, where)
         known = {item.name: item for item in fields}
         made = []
         for name, (column, stat) in zip(self.output_names(list(known)), self._wanted(list(known)), strict=True):
@@ -274,7 +261,6 @@ class GroupImputer(_GroupStep):
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
     The groups are column `by` (strings, integers, booleans or ids), which does not come out; `strategy` is `"mean"`,
     `"median"` or `"most_frequent"`. Outputs are float64 (float32 stays).
-
     Attributes: `groups_`, ascending (Arrow, on the host), of type `key_dtype_`; `statistics_`, C x (N + 1) float64: for
     each column the value of each group, and last that of all rows.
     Raises: BadConfig, ColumnNotFound if there is no other column, or `by` is not among them; SchemaMismatch for text
@@ -299,7 +285,7 @@ class GroupImputer(_GroupStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         values = [item for item in fields if item.name != self.by]
         key = _find_key(fields, self.by, "GroupImputer")
-        check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
+        base.check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
         if not values:
             problem, expected = "there is no column besides the group keys", "columns of numbers to fill"
             remedy = f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))"
@@ -323,7 +309,7 @@ class GroupImputer(_GroupStep):
             if np.isnan(whole):
                 problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
                 remedy = "SimpleImputer(strategy='constant'), or leave the column out"
-                refuse_empty(name, "GroupImputer", problem, remedy)
+                base.refuse_empty(name, "GroupImputer", problem, remedy)
             row = np.full(len(self.groups_) + 1, whole)
             row[ids[known, 0] - cats.FIRST] = np.where(np.isnan(found), whole, found)[known]
             rows.append(row)
@@ -340,8 +326,8 @@ class GroupImputer(_GroupStep):
             fills = backend.to_device(np.concatenate([np.full(cats.FIRST, known[-1]), known[:-1]]))
             dtype = column.dtype if column.dtype in FLOATS else "float64"
             made[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
-        if any_true(infinite, backend):
-            refuse({name: columns[name] for name in made}, backend, "GroupImputer")
+        if base.any_true(infinite, backend):
+            base.refuse({name: columns[name] for name in made}, backend, "GroupImputer")
         return made
 
 
@@ -368,7 +354,7 @@ _WHERE = "TargetEncoder"
 _CATEGORY, _FOLD, _CLASS, _NUMBER = "category", "fold", "class", "target {}"
 
 
-class CrossFittedStep(SeededStep):
+class CrossFittedStep(base.SeededStep):
     """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
 
     The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
@@ -407,7 +393,7 @@ class CrossFittedStep(SeededStep):
         """
         where = type(self).__name__
         columns, backend = self._columns_to_fit(frame)
-        target, _, _ = to_columns(_as_frame(y, frame, where), None, where)
+        target, _, _ = base.to_columns(_as_frame(y, frame, where), None, where)
         for name, column in target.items():
             missing = column.missing(backend.xp)
             if missing is not None and bool(missing.any()):
@@ -420,8 +406,8 @@ class CrossFittedStep(SeededStep):
     def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
         """Fit, and encode each row from the folds without it; `fit(...).transform(...)` gives something else."""
         self.fit(frame, y)
-        columns, _, backend = to_columns(frame, self.names_in_, type(self).__name__)
-        return to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
+        columns, _, backend = base.to_columns(frame, self.names_in_, type(self).__name__)
+        return base.to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
 
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
@@ -530,7 +516,7 @@ class TargetEncoder(CrossFittedStep):
         self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
     ) -> TargetSummary:
         assert target, "the target comes with the columns"
-        numbers = backend.xp.arange(num_rows(columns)) if row_numbers is None else row_numbers
+        numbers = backend.xp.arange(base.num_rows(columns)) if row_numbers is None else row_numbers
         others, num_others = self.folds(numbers, backend.xp), self.cv
         keys = {_FOLD: Column("int64", others)}
         values: dict[str, Column] = {}
@@ -566,7 +552,7 @@ class TargetEncoder(CrossFittedStep):
         outputs = self._learn_type(summary, groups[0])
         cells = [_tabulate_cells(frame, self.cv, len(summary.targets), outputs) for frame in groups]
         overall = np.stack(merge_moments(*cells[0][1].swapaxes(1, 2)))
-        check_rows(int(overall[0].sum()), _WHERE)
+        base.check_rows(int(overall[0].sum()), _WHERE)
         # The rows all values are learned from, then for each fold those of the others.
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
         self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
@@ -645,7 +631,7 @@ class TargetEncoder(CrossFittedStep):
             raise NotFitted(_WHERE, problem, expected=expected, remedy="fit again for out-of-fold values")
         folds = self.folds(row_numbers, backend.xp)
         alone = backend.to_device(self._others == 0)[folds]
-        if any_true([alone.any()], backend):
+        if base.any_true([alone.any()], backend):
             problem = "all rows fell into one fold, so there are no others to learn from"
             got, remedy = f"{int(self._others.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
             raise BadData(_WHERE, problem, got=got, expected="more rows", remedy=remedy)
@@ -660,7 +646,7 @@ class TargetEncoder(CrossFittedStep):
     def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
         """Gather the table's columns at these rows."""
         columns = zip(self._outputs(name), np.ascontiguousarray(table.T, dtype=np.float32), strict=True)
-        return {output: Column("float32", gather(values, ids, backend)) for output, values in columns}
+        return {output: Column("float32", base.gather(values, ids, backend)) for output, values in columns}
 
 
 def _unfit(target: Columns, problem: str, remedy: str) -> BadConfig:
@@ -671,9 +657,9 @@ def _unfit(target: Columns, problem: str, remedy: str) -> BadConfig:
 
 def _check_numbers(column: Column, name: str, backend: Backend) -> Column:
     xp, values = backend.xp, floats(column, backend.xp)
-    bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
+    bad = int(backend.to_host((~(xp.abs(values) <= base.LARGEST_SQUARED)).sum()[None])[0])
     if bad:
-        problem = f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}"
+        problem = f"{bad:,} values are missing, infinite or beyond {base.LARGEST_SQUARED:g}"
         remedy = "a Filter before, or another unit"
         raise BadData(f"{_WHERE}, target {name!r}", problem, expected="finite numbers", remedy=remedy)
     return Column("float64", values)

@@ -23,7 +23,6 @@ class ListSlice(StatelessStep):
     `start` and `end` mean what they do in Python's `row[start:end]`. With `pad` all lists, missing ones too, are filled
     at their end to one length, `end - start` or `-start`, by `pad_value`: None, a missing element, is the only one for
     text and times.
-
     Raises: BadConfig for `pad` without a length, or a `pad_value` that the elements' type does not hold; SchemaMismatch
     for a column of no lists.
     Memory: transform allocates the elements that are kept, and two int64 for each while they are gathered.

@@ -15,28 +15,15 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.groups import GroupSums
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.categories import make_id_field
-from gpupipe.preprocessing.learned_step import (
-    Columns,
-    Invertible,
-    LearnedStep,
-    SeededStep,
-    any_true,
-    check_numeric,
-    check_rows,
-    check_values,
-    float32_rows,
-    num_rows,
-    refuse,
-    row_blocks,
-    stack_rows,
-)
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Covariance, GatheredRows, Moments
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_number, check_seed
 
 
-class _Selector(LearnedStep):
+class _Selector(base.LearnedStep):
     """Base class of the selectors: the selected columns keep their memory and type."""
 
     keeps_units = True
@@ -53,7 +40,7 @@ class _Selector(LearnedStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` all columns, as the data decide which ones are selected."""
-        check_numeric(fields, type(self).__name__)
+        base.check_numeric(fields, type(self).__name__)
         return [item for item in fields if not self.is_fitted or item.name in self.kept_]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
@@ -74,7 +61,6 @@ class VarianceThreshold(_Selector):
 
     `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `kept_` are the
     names of the columns that stay.
-
     Raises: BadData for an infinity, a column without a value, or if no column is left.
     Memory: transform shares.
 
@@ -95,7 +81,7 @@ class VarianceThreshold(_Selector):
         return Moments.of(columns, backend, "VarianceThreshold")
 
     def finalize(self, summary: Moments) -> Self:
-        check_values(summary.names, summary.count, "VarianceThreshold")
+        base.check_values(summary.names, summary.count, "VarianceThreshold")
         self.variances_ = summary.variance
         kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
         if not kept:
@@ -111,7 +97,6 @@ class CorrelationThreshold(_Selector):
 
     In their order, each is left out that is correlated with a kept one more than `threshold`, from 0 to 1, in absolute
     value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `kept_` names those kept.
-
     Raises: BadData for a missing value, an infinity, or fewer than two rows.
     Memory: transform shares; fitting takes a block of rows at a time.
 
@@ -131,7 +116,7 @@ class CorrelationThreshold(_Selector):
         return Covariance.of(columns, backend, "CorrelationThreshold", max_bytes=0)
 
     def finalize(self, summary: Covariance) -> Self:
-        check_rows(summary.count, "CorrelationThreshold", least=2)
+        base.check_rows(summary.count, "CorrelationThreshold", least=2)
         deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
         # Below the resolution of the mean there is no variance.
         varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)
@@ -150,7 +135,7 @@ class CorrelationThreshold(_Selector):
 _MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}
 
 
-class Projection(Invertible):
+class Projection(base.Invertible):
     """Base class of steps that project columns on directions, `pca0`, `pca1`, ... by the name of the class."""
 
     n_components: int | None
@@ -158,7 +143,7 @@ class Projection(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         also = () if self.n_components else (None,)
         check_integer(self, f"[1, {len(fields)}]", *also, n_components=self.n_components)
-        check_numeric(fields, self.class_name)
+        base.check_numeric(fields, self.class_name)
         names = self.output_names([item.name for item in fields])
         return [replace(Field.derived(name, "float32", fields, self.class_name), nullable=False) for name in names]
 
@@ -180,7 +165,7 @@ class Projection(Invertible):
                 result += last
             return result
 
-        return float32_rows(columns, names, mapped, backend, self.class_name)
+        return base.float32_rows(columns, names, mapped, backend, self.class_name)
 
 
 class PCA(Projection):
@@ -190,7 +175,6 @@ class PCA(Projection):
     scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"`
     is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. In each component
     the loading of largest absolute value is positive.
-
     Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
     or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
@@ -212,7 +196,7 @@ class PCA(Projection):
         return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
 
     def finalize(self, summary: Covariance) -> Self:
-        check_rows(summary.count, type(self).__name__, least=2)
+        base.check_rows(summary.count, type(self).__name__, least=2)
         kept = self.n_components or len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
@@ -249,7 +233,6 @@ class IncrementalPCA(PCA):
 
     The whole covariance is kept, so that no batch size and no component left out changes the result (scikit-learn's
     forgets what is outside the components). Outputs are `incrementalpca0`, ...; arguments and attributes are `PCA`'s.
-
     Memory: as `PCA`; F² float64 are kept for `partial_fit`.
 
     Example:
@@ -303,7 +286,6 @@ class TruncatedSVD(Projection):
     Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the Gram matrix, summed
     over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly)
     equal singular values apart, and those below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
-
     Raises: BadConfig, BadData for more components than columns; for what `PCA` refuses, or no row.
     Memory: as `PCA`.
 
@@ -322,7 +304,7 @@ class TruncatedSVD(Projection):
         return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
 
     def finalize(self, summary: Covariance) -> Self:
-        check_rows(summary.count, "TruncatedSVD")
+        base.check_rows(summary.count, "TruncatedSVD")
         gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
         squares, vectors = np.linalg.eigh(gram)
         self.components_ = fix_signs(vectors.T[::-1][: self.n_components])
@@ -342,7 +324,7 @@ class TruncatedSVD(Projection):
         return self._mapped(columns, self.names_in_, self.components_.T, backend)
 
 
-class GatheredStep(SeededStep):
+class GatheredStep(base.SeededStep):
     """Base class of steps fitted on rows gathered from all partitions.
 
     Beyond `max_rows` a sample of about half as many or more, seeded by `random_state`, stands for the rest. `num_rows_`
@@ -361,7 +343,7 @@ class GatheredStep(SeededStep):
         return GatheredRows.of(columns, backend, type(self).__name__, row_numbers=row_numbers, **sample)
 
     def finalize(self, summary: GatheredRows) -> Self:
-        check_rows(summary.num_kept, type(self).__name__)
+        base.check_rows(summary.num_kept, type(self).__name__)
         self._learn(summary)
         self.num_rows_, self.num_fitted_ = summary.num_rows, summary.num_kept
         return super().finalize(summary)
@@ -380,7 +362,6 @@ class EstimatorStep(GatheredStep):
     where it has one, else `<class name>0`, ... A scikit-learn estimator works on the host: a GPU's columns are copied
     there and back. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler,
     QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit` and `explain` warn.
-
     Raises: BadConfig for what is no estimator, or learns from a target.
     Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
 
@@ -416,7 +397,7 @@ class EstimatorStep(GatheredStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one for all, as only the fitted estimator knows their number."""
-        check_numeric(fields, self._where)
+        base.check_numeric(fields, self._where)
         stem = self.class_name.lower()
         names = self.output_names([item.name for item in fields]) if self.is_fitted else [f"{stem}0"]
         return [Field.derived(name, "float32", fields, stem) for name in names]
@@ -447,13 +428,13 @@ class EstimatorStep(GatheredStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
         names = self.output_names(list(columns))
-        block = xp.ascontiguousarray(stack_rows(columns, slice(None), xp).T)
+        block = xp.ascontiguousarray(base.stack_rows(columns, slice(None), xp).T)
         if not len(block):
             return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
         with np.errstate(over="ignore"):
             result = self._fitted.apply(block, backend).astype(xp.float32)
-        if any_true([xp.isinf(result).any()], backend):
-            refuse(columns, backend, self._where, too_large="a result does not fit float32")
+        if base.any_true([xp.isinf(result).any()], backend):
+            base.refuse(columns, backend, self._where, too_large="a result does not fit float32")
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
     def get_state(self) -> dict[str, Any]:
@@ -547,7 +528,7 @@ class KMeans(GatheredStep):
         return self.max_passes > 0
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_numeric(fields, "KMeans")
+        base.check_numeric(fields, "KMeans")
         names = self.output_names([item.name for item in fields])
         made = [replace(Field.derived(name, "float32", fields, "KMeans"), nullable=False) for name in names]
         return [make_id_field(made[0], self.n_clusters + 2)] if self.output == "labels" else made
@@ -572,7 +553,7 @@ class KMeans(GatheredStep):
         known = [backend.to_device(np.ascontiguousarray(places)) for places in self.cluster_centers_.T]
         found = xp.zeros((2 + len(known), k))
         found[0] = xp.bincount(labels, minlength=k)
-        for rows in row_blocks(len(labels), backend):
+        for rows in base.row_blocks(len(labels), backend):
             sums = GroupSums(labels[rows], k, xp)
             for number, (column, places) in enumerate(zip(columns.values(), known, strict=True), start=1):
                 deviation = floats(column.take(rows), xp) - places[labels[rows]]
@@ -601,7 +582,7 @@ class KMeans(GatheredStep):
             deviation = block - mean
             sizes = backend.to_host(xp.stack([mean, xp.square(deviation).sum(axis=0)]))
         if not np.isfinite(sizes).all():
-            refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
+            base.refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
         start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state_)
         centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
@@ -619,7 +600,7 @@ class KMeans(GatheredStep):
         def distances(block: Array) -> Iterator[Array]:
             return (xp.sqrt(squares) for squares in _compute_squared_distances(block, known, xp))
 
-        return float32_rows(columns, names, distances, backend, "KMeans", result="a distance")
+        return base.float32_rows(columns, names, distances, backend, "KMeans", result="a distance")
 
 
 def _sort_centres(centres: Any, counts: Any) -> Any:
@@ -629,17 +610,17 @@ def _sort_centres(centres: Any, counts: Any) -> Any:
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """Return n int32: the nearest centre's position; of equally near ones the first."""
     xp, bad = backend.xp, []
-    labels, known = xp.zeros(num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
+    labels, known = xp.zeros(base.num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in row_blocks(len(labels), backend, len(columns)):
+        for rows in base.row_blocks(len(labels), backend, len(columns)):
             best: Array = None
-            for label, squares in enumerate(_compute_squared_distances(stack_rows(columns, rows, xp), known, xp)):
+            for label, squares in enumerate(_compute_squared_distances(base.stack_rows(columns, rows, xp), known, xp)):
                 if label:
                     labels[rows] = xp.where(squares < best, np.int32(label), labels[rows])
                 best = xp.minimum(squares, best) if label else squares
                 bad.append(~xp.isfinite(squares).all())
-    if any_true(bad, backend):
-        refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
+    if base.any_true(bad, backend):
+        base.refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
     return labels
 
 
