@@ -24,11 +24,8 @@ Lists = Mapping[str, Sequence[Any]]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 
-# An id is an int32.
-MOST_BUCKETS = 2**31 - 1 - FIRST
-
-# Beyond this many strings the vocabulary is not hashed again for every partition.
-_RESIDENT = 1 << 16
+MOST_BUCKETS = 2**31 - 1 - FIRST  # an id is an int32
+_RESIDENT = 1 << 16  # beyond this many strings the vocabulary is not hashed again for every partition
 
 
 def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:

@@ -17,8 +17,7 @@ from gpupipe.preprocessing.learned_step import Columns, FloatStep, check_finite,
 from gpupipe.preprocessing.summaries import Quantiles
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 
-# Probabilities nearer to 0 or 1 than this are clipped: beyond is only noise.
-CLIP = 1e-7
+CLIP = 1e-7  # probabilities nearer to 0 or 1 are clipped: beyond is only noise
 
 # Wichura's coefficients of the quantile near 1/2 and far from it, and Cody's of erf and erfc; highest power first.
 _NEAR = (
@@ -164,8 +163,7 @@ def _ratio(coefficients: tuple[Sequence[float], Sequence[float]], x: Array) -> A
     return above / below
 
 
-# e^700 is a float: no value is bent beyond.
-_LARGEST = 700.0
+_LARGEST = 700.0  # e^700 is a float: no value is bent beyond
 _MAX_STEPS = 100
 
 

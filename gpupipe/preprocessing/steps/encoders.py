@@ -642,10 +642,8 @@ class HashedCross(base.StatelessStep):
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
 
 
-# Each is a column.
-_MOST_FEATURES = 1 << 20
-# Distinct texts taken apart at a time: their n-grams are Python strings while that lasts.
-_CHUNK = 1 << 14
+_MOST_FEATURES = 1 << 20  # each is a column
+_CHUNK = 1 << 14  # distinct texts taken apart at a time: their n-grams are Python strings while that lasts
 
 
 class HashedNgrams(base.StatelessStep):

@@ -361,9 +361,7 @@ class CrossFittedStep(base.SeededStep):
     partitioning. What single folds taught is not saved.
     """
 
-    needs_target = True
-    """`summarize` wants `target`, a column per target by name without missing values, and `row_numbers`."""
-
+    needs_target = True  # `summarize` wants `target`, a column per target without missing values, and `row_numbers`
     cv: int
 
     @abstractmethod
@@ -374,11 +372,7 @@ class CrossFittedStep(base.SeededStep):
 
     @abstractmethod
     def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
-        """Return the output for training rows, each from the folds without it.
-
-        Raises:
-            NotFitted, BadData: it was loaded from a file, or there is no other fold.
-        """
+        """Return training rows' output, each from the folds without it; NotFitted if loaded, BadData for one fold."""
 
     def folds(self, row_numbers: Array, xp: Any) -> Array:
         """Return the fold of each row, 0 to `cv` - 1, as n int64."""
@@ -388,8 +382,7 @@ class CrossFittedStep(base.SeededStep):
     def fit(self, frame: Frame, y: Any = None) -> Self:
         """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
 
-        Raises:
-            BadConfig, BadData: there is no target, it has another number of rows, or a value is missing.
+        Raises BadConfig or BadData where there is no target, it has another number of rows, or a value is missing.
         """
         where = type(self).__name__
         columns, backend = self._columns_to_fit(frame)

@@ -481,8 +481,7 @@ class Normalizer(base.StatelessStep):
         return base.float32_rows(columns, list(columns), normalised, backend, "Normalizer")
 
 
-# Narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it.
-_NARROWEST = 1e-8
+_NARROWEST = 1e-8  # narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it
 
 
 class Bucketize(base.StatelessStep):

@@ -31,8 +31,7 @@ class _Selector(base.LearnedStep):
 
     kept_: list[str]
 
-    _limits: str
-    """The allowed range of `threshold`."""
+    _limits: str  # the allowed range of `threshold`
 
     def __init__(self, threshold: float) -> None:
         check_number(self, self._limits, threshold=threshold)
@@ -131,8 +130,7 @@ class CorrelationThreshold(_Selector):
         return super().finalize(summary)
 
 
-# The bytes of columns as float64 that are given to the library.
-_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}
+_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}  # of columns as float64 that are given to the library
 
 
 class Projection(base.Invertible):
@@ -253,11 +251,7 @@ class IncrementalPCA(PCA):
         return self
 
     def partial_fit(self, frame: Frame, y: object = None) -> Self:
-        """Learn from a user's frame in addition to the earlier ones. `y` is ignored.
-
-        Raises:
-            BadConfig, SchemaMismatch: it was loaded without what it had seen, or the columns are others.
-        """
+        """Learn from one more frame (not `y`); BadConfig for a step that was loaded, SchemaMismatch for other columns."""
         names = list(frame.columns)
         if not self.is_fitted:
             return self.fit(frame)
@@ -332,9 +326,8 @@ class GatheredStep(base.SeededStep):
     """
 
     fills_late = True
+    # `summarize` wants rows' numbers in the dataset, for one sample under any partitioning; else each counts from 0.
     needs_row_numbers = True
-    """`summarize` wants `row_numbers`, the rows' numbers in the dataset: with them a sample is the same for any
-    partitioning. Without them each partition's rows are numbered from 0."""
 
     max_rows: int
 
@@ -447,11 +440,8 @@ class EstimatorStep(GatheredStep):
         return self
 
 
-# Centres that move less than this fraction of the rows' spread, squared, move by what rounding leaves of a sum.
-_ROUNDING = 2.0**-80
-
-# Initial centres are drawn from at most this many rows, on the host.
-_INITIAL_ROWS = 16_384
+_ROUNDING = 2.0**-80  # centres that move less, as a fraction of the rows' squared spread, move by rounding alone
+_INITIAL_ROWS = 16_384  # initial centres are drawn from at most this many rows, on the host
 
 
 @dataclass(frozen=True)
