@@ -159,9 +159,8 @@ def check_distinct(names: Sequence[str], where: str) -> None:
     """Raise `BadData` where two outputs, named after values, have the same name."""
     for output, count in Counter(names).items():
         if count > 1:
-            problem, remedy = "two outputs have the same name", "Rename or Replace before it"
-            expected = "categories that differ when they are written out"
-            raise BadData(where, problem, got=output, expected=expected, remedy=remedy)
+            remedy, expected = "Rename or Replace before it", "categories that differ when they are written out"
+            raise BadData(where, "two outputs have the same name", got=output, expected=expected, remedy=remedy)
 
 
 def check_listed(owner: object, /, *also: Any, **given: Any) -> None:

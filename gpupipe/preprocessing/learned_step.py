@@ -218,7 +218,7 @@ class Invertible(LearnedStep):
         """Return the inputs of these outputs as far as they can be recovered; outputs are not modified."""
 
     def inverse_transform(self, frame: Frame) -> Frame:
-        """Return the inputs for a frame of outputs; BadConfig where there are none, ColumnNotFound where one is not there."""
+        """Return the inputs for a frame of outputs; BadConfig for a step without, ColumnNotFound for one not there."""
         self.check_fitted()
         where, outputs = type(self).__name__, self.get_feature_names_out()
         if self.names_in_ and not outputs:

@@ -267,9 +267,8 @@ class OrdinalEncoder(cats.CategoryStep, base.Invertible):
         _, num_groups = cats.group_rare(is_rare)
         for parameter, number in self._numbers.items():
             if 0 <= number < num_groups and number == int(number):
-                where = f"{self.class_name}({parameter}=), column {name!r}"
-                expected = f"NaN, or a number that is not among 0 to {num_groups - 1}"
-                problem, remedy = "it is a category's number", f"{parameter}=-1"
+                where, problem = f"{self.class_name}({parameter}=), column {name!r}", "it is a category's number"
+                expected, remedy = f"NaN, or a number that is not among 0 to {num_groups - 1}", f"{parameter}=-1"
                 raise BadConfig(where, problem, got=number, expected=expected, remedy=remedy)
         if self.dtype == "float32" and num_groups > 1 << 24:
             where, problem = f"{self.class_name}, column {name!r}", "it has more categories than float32 has integers"

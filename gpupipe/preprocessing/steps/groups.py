@@ -231,10 +231,9 @@ class GroupStats(_GroupStep):
         if self.handle_unknown == "missing":
             return float("nan")
         if np.isnan(whole):
-            where, problem = f"GroupStats, column {name!r}", f"it has too few values to take the {stat} of"
-            expected = "one value at least, for a deviation two"
+            where, expected = f"GroupStats, column {name!r}", "one value at least, for a deviation two"
             remedy = "GroupStats(handle_unknown='missing'), or leave the column out"
-            raise BadData(where, problem, expected=expected, remedy=remedy)
+            raise BadData(where, f"it has too few values to take the {stat} of", expected=expected, remedy=remedy)
         return whole
 
     def _places(self, columns: Columns, backend: Backend) -> Array:

@@ -95,10 +95,9 @@ class ListSlice(StatelessStep):
 
     def _check_pad(self, item: Field, element: str) -> None:
         if self._length < 1:
-            got, expected = {"start": self.start, "end": self.end}, "a number of elements"
-            problem = "there is no length to pad to"
+            got, problem = {"start": self.start, "end": self.end}, "there is no length to pad to"
             remedy = "ListSlice(10, pad=True), or ListSlice(-10, pad=True) for the last ones"
-            raise BadConfig("ListSlice(pad=True)", problem, got=got, expected=expected, remedy=remedy)
+            raise BadConfig("ListSlice(pad=True)", problem, got=got, expected="a number of elements", remedy=remedy)
         if self.pad_value is None and item.cardinality is None:
             return
         value: Any = self.pad_value

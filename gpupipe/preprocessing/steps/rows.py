@@ -251,7 +251,7 @@ class IncrementalPCA(PCA):
         return self
 
     def partial_fit(self, frame: Frame, y: object = None) -> Self:
-        """Learn from one more frame (not `y`); BadConfig for a step that was loaded, SchemaMismatch for other columns."""
+        """Learn from one more frame (not `y`); BadConfig if the step was loaded, SchemaMismatch for other columns."""
         names = list(frame.columns)
         if not self.is_fitted:
             return self.fit(frame)
@@ -260,9 +260,8 @@ class IncrementalPCA(PCA):
             expected = "a step that was fitted in this process"
             raise BadConfig(type(self).__name__, problem, expected=expected, remedy="fit on all rows")
         if names != self.names_in_:
-            expected, remedy = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])"
-            where, problem = type(self).__name__, "other columns than before"
-            raise SchemaMismatch(where, problem, got=names, expected=expected, remedy=remedy)
+            expected, remedy, where = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])", type(self).__name__
+            raise SchemaMismatch(where, "other columns than before", got=names, expected=expected, remedy=remedy)
         return self.finalize(self._seen + self.summarize(*self._columns_to_fit(frame)))
 
 
