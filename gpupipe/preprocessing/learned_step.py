@@ -49,16 +49,11 @@ class LearnedStep(Step, ABC):
     """
 
     fills_late: bool = False  # it can be fitted in the pass of an imputer before it: its summary has `filled(values)`
-    unfinished: bool = (
-        False  # `finalize` asks for one more pass, in which it and `summarize` go on from what is learned
-    )
+    unfinished: bool = False  # `finalize` asks for one more pass, which goes on from what is learned
     may_repeat: bool = False  # `unfinished` may become true: what the step reads is kept in memory where it fits
     keeps_units: bool = False  # an output of an input's name counts the same: minutes stay minutes
-    monotone: bool = (
-        False  # numbers keep their order, whatever other columns hold: ranges of outputs follow from inputs'
-    )
-    # All arrays it puts out are new, and need no copy. A subclass's `transform_columns` says it anew.
-    allocates: bool = False
+    monotone: bool = False  # numbers keep their order, whatever the other columns hold: so ranges follow from ranges
+    allocates: bool = False  # all outputs are new arrays, to keep as they are; an own `transform_columns` says it anew
     summary_key: Hashable = None  # steps of one key share a summary; a subclass with another `summarize` says it anew
     names_in_: list[str]
     learned_by_name: tuple[str, ...] = ()  # attributes that hold an array, a number or a text for each column by name

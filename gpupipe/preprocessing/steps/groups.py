@@ -263,8 +263,7 @@ class GroupImputer(_GroupStep):
     Attributes: `groups_`, ascending (Arrow, on the host), of type `key_dtype_`; `statistics_`, C x (N + 1) float64: for
     each column the value of each group, and last that of all rows.
     Raises: BadConfig, ColumnNotFound if there is no other column, or `by` is not among them; SchemaMismatch for text
-    where numbers were learned, or the other way round; BadData for an infinity, a value beyond 1e145, or a column
-    without a value.
+    where `fit` saw numbers, or the reverse; BadData for an infinity, a value beyond 1e145, or a column without a value.
     Memory: fitting keeps a row per group, for other than means per group and value, on the host; transform the outputs.
 
     Example:
