@@ -237,7 +237,6 @@ class CategoryStep(LearnedStep):
     fills_late = True
     categories: Any = "auto"
     handle_unknown: str = ""
-
     learned_by_name: tuple[str, ...] = ("categories_", "dtypes_in_")
     categories_: dict[str, Dictionary]
     dtypes_in_: dict[str, str]

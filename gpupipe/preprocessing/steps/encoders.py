@@ -58,8 +58,7 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
     Attributes: by column name, `categories_` without missing (Arrow, on the host), `infrequent_`, which of them are
     rare, missing last if it is one, and `drop_idx_`, the output left out, or -1.
     Raises: BadConfig, ColumnNotFound for categories that do not go with the columns, or one to drop that has no column;
-    BadData for an unknown value, or two outputs of one name; SchemaMismatch for text where `fit` saw numbers, or the
-    reverse.
+    BadData for unknown values, or two outputs of one name; SchemaMismatch for text instead of numbers, or the reverse.
     Memory: distinct values and counts go to the host; transform allocates n bytes (n float32) per output on the device.
 
     Example:
@@ -71,7 +70,6 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
 
     infrequent_: dict[str, Any]
     drop_idx_: dict[str, int]
-
     learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_", "drop_idx_")
 
     def __init__(
@@ -210,8 +208,8 @@ class OrdinalEncoder(cats.CategoryStep, base.Invertible):
 
     Attributes: by column name, `categories_` in order (Arrow, on the host), and `infrequent_`, which of them are rare.
     Raises: BadConfig, ColumnNotFound for categories that do not go with the columns, or a number that a category has;
-    BadData for an unknown value, or too many categories for float32; SchemaMismatch for text where `fit` saw numbers,
-    or the reverse.
+    BadData for unknown values, or too many categories for float32; SchemaMismatch for text instead of numbers, or the
+    reverse.
     Memory: distinct values and counts go to the host; transform allocates n floats per column on the device.
 
     Example:
@@ -222,7 +220,6 @@ class OrdinalEncoder(cats.CategoryStep, base.Invertible):
     """
 
     infrequent_: dict[str, Any]
-
     learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_")
 
     def __init__(
@@ -304,7 +301,7 @@ class CountEncoder(cats.CategoryStep):
 
     Missing is counted as a value. With `normalize` it is the fraction of all rows, as in `pandas.Series.value_counts`.
     Attributes: by column name, `categories_`, ascending (Arrow, on the host), and `counts_`, missing last, int64.
-    Raises: SchemaMismatch for text where `fit` saw numbers, or the reverse.
+    Raises: SchemaMismatch for text instead of numbers, or the reverse.
     Memory: distinct values and counts go to the host; transform allocates n float32 per column on the device.
 
     Example:
@@ -356,7 +353,7 @@ class Categorify(base.Invertible):
 
     Attributes: by column name, `vocabularies_` in the order of ids, Arrow arrays, and the types `dtypes_in_`.
     Raises: BadConfig, ColumnNotFound for a vocabulary not of its column's type, with a value twice or a missing one, or
-    for a column that is not there; SchemaMismatch for text where `fit` saw numbers, or the reverse.
+    for a column that is not there; SchemaMismatch for text instead of numbers, or the reverse.
     Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
     has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
 

@@ -28,9 +28,7 @@ class _Selector(base.LearnedStep):
 
     keeps_units = True
     monotone = True
-
     kept_: list[str]
-
     _limits: str  # the allowed range of `threshold`
 
     def __init__(self, threshold: float) -> None:
