@@ -53,7 +53,7 @@ class LearnedStep(Step, ABC):
     may_repeat: bool = False  # `unfinished` may become true: what the step reads is kept in memory where it fits
     keeps_units: bool = False  # an output of an input's name counts the same: minutes stay minutes
     monotone: bool = False  # numbers keep their order, whatever the other columns hold: so ranges follow from ranges
-    allocates: bool = False  # all outputs are new arrays, to keep as they are; an own `transform_columns` says it anew
+    allocates: bool = False  # all outputs are new arrays, which need no copy; another `transform_columns` says it anew
     summary_key: Hashable = None  # steps of one key share a summary; a subclass with another `summarize` says it anew
     names_in_: list[str]
     learned_by_name: tuple[str, ...] = ()  # attributes that hold an array, a number or a text for each column by name
@@ -213,7 +213,10 @@ class Invertible(LearnedStep):
         """Return the inputs of these outputs as far as they can be recovered; outputs are not modified."""
 
     def inverse_transform(self, frame: Frame) -> Frame:
-        """Return the inputs for a frame of outputs; BadConfig for a step without, ColumnNotFound for one not there."""
+        """Return the inputs for a user's frame of outputs, with its index.
+
+        Raises BadConfig where the step has no outputs, ColumnNotFound where one is not in the frame.
+        """
         self.check_fitted()
         where, outputs = type(self).__name__, self.get_feature_names_out()
         if self.names_in_ and not outputs:

@@ -277,7 +277,7 @@ class TruncatedSVD(Projection):
     Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the Gram matrix, summed
     over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly)
     equal singular values apart, and those below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
-    Raises: BadConfig, BadData for more components than columns; for what `PCA` refuses, or no row.
+    Raises: BadConfig for more components than columns; BadData for what `PCA` refuses, or no row.
     Memory: as `PCA`.
 
     Example:
@@ -347,11 +347,12 @@ class EstimatorStep(GatheredStep):
     """Wrapper of a numeric scikit-learn or cuML estimator that learns without a target and `transform`s rows.
 
     One without `transform` gives what it `predict`s (k-means its labels). An estimator in a list of steps becomes one
-    of these. `estimator` is copied, and `estimator_` the fitted copy; `max_rows`, of which `random_state` seeds the
-    sample (None draws one), limit the fit. Its outputs become float32 columns, named by its `get_feature_names_out`
-    where it has one, else `<class name>0`, ... A scikit-learn estimator works on the host: a GPU's columns are copied
-    there and back. It can be saved if it is a StandardScaler, MinMaxScaler, MaxAbsScaler, RobustScaler,
-    QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit` and `explain` warn.
+    of these. It is copied and never fitted itself; the fitted copy is `estimator_`. A fit reads at most `max_rows`
+    rows, a sample seeded by `random_state` (None draws a seed). Outputs become float32 columns, named by the
+    estimator's `get_feature_names_out` where it has one, else `<class name>0`, ... A scikit-learn estimator works on
+    the host: a GPU's columns are copied there and back. It can be saved if it is a StandardScaler, MinMaxScaler,
+    MaxAbsScaler, RobustScaler, QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit`
+    and `explain` warn.
     Raises: BadConfig for what is no estimator, or learns from a target.
     Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
 
