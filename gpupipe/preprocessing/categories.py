@@ -24,11 +24,8 @@ Lists = Mapping[str, Sequence[Any]]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 
-# An id is an int32.
-MOST_BUCKETS = 2**31 - 1 - FIRST
-
-# Beyond this many strings the vocabulary is not hashed again for every partition.
-_RESIDENT = 1 << 16
+MOST_BUCKETS = 2**31 - 1 - FIRST  # an id is an int32
+_RESIDENT = 1 << 16  # beyond this many strings the vocabulary is not hashed again for every partition
 
 
 def check_limits(owner: object, min_frequency: float | None, max_categories: int | None) -> None:
@@ -162,9 +159,8 @@ def check_distinct(names: Sequence[str], where: str) -> None:
     """Raise `BadData` where two outputs, named after values, have the same name."""
     for output, count in Counter(names).items():
         if count > 1:
-            problem, remedy = "two outputs have the same name", "Rename or Replace before it"
-            expected = "categories that differ when they are written out"
-            raise BadData(where, problem, got=output, expected=expected, remedy=remedy)
+            remedy, expected = "Rename or Replace before it", "categories that differ when they are written out"
+            raise BadData(where, "two outputs have the same name", got=output, expected=expected, remedy=remedy)
 
 
 def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
@@ -241,7 +237,6 @@ class CategoryStep(LearnedStep):
     fills_late = True
     categories: Any = "auto"
     handle_unknown: str = ""
-
     learned_by_name: tuple[str, ...] = ("categories_", "dtypes_in_")
     categories_: dict[str, Dictionary]
     dtypes_in_: dict[str, str]

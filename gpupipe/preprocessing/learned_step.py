@@ -15,10 +15,7 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, RawColumn, infer_backend, kernels
 from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
-from gpupipe.backend.kernels import (
-    DeferredColumn,
-    ElementwiseProgram,
-)
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
@@ -27,14 +24,10 @@ from gpupipe.support.validation import as_list
 
 Columns = Mapping[str, Column]
 
-# 256 KiB of float64: a block and a temporary of its size stay in a core's second-level cache.
-_CACHED_NUMBERS = 1 << 15
-# Compiled loops have no temporaries but a block's own float64, and take longer to call than to leave the cache.
-_LOOPED_NUMBERS = 1 << 17
-# 512 MiB: more at once does not make a GPU faster.
-_DEVICE_NUMBERS = 1 << 26
-# The squares of 10^17 numbers of this size still have a sum that is a float.
-LARGEST_SQUARED = 1e145
+_CACHED_NUMBERS = 1 << 15  # 256 KiB of float64: a block and a temporary stay in a core's second-level cache
+_LOOPED_NUMBERS = 1 << 17  # compiled loops have no temporaries but float64, and calls cost more than leaving the cache
+_DEVICE_NUMBERS = 1 << 26  # 512 MiB: more at once does not make a GPU faster
+LARGEST_SQUARED = 1e145  # the squares of 10^17 numbers of this size still have a sum that is a float
 
 
 class Summary(Protocol):
@@ -55,26 +48,16 @@ class LearnedStep(Step, ABC):
     for attributes that are numbers, strings, lists or arrays; others override them.
     """
 
-    fills_late: bool = False
-    """Whether the step can be fitted in the pass of an imputer right before it: its summary has `filled(values)`."""
-    unfinished: bool = False
-    """Whether `finalize` asks for one more pass, whose `summarize` and `finalize` go on from what is learned."""
-    may_repeat: bool = False
-    """Whether `unfinished` may become true: what the step reads is then kept in memory where it fits."""
-    keeps_units: bool = False
-    """Whether an output of an input's name counts the same: minutes stay minutes."""
-    monotone: bool = False
-    """Whether numbers keep their order, whatever the other columns hold: then ranges of outputs follow from inputs'."""
-    allocates: bool = False
-    """Whether all arrays it puts out are new: then they need no copy. A subclass's `transform_columns` says it anew."""
-    summary_key: Hashable = None
-    """Steps of one key share a summary of the same columns. A subclass with another `summarize` says it anew."""
+    fills_late: bool = False  # it can be fitted in the pass of an imputer before it: its summary has `filled(values)`
+    unfinished: bool = False  # `finalize` asks for one more pass, which goes on from what is learned
+    may_repeat: bool = False  # `unfinished` may become true: what the step reads is kept in memory where it fits
+    keeps_units: bool = False  # an output of an input's name counts the same: minutes stay minutes
+    monotone: bool = False  # numbers keep their order, whatever the other columns hold: so ranges follow from ranges
+    allocates: bool = False  # all outputs are new arrays, which need no copy; another `transform_columns` says it anew
+    summary_key: Hashable = None  # steps of one key share a summary; a subclass with another `summarize` says it anew
     names_in_: list[str]
-
-    learned_by_name: tuple[str, ...] = ()
-    """Learned attributes that hold an array, a number or a text for each column by name."""
-    _dtypes_seen: Mapping[str, str] = {}
-    """The types of the columns of the frame given to `fit`, but for columns without values."""
+    learned_by_name: tuple[str, ...] = ()  # attributes that hold an array, a number or a text for each column by name
+    _dtypes_seen: Mapping[str, str] = {}  # of the columns of the frame given to `fit`, but for columns without values
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -98,10 +81,7 @@ class LearnedStep(Step, ABC):
 
     @abstractmethod
     def transform_columns(self, columns: Columns, backend: Backend) -> Columns:
-        """Return the output for one partition, named as in `output_fields`; inputs are not modified.
-
-        Adjacent columns of one array come as a `Matrix`, which may be processed as one.
-        """
+        """Return one partition's output, named as `output_fields`; inputs, perhaps a `Matrix`, are not modified."""
 
     @abstractmethod
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
@@ -165,8 +145,7 @@ class LearnedStep(Step, ABC):
     def transform(self, frame: Frame) -> Frame:
         """Return the output columns for a user's frame, with its index; columns outside the fit are left out.
 
-        Raises:
-            ColumnNotFound, SchemaMismatch: a column it was fitted on is not there, or has another type.
+        Raises ColumnNotFound or SchemaMismatch where a column it was fitted on is not there, or has another type.
         """
         self.check_fitted()
         names = self.looks_at(self.names_in_)
@@ -234,10 +213,9 @@ class Invertible(LearnedStep):
         """Return the inputs of these outputs as far as they can be recovered; outputs are not modified."""
 
     def inverse_transform(self, frame: Frame) -> Frame:
-        """Return the inputs for a frame of outputs, with its index.
+        """Return the inputs for a user's frame of outputs, with its index.
 
-        Raises:
-            BadConfig, ColumnNotFound: there are no outputs, or one is not in the frame.
+        Raises BadConfig where the step has no outputs, ColumnNotFound where one is not in the frame.
         """
         self.check_fitted()
         where, outputs = type(self).__name__, self.get_feature_names_out()
@@ -254,8 +232,7 @@ def to_columns(
 ) -> tuple[Columns, list[Field], Backend]:
     """Return the columns (all, or those named) of a user's frame, their fields, and their backend.
 
-    `dtypes` are the types of columns that come without one, as float64, where all their values are missing; or all
-    their elements, of columns of lists.
+    `dtypes` are the types of columns that come as float64 since all their values, or elements of lists, are missing.
     """
     backend = infer_backend(frame)
     if names is not None and set(names) <= set(frame.columns):
@@ -319,10 +296,9 @@ StepClass = TypeVar("StepClass", bound=type[LearnedStep])
 
 
 def by_element(cls: StepClass) -> StepClass:
-    """Let a step with one output of the same name for each of its columns accept lists too.
+    """Let a step with one output of the same name for each of its columns accept lists too, by their elements.
 
-    What it is given of a column of lists are all their elements, as one column; what it makes of them goes back into
-    lists of the same lengths, which share the offsets. A missing list stays missing.
+    What it makes of them goes back into lists that share the offsets. A missing list stays missing.
     """
     cls.summarize = _with_elements(cls.summarize)  # type: ignore[method-assign]
     cls.transform_columns = _with_elements(cls.transform_columns, refill=True)  # type: ignore[method-assign]
@@ -381,10 +357,7 @@ def defer_columns(
     steps: Sequence[LearnedStep],
     backend: Backend,
 ) -> dict[str, Column] | None:
-    """Return the columns that a fused chain of fitted steps computes, evaluated later; None where one has no numbers.
-
-    `stored` is what they are made of, by name, and `read` returns the same as evaluated columns.
-    """
+    """Return the fused chain's columns, made later of `stored` (`read` evaluates it); None where one has no numbers."""
     made: dict[str, Column] = {}
     for name, source in stored.items():
         program = None if source is None else fuse_program(steps, name, source.data.dtype.name)
@@ -403,10 +376,7 @@ def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[LearnedS
 
 
 def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool = False) -> Iterator[slice]:
-    """Yield slices that cover the rows, for work on `width` float64 per row; none for no rows.
-
-    On a CPU they are pieces that stay in cache, longer ones for compiled loops, on a GPU (nearly always) everything.
-    """
+    """Yield slices that cover the rows, for work on `width` float64 per row; on a GPU mostly one, for no rows none."""
     on_cpu = _LOOPED_NUMBERS if looped else _CACHED_NUMBERS
     size = max((on_cpu if backend.name == "cpu" else _DEVICE_NUMBERS) // width, 1024)
     for start in range(0, num_rows, size):
@@ -602,10 +572,7 @@ def check_rows(count: int, where: str, least: int = 1) -> None:
 
 
 def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str) -> None:
-    """Raise `BadData` where a value is missing, or too large for squares to be summed, however the rows are split.
-
-    `mean` and `m2` are the columns' moments in this partition: what is small there needs no second look at the values.
-    """
+    """Raise `BadData` where a value is missing, or too large to be squared and summed; where `m2` is small, none is."""
     farthest = np.abs(mean) + np.sqrt(np.abs(m2))  # from 0; no value is farther
     if (farthest < LARGEST_SQUARED / 2).all():
         return

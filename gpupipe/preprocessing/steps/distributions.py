@@ -17,8 +17,7 @@ from gpupipe.preprocessing.learned_step import Columns, FloatStep, check_finite,
 from gpupipe.preprocessing.summaries import Quantiles
 from gpupipe.support.validation import check_bool, check_choice, check_integer
 
-# Probabilities nearer to 0 or 1 than this are clipped: beyond is only noise.
-CLIP = 1e-7
+CLIP = 1e-7  # probabilities nearer to 0 or 1 are clipped: beyond is only noise
 
 # Wichura's coefficients of the quantile near 1/2 and far from it, and Cody's of erf and erfc; highest power first.
 _NEAR = (
@@ -48,13 +47,10 @@ _ERFC = (
 class QuantileTransformer(FloatStep):
     """Quantile transform: each value as the fraction of values below it, or as the normal quantile of that.
 
-    Parameters and attributes are scikit-learn's. Ranks between neighbouring quantiles are interpolated; values outside
-    those of `fit` get 0 or 1 (-5.2 or 5.2). Missing stays missing. Quantiles are of all rows (scikit-learn's of a
-    sample of 10,000), and `exact` and `relative_error_` are `RobustScaler`'s.
-
-    Raises:
-        BadData: an infinity, or a column without a value.
-
+    Parameters and attributes are scikit-learn's, `exact` and `relative_error_` `RobustScaler`'s. Ranks between
+    neighbouring quantiles are interpolated; values outside those of `fit` get 0 or 1 (-5.2 or 5.2). Missing stays
+    missing. Quantiles are of all rows (scikit-learn's of a sample of 10,000).
+    Raises: BadData for an infinity, or a column without a value.
     Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
     Example:
@@ -167,8 +163,7 @@ def _ratio(coefficients: tuple[Sequence[float], Sequence[float]], x: Array) -> A
     return above / below
 
 
-# e^700 is a float: no value is bent beyond.
-_LARGEST = 700.0
+_LARGEST = 700.0  # e^700 is a float: no value is bent beyond
 _MAX_STEPS = 100
 
 
@@ -180,17 +175,10 @@ class PowerTransformer(FloatStep):
     error `RobustScaler` states at most (of 150,000 lognormal numbers no output is off by 1e-4). Powers that would leave
     the range of floats are not tried. A constant column is not bent. Columns of one sign are bent in the unit of their
     mean logarithm, where numbers that differ little keep their digits.
-
-    Attributes:
-        centres_: the mean logarithm that is the unit of each column, negative for one of negative numbers, C float64;
-            0 for columns of both signs, and without `standardize`.
-        mean_, scale_: of the bent columns in that unit, C float64; 0 and 1 without `standardize`.
-
-    Raises:
-        BadData: an infinity, a column without a value, or one that is not positive for `"box-cox"`.
-
+    Attributes: C float64, `centres_`, the mean logarithm that is the unit, negative for negative numbers, 0 for columns
+    of both signs; and of the bent columns in that unit `mean_` and `scale_`. Without `standardize` they are 0, 0 and 1.
+    Raises: BadData for an infinity, a column without a value, or for `"box-cox"` one that is not positive.
     Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
-
     Sources: Yeo, Johnson, "A new family of power transformations to improve normality or symmetry", Biometrika 87
     (2000); Box, Cox, "An analysis of transformations", Journal of the Royal Statistical Society B 26 (1964).
 

@@ -19,15 +19,8 @@ from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing import categories as cats
-from gpupipe.preprocessing.learned_step import (
-    Columns,
-    Invertible,
-    StatelessStep,
-    by_element,
-    gather,
-    num_rows,
-    row_blocks,
-)
+from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
 from gpupipe.schema import FLOATS, Field
 from gpupipe.support.validation import (
@@ -46,31 +39,26 @@ from gpupipe.support.validation import (
 _NOWHERE, _REFUSED = -1, -2
 
 
-class OneHotEncoder(cats.CategoryStep, Invertible):
+class OneHotEncoder(cats.CategoryStep, base.Invertible):
     """One-hot encoding of strings, integers and booleans; scikit-learn's, always dense.
 
-    The columns are named as scikit-learn names them: `<name>_<category>`, categories in ascending order, then
-    `<name>_nan` where a missing value was there in `fit`, then `<name>_infrequent_sklearn` for all that are too rare. A
-    missing value is never unknown: where `fit` saw none it is 0 in all columns (scikit-learn treats it as unknown).
+    Columns are named as there: `<name>_<category>`, ascending, then `<name>_nan` where `fit` saw a missing value, then
+    `<name>_infrequent_sklearn` for all rare ones. A missing value that `fit` did not see is 0 in all columns
+    (scikit-learn treats it as unknown).
 
     Args:
-        categories: `"auto"`, or those there are, as a list per column or by column name; None among them is missing.
+        categories: `"auto"`, or a list per column or by column name; None among them is missing.
         drop: leave a column out: None, `"first"`, `"if_binary"` (of two), or a category per column (or by name).
         dtype: `"uint8"` or `"float32"`.
-        handle_unknown: a value that is no category is an `"error"`, is 0 in all columns (`"ignore"`), or is one of
-            the rare ones (`"infrequent_if_exist"`; 0 in all columns where there are none).
+        handle_unknown: a value that is no category is an `"error"`, is 0 in all columns (`"ignore"`), or one of the
+            rare ones (`"infrequent_if_exist"`; else 0).
         min_frequency: categories of fewer rows, or of a smaller fraction of them, are rare.
         max_categories: at most this many columns for each column, that of the rare ones included.
 
-    Attributes:
-        categories_, infrequent_, drop_idx_: by column name its categories without missing, as an Arrow array on the
-            host; which of them are rare, and last whether missing is (if it is there); the output left out, or -1.
-
-    Raises:
-        BadConfig, ColumnNotFound: categories that do not go with the columns, or one to drop that has no column.
-        BadData: an unknown value, where that is an error; two outputs of one name.
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `categories_` without missing (Arrow, on the host), `infrequent_`, which of them are
+    rare, missing last if it is one, and `drop_idx_`, the output left out, or -1.
+    Raises: BadConfig, ColumnNotFound for categories that do not go with the columns, or one to drop that has no column;
+    BadData for unknown values, or two outputs of one name; SchemaMismatch for text instead of numbers, or the reverse.
     Memory: distinct values and counts go to the host; transform allocates n bytes (n float32) per output on the device.
 
     Example:
@@ -82,7 +70,6 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
 
     infrequent_: dict[str, Any]
     drop_idx_: dict[str, int]
-
     learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_", "drop_idx_")
 
     def __init__(
@@ -163,7 +150,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         for name, column in columns.items():
             outputs = [xp.empty(len(column), dtype=self.dtype) for _ in self._outputs(name)]
             places = self._lookup(name, column).ids(column, backend, table=self._table(name))
-            for rows in row_blocks(len(column), backend):
+            for rows in base.row_blocks(len(column), backend):
                 for place, out in enumerate(outputs):
                     out[rows] = places[rows] == place
             made |= {n: Column(self.dtype, out) for n, out in zip(self._outputs(name), outputs, strict=True)}
@@ -189,7 +176,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the category with the largest column; missing for a rare one, and for all 0 without `drop`."""
         xp, made = backend.xp, {}
-        size = num_rows(columns) if columns else 0
+        size = base.num_rows(columns) if columns else 0
         for name in self.names_in_:
             outputs, dropped = self._outputs(name), self.drop_idx_[name]
             entries = np.flatnonzero(~self.infrequent_[name])
@@ -197,7 +184,7 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
             none = back[dropped] if dropped >= 0 else -1
             table = backend.to_device(np.append(np.delete(back, dropped) if dropped >= 0 else back, none))
             places = xp.full(size, len(outputs), dtype="int32")
-            for rows in row_blocks(size, backend, len(outputs) or 1):
+            for rows in base.row_blocks(size, backend, len(outputs) or 1):
                 if outputs:
                     flags = xp.stack([columns[output].data[rows] for output in outputs])
                     places[rows] = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), len(outputs))
@@ -205,30 +192,24 @@ class OneHotEncoder(cats.CategoryStep, Invertible):
         return made
 
 
-class OrdinalEncoder(cats.CategoryStep, Invertible):
+class OrdinalEncoder(cats.CategoryStep, base.Invertible):
     """Ordinal encoding: strings, integers and booleans as their position in an order from 0; scikit-learn's.
 
-    They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value is never
-    unknown: it becomes `encoded_missing_value`, whether `fit` saw one or not (scikit-learn: only if it did).
+    They are numbers, whose size means something; ids for an embedding are `Categorify`'s. A missing value becomes
+    `encoded_missing_value`, whether `fit` saw one or not (scikit-learn: only if it did).
 
     Args:
         categories: `"auto"` for ascending order, or the values in their order, as a list per column or by column name.
         dtype: `"float32"`, or `"float64"` for more than 16.7 million categories.
-        handle_unknown: a value that is no category is an `"error"`, or becomes `unknown_value`
-            (`"use_encoded_value"`).
+        handle_unknown: a value that is no category is an `"error"`, or `unknown_value` (`"use_encoded_value"`).
         unknown_value, encoded_missing_value: numbers that no category has, or NaN.
         min_frequency: categories of fewer rows, or of a smaller fraction of them, have the number behind the others.
         max_categories: at most this many numbers, that of the rare ones included.
 
-    Attributes:
-        categories_, infrequent_: by column name its categories in order, as an Arrow array on the host, and which of
-            them are rare.
-
-    Raises:
-        BadConfig, ColumnNotFound: categories that do not go with the columns, or a number that a category has.
-        BadData: an unknown value, where that is an error; too many categories for float32.
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `categories_` in order (Arrow, on the host), and `infrequent_`, which of them are rare.
+    Raises: BadConfig, ColumnNotFound for categories that do not go with the columns, or a number that a category has;
+    BadData for unknown values, or too many categories for float32; SchemaMismatch for text instead of numbers, or the
+    reverse.
     Memory: distinct values and counts go to the host; transform allocates n floats per column on the device.
 
     Example:
@@ -239,7 +220,6 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
     """
 
     infrequent_: dict[str, Any]
-
     learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_")
 
     def __init__(
@@ -284,9 +264,8 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
         _, num_groups = cats.group_rare(is_rare)
         for parameter, number in self._numbers.items():
             if 0 <= number < num_groups and number == int(number):
-                where = f"{self.class_name}({parameter}=), column {name!r}"
-                expected = f"NaN, or a number that is not among 0 to {num_groups - 1}"
-                problem, remedy = "it is a category's number", f"{parameter}=-1"
+                where, problem = f"{self.class_name}({parameter}=), column {name!r}", "it is a category's number"
+                expected, remedy = f"NaN, or a number that is not among 0 to {num_groups - 1}", f"{parameter}=-1"
                 raise BadConfig(where, problem, got=number, expected=expected, remedy=remedy)
         if self.dtype == "float32" and num_groups > 1 << 24:
             where, problem = f"{self.class_name}, column {name!r}", "it has more categories than float32 has integers"
@@ -320,23 +299,16 @@ class OrdinalEncoder(cats.CategoryStep, Invertible):
 class CountEncoder(cats.CategoryStep):
     """Count encoding: strings, integers and booleans as the number of rows of `fit` with that value, else 0.
 
-    A missing value becomes the number of rows in which the value was missing. With `normalize` it is the fraction of
-    all rows, as in `pandas.Series.value_counts`.
-
-    Attributes:
-        categories_, counts_: by column name its values in ascending order, as an Arrow array on the host, and how often
-            each was there, a missing value last, int64.
-
-    Raises:
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Missing is counted as a value. With `normalize` it is the fraction of all rows, as in `pandas.Series.value_counts`.
+    Attributes: by column name, `categories_`, ascending (Arrow, on the host), and `counts_`, missing last, int64.
+    Raises: SchemaMismatch for text instead of numbers, or the reverse.
     Memory: distinct values and counts go to the host; transform allocates n float32 per column on the device.
 
     Example:
         >>> import pandas as pd
-        >>> step = CountEncoder().fit(pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]}))
-        >>> step.transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "EWR"]}))["origin"].tolist()
-        [2.0, 1.0, 1.0, 0.0]
+        >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
+        >>> CountEncoder().fit_transform(frame)["origin"].tolist()
+        [1.0, 2.0, 1.0, 2.0]
     """
 
     learned_by_name = (*cats.CategoryStep.learned_by_name, "counts_")
@@ -363,41 +335,33 @@ class CountEncoder(cats.CategoryStep):
         return made
 
 
-@by_element
-class Categorify(Invertible):
+@base.by_element
+class Categorify(base.Invertible):
     """Categorical ids of strings, integers and booleans as int32, with a vocabulary per column or one for all.
 
     Id 0 is a missing value, 1 one that was not there in `fit` or was too rare, 2 and up the vocabulary by count
-    descending, then value ascending (strings by their UTF-8 bytes). With `num_buckets`, what would be 1 is spread by
-    its hash, the same on every backend, over that many ids behind the vocabulary, whose own ids stay the same.
+    descending, then value ascending (strings by their UTF-8 bytes).
 
     Args:
         min_frequency: values that occur less often share id 1; by default every value that occurs is kept.
         max_categories: at most this many values are kept, the most frequent ones; by default all.
-        num_buckets: over how many ids unknown and rare values are spread; by default they share id 1.
-        joint: one vocabulary for all columns, which have one type: the same value has the same id in each, and counts
-            are of all of them together.
+        num_buckets: unknown and rare values are spread by their hash, the same on every backend, over this many ids
+            behind the vocabulary, whose ids stay; by default they share id 1.
+        joint: one vocabulary, with common counts, for all columns, which have one type.
         vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
             some. Limits hold for the columns whose vocabulary is learned.
 
-    Attributes:
-        vocabularies_, dtypes_in_: by column name the values in the order of their ids, as an Arrow array, and the type.
-
-    Raises:
-        BadConfig, ColumnNotFound: a vocabulary that is not of its column's type, names a value twice or missing, or is
-            for a column that is not there.
-        SchemaMismatch: a column holds text where numbers were learned, or the other way round.
-
+    Attributes: by column name, `vocabularies_` in the order of ids, Arrow arrays, and the types `dtypes_in_`.
+    Raises: BadConfig, ColumnNotFound for a vocabulary not of its column's type, with a value twice or a missing one, or
+    for a column that is not there; SchemaMismatch for text instead of numbers, or the reverse.
     Memory: distinct values and their counts go to the host once a partition, and on to temporary files where a column
-        has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
+    has more than 32 MB of them. Transform allocates n int32 per column on the device, and one lookup table.
 
     Example:
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"origin": ["JFK", "LGA", None, "LGA"]})
         >>> Categorify().fit(frame).transform(pd.DataFrame({"origin": ["LGA", "JFK", None, "ZZZ"]}))["origin"].tolist()
         [2, 3, 0, 1]
-        >>> Categorify(vocabulary=["EWR", "JFK"], num_buckets=10).fit_transform(frame)["origin"].tolist()
-        [3, 12, 0, 12]
     """
 
     fills_late = True
@@ -511,15 +475,12 @@ class Categorify(Invertible):
         return made
 
 
-class DatetimeEncoder(StatelessStep):
+class DatetimeEncoder(base.StatelessStep):
     """Datetime encoding: parts of the date and cyclic features, float32 and missing where the time is.
 
-    `transforms.DateParts`, of which `parts`, `cyclic` and `tz` are, adds the same as columns that other steps can use.
-    Flags become 0 and 1, each cycle a sine and a cosine.
-
-    Raises:
-        SchemaMismatch: a column holds no times.
-
+    `parts`, `cyclic` and `tz` are those of `transforms.DateParts`, which adds the same as columns that other steps can
+    use. Flags become 0 and 1, each cycle a sine and a cosine.
+    Raises: SchemaMismatch for a column without times.
     Memory: n float32 per output, and up to ten int32 per row.
 
     Example:
@@ -580,17 +541,13 @@ class DatetimeEncoder(StatelessStep):
         return made
 
 
-@by_element
-class HashBucket(StatelessStep):
+@base.by_element
+class HashBucket(base.StatelessStep):
     """Feature hashing: strings, integers and booleans as int32 bucket ids, a categorical without a vocabulary.
 
-    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the buckets, of which there are `num_buckets` (for all
-    columns, or by column name). The hash depends on the value and `seed` alone: it is the same on every backend, in
-    every process and version, for any partitions; an integer has the same in any width.
-
-    Raises:
-        ColumnNotFound: a column without a number of buckets.
-
+    Ids are 0 for missing, 1 never, 2 and up the `num_buckets` buckets (for all columns, or by column name; else
+    ColumnNotFound). The hash depends on value and `seed` alone: it is the same on every backend, in every process and
+    version, for any partitions; an integer has the same in any width.
     Memory: transform allocates n int32 per column on the device; each distinct string is hashed once, on the host.
 
     Example:
@@ -617,10 +574,10 @@ class HashBucket(StatelessStep):
             if column.dictionary is not None:
                 bits = splitmix64(self.seed, hash_strings(column.dictionary))
                 table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)
-                ids = gather(table, column.data, backend)
+                ids = base.gather(table, column.data, backend)
             else:
                 ids = backend.xp.empty(len(column), dtype="int32")
-                for rows in row_blocks(len(column), backend):
+                for rows in base.row_blocks(len(column), backend):
                     block = column.take(rows)
                     ids[rows] = cats.assign_buckets(hash_column(block, self.seed, backend), size) + cats.FIRST
                     if block.valid is not None:
@@ -629,16 +586,11 @@ class HashBucket(StatelessStep):
         return made
 
 
-class HashedCross(StatelessStep):
-    """Feature cross by hashing: int32 bucket ids of the joint value of two or more categorical columns.
+class HashedCross(base.StatelessStep):
+    """Feature cross by hashing: int32 bucket ids of the joint value of categorical columns, two at least (BadConfig).
 
     The output is called `a_x_b`, after its columns in their order. Order counts: `("JFK", "LGA")` and `("LGA", "JFK")`
-    are two routes. Id 0 is a row in which a value is missing, 1 never, 2 and up the buckets; the hash and its `seed`
-    are `HashBucket`'s.
-
-    Raises:
-        BadConfig: fewer than two columns.
-
+    are two routes. Id 0 is a row in which a value is missing; other ids, hash and `seed` are `HashBucket`'s.
     Memory: transform allocates n int32 on the device, and blocks of hashes; distinct strings are hashed on the host.
 
     Example:
@@ -665,7 +617,7 @@ class HashedCross(StatelessStep):
         return ["_x_".join(names)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        xp, size = backend.xp, num_rows(columns)
+        xp, size = backend.xp, base.num_rows(columns)
         # Each place mixes what the places before it left, so that order counts, equal values do not cancel out, and two
         # values of one column that share a bucket with one value of another do not share it with all of them.
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
@@ -673,7 +625,7 @@ class HashedCross(StatelessStep):
         bits_of = [None if text is None else splitmix64(0, hash_strings(text)) for text in texts]
         known = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
         ids = xp.empty(size, dtype="int32")
-        for rows in row_blocks(size, backend):
+        for rows in base.row_blocks(size, backend):
             bits, missing = xp.uint64(0), None
             for column, seed, table in zip(columns.values(), seeds, known, strict=True):
                 block = column.take(rows)
@@ -686,34 +638,29 @@ class HashedCross(StatelessStep):
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
 
 
-# Each is a column.
-_MOST_FEATURES = 1 << 20
-# Distinct texts taken apart at a time: their n-grams are Python strings while that lasts.
-_CHUNK = 1 << 14
+_MOST_FEATURES = 1 << 20  # each is a column
+_CHUNK = 1 << 14  # distinct texts taken apart at a time: their n-grams are Python strings while that lasts
 
 
-class HashedNgrams(StatelessStep):
+class HashedNgrams(base.StatelessStep):
     """Hashed n-grams: text as float32 columns that count its n-grams, each in the column of its hash.
 
     scikit-learn's `HashingVectorizer` with a dimension small enough to be dense: parameters, n-grams, counts, signs and
     norms are the same, the hash is `HashBucket`'s. Columns are called `<name>_ngram0`, `<name>_ngram1`, ... A missing
     text is 0 in all of them, as an empty one is.
 
-    Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
-
     Args:
         n_features: columns for each column of text.
         ngram_range: the shortest and the longest n-gram, in words or characters.
-        analyzer: n-grams of `"word"`s (two or more letters, digits or underscores), of `"char"`acters, or of
-            characters within words, which get a blank on both sides (`"char_wb"`).
+        analyzer: n-grams of `"word"`s (two or more letters, digits or underscores), of `"char"`acters, or of characters
+            within words, which get a blank on both sides (`"char_wb"`).
         lowercase: whether texts are made lower case before.
         alternate_sign: whether the hash also says if an n-gram counts 1 or -1: those that share a column cancel out.
         norm: `"l2"` or `"l1"` for rows of length 1, or None for plain counts.
 
-    Raises:
-        SchemaMismatch: a column holds no text.
-
+    Raises: SchemaMismatch for a column that holds no text.
     Memory: n x n_features float32 on the device; on the host 24 bytes per pair of distinct text and n-gram.
+    Source: Weinberger et al., "Feature hashing for large scale multitask learning", ICML 2009.
 
     Example:
         >>> import pandas as pd
@@ -763,7 +710,7 @@ class HashedNgrams(StatelessStep):
                 here = slice(ends[place], ends[place + 1])
                 table = np.zeros(len(column.dictionary) + 1, dtype=np.float32)
                 table[texts[here]] = values[here]
-                made[output] = Column("float32", gather(table, column.data, backend))
+                made[output] = Column("float32", base.gather(table, column.data, backend))
         return made
 
     def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:

@@ -16,21 +16,8 @@ from gpupipe.backend.groups import FUNCTIONS, Groups, State, compute_result
 from gpupipe.backend.kernels import KeyIndex, splitmix64
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, NotFitted
 from gpupipe.preprocessing import categories as cats
-from gpupipe.preprocessing.learned_step import (
-    LARGEST_SQUARED,
-    Columns,
-    LearnedStep,
-    SeededStep,
-    any_true,
-    check_numeric,
-    check_rows,
-    gather,
-    num_rows,
-    refuse,
-    refuse_empty,
-    to_columns,
-    to_frame,
-)
+from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values, merge_moments
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import derive
@@ -86,7 +73,7 @@ class _GroupKeys:
         return backend.to_device(self._groups)[place]
 
 
-class _GroupStep(LearnedStep):
+class _GroupStep(base.LearnedStep):
     """Base class of steps that learn statistics of groups."""
 
     by: Any
@@ -99,8 +86,8 @@ class _GroupStep(LearnedStep):
         by, wanted = as_list(self.by), self._wanted(list(columns))
         numbers = {name: columns[name] for name, stat in wanted if stat not in _COUNTS}
         blocks = (floats(column, backend.xp) for column in numbers.values())
-        if any_true([(backend.xp.abs(values) > LARGEST_SQUARED).any() for values in blocks], backend):
-            refuse(numbers, backend, type(self).__name__, too_large="a value is too large to be squared")
+        if base.any_true([(backend.xp.abs(values) > base.LARGEST_SQUARED).any() for values in blocks], backend):
+            base.refuse(numbers, backend, type(self).__name__, too_large="a value is too large to be squared")
         states = dict.fromkeys(State(part, name) for name, stat in wanted for part in FUNCTIONS.get(stat, ()))
         table = GroupTable.of(columns, by, list(states), backend)
         pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat in _OF_PAIRS]
@@ -151,20 +138,18 @@ class GroupStats(_GroupStep):
         stats: of `"size"` (rows), `"count"` (values), `"nunique"`, `"sum"`, `"mean"`, `"std"` and `"var"` (with n - 1),
             `"min"`, `"max"`.
         dropna: whether a row with a missing key is of no group; else a missing key is one like any other.
-        handle_unknown: what a row gets where its group has no such statistic, or was not there in `fit`: that of all
-            rows (`"overall"`), or a missing value (`"missing"`), as a left join gives; 0 for a count or a sum.
+        handle_unknown: what a row gets whose group has no such statistic, or was not there in `fit`: that of all rows
+            (`"overall"`), or a missing value (`"missing"`), as a left join gives; 0 for a count or a sum.
 
     Attributes:
-        categories_: for each key its values, ascending, as an Arrow array on the host; `key_dtypes_` are their types.
+        categories_: for each key its values, ascending (Arrow, on the host); `key_dtypes_` are their types.
         groups_: N x K int64: of each group the place of its keys in these, counted from 2; 0 is a missing one.
         size_, count_, nunique_, sum_, mean_, std_, var_, min_, max_: those asked for, C x (N + 1): for each column the
             statistic of each group, and last that of a row of no group.
 
-    Raises:
-        BadConfig, ColumnNotFound: nothing to take a statistic of, or a key that is not among the columns.
-        SchemaMismatch: a key that makes no groups, statistics of what is no number, or `"nunique"` of lists.
-        BadData: an infinity, a value beyond 1e145; or with `"overall"` too few values for a statistic of all rows.
-
+    Raises: BadConfig, ColumnNotFound for nothing to take a statistic of, or a key that is no column; SchemaMismatch for
+    a key that makes no groups, statistics of what is no number, or `"nunique"` of lists; BadData for an infinity, a
+    value beyond 1e145, or with `"overall"` too few values for a statistic of all rows.
     Memory: fitting keeps a row per group, for `"nunique"` per group and value, on the host; transform the outputs.
 
     Example:
@@ -203,7 +188,7 @@ class GroupStats(_GroupStep):
         if "nunique" in stats:
             require_comparable(values, where)
         if set(stats) - set(_COUNTS):
-            check_numeric(values, where)
+            base.check_numeric(values, where)
         known = {item.name: item for item in fields}
         made = []
         for name, (column, stat) in zip(self.output_names(list(known)), self._wanted(list(known)), strict=True):
@@ -246,10 +231,9 @@ class GroupStats(_GroupStep):
         if self.handle_unknown == "missing":
             return float("nan")
         if np.isnan(whole):
-            where, problem = f"GroupStats, column {name!r}", f"it has too few values to take the {stat} of"
-            expected = "one value at least, for a deviation two"
+            where, expected = f"GroupStats, column {name!r}", "one value at least, for a deviation two"
             remedy = "GroupStats(handle_unknown='missing'), or leave the column out"
-            raise BadData(where, problem, expected=expected, remedy=remedy)
+            raise BadData(where, f"it has too few values to take the {stat} of", expected=expected, remedy=remedy)
         return whole
 
     def _places(self, columns: Columns, backend: Backend) -> Array:
@@ -274,21 +258,12 @@ class GroupImputer(_GroupStep):
     """Imputation of numbers by the mean, median or most frequent (then smallest) value of the rows of the same group.
 
     Rows whose group is missing, was not there in `fit`, or had no value in the column get the statistic of all rows.
-    Outputs are float64 (float32 stays).
-
-    Args:
-        by: the column of groups, which does not come out: strings, integers, booleans or ids.
-        strategy: `"mean"`, `"median"` or `"most_frequent"`.
-
-    Attributes:
-        groups_: the groups, ascending, as an Arrow array on the host; `key_dtype_` is their column's type.
-        statistics_: C x (N + 1) float64: for each column the value of each group, and last that of all rows.
-
-    Raises:
-        BadConfig, ColumnNotFound: there is no other column, or `by` is not among them.
-        SchemaMismatch: the groups are text where numbers were learned, or the other way round.
-        BadData: an infinity, a value beyond 1e145, or a column without a value.
-
+    The groups are column `by` (strings, integers, booleans or ids), which does not come out; `strategy` is `"mean"`,
+    `"median"` or `"most_frequent"`. Outputs are float64 (float32 stays).
+    Attributes: `groups_`, ascending (Arrow, on the host), of type `key_dtype_`; `statistics_`, C x (N + 1) float64: for
+    each column the value of each group, and last that of all rows.
+    Raises: BadConfig, ColumnNotFound if there is no other column, or `by` is not among them; SchemaMismatch for text
+    where `fit` saw numbers, or the reverse; BadData for an infinity, a value beyond 1e145, or a column without a value.
     Memory: fitting keeps a row per group, for other than means per group and value, on the host; transform the outputs.
 
     Example:
@@ -308,7 +283,7 @@ class GroupImputer(_GroupStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         values = [item for item in fields if item.name != self.by]
         key = _find_key(fields, self.by, "GroupImputer")
-        check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
+        base.check_numeric(values, "GroupImputer", "SimpleImputer('most_frequent') for strings")
         if not values:
             problem, expected = "there is no column besides the group keys", "columns of numbers to fill"
             remedy = f"([{self.by!r}, 'temp'], GroupImputer({self.by!r}))"
@@ -332,7 +307,7 @@ class GroupImputer(_GroupStep):
             if np.isnan(whole):
                 problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
                 remedy = "SimpleImputer(strategy='constant'), or leave the column out"
-                refuse_empty(name, "GroupImputer", problem, remedy)
+                base.refuse_empty(name, "GroupImputer", problem, remedy)
             row = np.full(len(self.groups_) + 1, whole)
             row[ids[known, 0] - cats.FIRST] = np.where(np.isnan(found), whole, found)[known]
             rows.append(row)
@@ -349,8 +324,8 @@ class GroupImputer(_GroupStep):
             fills = backend.to_device(np.concatenate([np.full(cats.FIRST, known[-1]), known[:-1]]))
             dtype = column.dtype if column.dtype in FLOATS else "float64"
             made[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
-        if any_true(infinite, backend):
-            refuse({name: columns[name] for name in made}, backend, "GroupImputer")
+        if base.any_true(infinite, backend):
+            base.refuse({name: columns[name] for name in made}, backend, "GroupImputer")
         return made
 
 
@@ -377,17 +352,14 @@ _WHERE = "TargetEncoder"
 _CATEGORY, _FOLD, _CLASS, _NUMBER = "category", "fold", "class", "target {}"
 
 
-class CrossFittedStep(SeededStep):
+class CrossFittedStep(base.SeededStep):
     """Base class of steps that learn from the target; a training row is encoded from the other folds' targets.
 
     The rows of a fit are drawn into `cv` folds by splitmix64(random_state_, row identity): the same ones for any
-    partitioning. `cross_fitted_columns` gives each row what the other folds taught, which is not saved;
-    `transform_columns` what all did.
+    partitioning. What single folds taught is not saved.
     """
 
-    needs_target = True
-    """`summarize` wants `target`, a column per target by name without missing values, and `row_numbers`."""
-
+    needs_target = True  # `summarize` wants `target`, a column per target without missing values, and `row_numbers`
     cv: int
 
     @abstractmethod
@@ -398,11 +370,7 @@ class CrossFittedStep(SeededStep):
 
     @abstractmethod
     def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
-        """Return the output for training rows, each from the folds without it.
-
-        Raises:
-            NotFitted, BadData: it was loaded from a file, or there is no other fold.
-        """
+        """Return training rows' output, each from the folds without it; NotFitted if loaded, BadData for one fold."""
 
     def folds(self, row_numbers: Array, xp: Any) -> Array:
         """Return the fold of each row, 0 to `cv` - 1, as n int64."""
@@ -412,12 +380,11 @@ class CrossFittedStep(SeededStep):
     def fit(self, frame: Frame, y: Any = None) -> Self:
         """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
 
-        Raises:
-            BadConfig, BadData: there is no target, it has another number of rows, or a value is missing.
+        Raises BadConfig or BadData where there is no target, it has another number of rows, or a value is missing.
         """
         where = type(self).__name__
         columns, backend = self._columns_to_fit(frame)
-        target, _, _ = to_columns(_as_frame(y, frame, where), None, where)
+        target, _, _ = base.to_columns(_as_frame(y, frame, where), None, where)
         for name, column in target.items():
             missing = column.missing(backend.xp)
             if missing is not None and bool(missing.any()):
@@ -430,8 +397,8 @@ class CrossFittedStep(SeededStep):
     def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
         """Fit, and encode each row from the folds without it; `fit(...).transform(...)` gives something else."""
         self.fit(frame, y)
-        columns, _, backend = to_columns(frame, self.names_in_, type(self).__name__)
-        return to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
+        columns, _, backend = base.to_columns(frame, self.names_in_, type(self).__name__)
+        return base.to_frame(self.cross_fitted_columns(columns, backend, backend.xp.arange(len(frame))), frame, backend)
 
 
 def _as_frame(y: Any, frame: Frame, where: str) -> Frame:
@@ -478,9 +445,6 @@ class TargetEncoder(CrossFittedStep):
     scikit-learn's are of equal size, and stratified for classes. A target of several classes gives a column
     `<name>_<class>` each, several targets `<name>_<target>`. Weights and a `target_transform` do not count.
 
-    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
-    prediction problems", SIGKDD Explorations 3 (2001).
-
     Args:
         categories: `"auto"`, or those that count, as a list per column in order or by column name; others are unknown,
             missing ones too unless None is listed.
@@ -488,18 +452,16 @@ class TargetEncoder(CrossFittedStep):
         smooth: `"auto"`, or how many rows of the mean M are added to each category.
         cv, random_state: how many folds, at least 2, and their seed; None draws one when the step is made.
 
-    Attributes:
-        categories_: for each column, by name, its values in ascending order, as an Arrow array on the host.
-        encodings_: for each column, by name, (2 + categories) x outputs float64: missing, unknown, then `categories_`.
-        target_mean_, target_type_, classes_: M of each output, and what the target was; `classes_` may be None.
-
-    Raises:
-        BadConfig, ColumnNotFound: a target that is not of that type, or categories for a column that is not there.
-        BadData: a target that is infinite or beyond 1e145, or has one class; two outputs of one name.
-        NotFitted: out-of-fold values of a step that was loaded.
-
+    Attributes: by column name, `categories_`, ascending (Arrow, on the host), and `encodings_`, (2 + categories) x
+    outputs float64: missing, unknown, then `categories_`; `target_mean_`, M of each output, `target_type_`, and
+    `classes_` or None.
+    Raises: BadConfig, ColumnNotFound for a target that is not of that type, or categories for a column that is not
+    there; BadData for a target that is infinite or beyond 1e145, or has one class, or two outputs of one name;
+    NotFitted for out-of-fold values of a step that was loaded.
     Memory: in fit 8 bytes per row for codes and for folds on the device; on the host (3 outputs + 3) x cv x 8 bytes per
-        category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
+    category, twice while partitions are merged. Transform allocates n int32 and n float32 per output on the device.
+    Source: Micci-Barreca, "A preprocessing scheme for high-cardinality categorical attributes in classification and
+    prediction problems", SIGKDD Explorations 3 (2001).
 
     Example:
         >>> import pandas as pd
@@ -545,7 +507,7 @@ class TargetEncoder(CrossFittedStep):
         self, columns: Columns, backend: Backend, target: Columns | None = None, row_numbers: Array | None = None
     ) -> TargetSummary:
         assert target, "the target comes with the columns"
-        numbers = backend.xp.arange(num_rows(columns)) if row_numbers is None else row_numbers
+        numbers = backend.xp.arange(base.num_rows(columns)) if row_numbers is None else row_numbers
         others, num_others = self.folds(numbers, backend.xp), self.cv
         keys = {_FOLD: Column("int64", others)}
         values: dict[str, Column] = {}
@@ -581,7 +543,7 @@ class TargetEncoder(CrossFittedStep):
         outputs = self._learn_type(summary, groups[0])
         cells = [_tabulate_cells(frame, self.cv, len(summary.targets), outputs) for frame in groups]
         overall = np.stack(merge_moments(*cells[0][1].swapaxes(1, 2)))
-        check_rows(int(overall[0].sum()), _WHERE)
+        base.check_rows(int(overall[0].sum()), _WHERE)
         # The rows all values are learned from, then for each fold those of the others.
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
         self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
@@ -660,7 +622,7 @@ class TargetEncoder(CrossFittedStep):
             raise NotFitted(_WHERE, problem, expected=expected, remedy="fit again for out-of-fold values")
         folds = self.folds(row_numbers, backend.xp)
         alone = backend.to_device(self._others == 0)[folds]
-        if any_true([alone.any()], backend):
+        if base.any_true([alone.any()], backend):
             problem = "all rows fell into one fold, so there are no others to learn from"
             got, remedy = f"{int(self._others.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
             raise BadData(_WHERE, problem, got=got, expected="more rows", remedy=remedy)
@@ -675,7 +637,7 @@ class TargetEncoder(CrossFittedStep):
     def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
         """Gather the table's columns at these rows."""
         columns = zip(self._outputs(name), np.ascontiguousarray(table.T, dtype=np.float32), strict=True)
-        return {output: Column("float32", gather(values, ids, backend)) for output, values in columns}
+        return {output: Column("float32", base.gather(values, ids, backend)) for output, values in columns}
 
 
 def _unfit(target: Columns, problem: str, remedy: str) -> BadConfig:
@@ -686,9 +648,9 @@ def _unfit(target: Columns, problem: str, remedy: str) -> BadConfig:
 
 def _check_numbers(column: Column, name: str, backend: Backend) -> Column:
     xp, values = backend.xp, floats(column, backend.xp)
-    bad = int(backend.to_host((~(xp.abs(values) <= LARGEST_SQUARED)).sum()[None])[0])
+    bad = int(backend.to_host((~(xp.abs(values) <= base.LARGEST_SQUARED)).sum()[None])[0])
     if bad:
-        problem = f"{bad:,} values are missing, infinite or beyond {LARGEST_SQUARED:g}"
+        problem = f"{bad:,} values are missing, infinite or beyond {base.LARGEST_SQUARED:g}"
         remedy = "a Filter before, or another unit"
         raise BadData(f"{_WHERE}, target {name!r}", problem, expected="finite numbers", remedy=remedy)
     return Column("float64", values)

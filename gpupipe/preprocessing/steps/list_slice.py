@@ -20,17 +20,11 @@ class ListSlice(StatelessStep):
     """List slicing: consecutive elements of each list, as NVTabular's operator of that name.
 
     `ListSlice(10)` is the first ten, `ListSlice(-10)` the last ten, `ListSlice(1, 11)` ten but the first; otherwise
-    `start` and `end` mean what they do in Python's `row[start:end]`.
-
-    Args:
-        start, end: where to begin and stop, from the list's end where negative; without `end` see above.
-        pad: whether all lists, missing ones too, are filled at their end to one length: `end - start`, or `-start`.
-        pad_value: what is put there; None for a missing element, the only one there is for text and times.
-
-    Raises:
-        BadConfig: `pad` without a length, or a `pad_value` that the elements' type does not hold.
-        SchemaMismatch: a column of no lists.
-
+    `start` and `end` mean what they do in Python's `row[start:end]`. With `pad` all lists, missing ones too, are filled
+    at their end to one length, `end - start` or `-start`, by `pad_value`: None, a missing element, is the only one for
+    text and times.
+    Raises: BadConfig for `pad` without a length, or a `pad_value` that the elements' type does not hold; SchemaMismatch
+    for a column of no lists.
     Memory: transform allocates the elements that are kept, and two int64 for each while they are gathered.
 
     Example:
@@ -101,10 +95,9 @@ class ListSlice(StatelessStep):
 
     def _check_pad(self, item: Field, element: str) -> None:
         if self._length < 1:
-            got, expected = {"start": self.start, "end": self.end}, "a number of elements"
-            problem = "there is no length to pad to"
+            got, problem = {"start": self.start, "end": self.end}, "there is no length to pad to"
             remedy = "ListSlice(10, pad=True), or ListSlice(-10, pad=True) for the last ones"
-            raise BadConfig("ListSlice(pad=True)", problem, got=got, expected=expected, remedy=remedy)
+            raise BadConfig("ListSlice(pad=True)", problem, got=got, expected="a number of elements", remedy=remedy)
         if self.pad_value is None and item.cardinality is None:
             return
         value: Any = self.pad_value

@@ -18,29 +18,9 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.kernels import ElementwiseProgram, Scale, fill_into, scale_each, scale_into
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
-from gpupipe.preprocessing.learned_step import (
-    Columns,
-    FloatStep,
-    Invertible,
-    LearnedStep,
-    StatelessStep,
-    Types,
-    any_true,
-    check_finite,
-    check_numeric,
-    check_values,
-    fits,
-    float32_fields,
-    float32_rows,
-    map_columns,
-    matrix_pieces,
-    refuse,
-    refuse_empty,
-    row_blocks,
-    tabulate,
-    write_columns,
-)
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import MAX_BINS, CategoryCounts, Extremes, Histogram, Moments, Quantiles
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field
 from gpupipe.support.validation import (
@@ -55,7 +35,7 @@ from gpupipe.support.validation import (
 )
 
 
-class SimpleImputer(LearnedStep):
+class SimpleImputer(base.LearnedStep):
     """Imputation by the column's mean, median or most frequent (then smallest) value, or by a constant.
 
     Mean and median are for numbers and booleans and give float64 (float32 stays); the others keep the type and work on
@@ -68,10 +48,8 @@ class SimpleImputer(LearnedStep):
         add_indicator: add a boolean column `<name>_missing` for each column, true where a value was missing.
         exact: for the median, keep every distinct value while fitting, at 16 bytes each.
 
-    Raises:
-        BadConfig: a constant that a column's type cannot hold.
-        BadData: an infinity, or no value to take a statistic of.
-
+    Raises: BadConfig for a constant that a column's type cannot hold; BadData for an infinity, or no value to learn
+    from.
     Memory: transform allocates the output on the device; complete columns that keep their type are shared.
 
     Example:
@@ -108,7 +86,7 @@ class SimpleImputer(LearnedStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         checked = [item for item in fields if self._averages or item.dtype in ("timestamp", *LISTS)]
         remedy = "SimpleImputer('most_frequent') for strings; Categorify() needs none, and has an id for missing ones"
-        check_numeric(checked, f"SimpleImputer({self.strategy!r})", remedy)
+        base.check_numeric(checked, f"SimpleImputer({self.strategy!r})", remedy)
         for item in fields if self.strategy == "constant" else ():
             self._constant(item.name, item.dtype)
         made = [replace(item, dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
@@ -121,7 +99,7 @@ class SimpleImputer(LearnedStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [*names, *(f"{name}_missing" for name in names if self.add_indicator)]
 
-    def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | Types:
+    def summarize(self, columns: Columns, backend: Backend) -> Moments | Quantiles | CategoryCounts | base.Types:
         where = f"SimpleImputer({self.strategy!r})"
         if self.strategy == "mean":
             return Moments.of(columns, backend, where)
@@ -129,10 +107,10 @@ class SimpleImputer(LearnedStep):
             return Quantiles.of(columns, backend, where, exact=self.exact)
         if self.strategy == "most_frequent":
             return CategoryCounts.of(columns, backend, where)
-        return Types({name: column.dtype for name, column in columns.items()})
+        return base.Types({name: column.dtype for name, column in columns.items()})
 
-    def finalize(self, summary: Moments | Quantiles | CategoryCounts | Types) -> Self:
-        if isinstance(summary, Types):
+    def finalize(self, summary: Moments | Quantiles | CategoryCounts | base.Types) -> Self:
+        if isinstance(summary, base.Types):
             learned = {name: self._constant(name, dtype) for name, dtype in summary.items()}
         elif isinstance(summary, Moments):
             numbers = zip(summary.names, summary.mean.tolist(), summary.count, strict=True)
@@ -144,7 +122,7 @@ class SimpleImputer(LearnedStep):
             learned = {name: item.most_frequent() for name, item in zip(summary.names, summary.columns, strict=True)}
         for name in (name for name, value in learned.items() if value is None):
             problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
-            refuse_empty(name, "SimpleImputer", problem, "strategy='constant', or leave the column out")
+            base.refuse_empty(name, "SimpleImputer", problem, "strategy='constant', or leave the column out")
         self.statistics_, self.names_in_ = learned, list(learned)
         return self
 
@@ -153,14 +131,15 @@ class SimpleImputer(LearnedStep):
         fills = self._fills(columns)
         if isinstance(columns, Matrix) and not self.add_indicator:
             out, instead = np.empty(columns.data.shape, dtype=columns.dtype), np.array([*fills.values()])
-            for rows, places in matrix_pieces(columns, backend):
+            for rows, places in base.matrix_pieces(columns, backend):
                 infinite.append(fill_into(out[places, rows], columns.data[places, rows], instead[places], np))
             if any(infinite):
-                refuse(columns, backend, "SimpleImputer")
+                base.refuse(columns, backend, "SimpleImputer")
             return Matrix(columns.names, out)
         made = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
-        if any_true(infinite, backend):
-            refuse({name: item for name, item in columns.items() if item.dtype in FLOATS}, backend, "SimpleImputer")
+        if base.any_true(infinite, backend):
+            numbers = {name: item for name, item in columns.items() if item.dtype in FLOATS}
+            base.refuse(numbers, backend, "SimpleImputer")
         if self.add_indicator:
             for name, column in columns.items():
                 missing = column.missing(backend.xp)
@@ -190,7 +169,7 @@ class SimpleImputer(LearnedStep):
             out = xp.empty_like(column.data)
             infinite += [
                 xp.asarray(fill_into(out[rows], column.data[rows], value, xp))
-                for rows in row_blocks(len(column), backend, looped=True)
+                for rows in base.row_blocks(len(column), backend, looped=True)
             ]
             return Column(column.dtype, out)
         data = column.data.astype(xp.float64) if self._averages else column.data
@@ -203,7 +182,7 @@ class SimpleImputer(LearnedStep):
         if value is None:
             return "missing_value" if dtype == "string" else np.dtype(dtype).type(0).item()
         is_number = isinstance(value, bool | int | float | np.number | np.bool_)
-        if not (isinstance(value, str) if dtype == "string" else is_number and fits(dtype, value)):
+        if not (isinstance(value, str) if dtype == "string" else is_number and base.fits(dtype, value)):
             where, problem = f"SimpleImputer, column {name!r}", f"fill_value does not fit {dtype}"
             remedy = f"another fill_value, or Cast({{{name!r}: ...}}) before it"
             raise BadConfig(where, problem, got=value, expected=f"a value {dtype} can hold", remedy=remedy)
@@ -224,7 +203,7 @@ def _fill_strings(column: Column, dictionary: Dictionary, value: Any, backend: B
     return Column("string", xp.where(codes < 0, codes.dtype.type(code), codes), None, dictionary)
 
 
-class _Scaler(FloatStep):
+class _Scaler(base.FloatStep):
     """Base class of the scalers."""
 
     allocates = True
@@ -238,17 +217,17 @@ class _Scaler(FloatStep):
         if isinstance(columns, Matrix):
             data, infinite = np.empty(columns.data.shape, dtype=np.float32), False
             first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
-            for rows, places in matrix_pieces(columns, backend):
+            for rows, places in base.matrix_pieces(columns, backend):
                 block = columns.data[places, rows].astype(np.float64, copy=False)
                 infinite |= scale_each(data[places, rows], block, first[places], second[places], by)
             if infinite:
-                refuse(columns, backend, where, too_large="a result does not fit float32")
+                base.refuse(columns, backend, where, too_large="a result does not fit float32")
             return Matrix(columns.names, data)
 
         def write(name: str, out: Array, block: Array) -> Array:
             return scale_into(out, block, replace(by, offset=offsets[name], divisor=divisors[name]), backend.xp)
 
-        return write_columns(columns, write, backend, where, "float32", looped=True)
+        return base.write_columns(columns, write, backend, where, "float32", looped=True)
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         offsets, divisors = self._affine()
@@ -262,7 +241,7 @@ class _Scaler(FloatStep):
             number = (block - by.shift) / by.multiplier if by.moves else block
             return number * divisors[name] + offsets[name]
 
-        return map_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform", "float64")
+        return base.map_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform", "float64")
 
     def _by_column(self) -> tuple[dict[str, float], dict[str, float]]:
         offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
@@ -276,10 +255,7 @@ class StandardScaler(_Scaler):
     """Standardization: each column less its mean, divided by its standard deviation (the population's, divisor n).
 
     Parameters and attributes are scikit-learn's. A constant column is only centred.
-
-    Raises:
-        BadData: an infinity, a column without a value, or a value beyond 1e145, whose square could not be summed.
-
+    Raises: BadData for an infinity, a column without a value, or a value beyond 1e145, whose square cannot be summed.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -298,7 +274,7 @@ class StandardScaler(_Scaler):
         return Moments.of(columns, backend, "StandardScaler")
 
     def finalize(self, summary: Moments) -> Self:
-        check_values(summary.names, summary.count, "StandardScaler")
+        base.check_values(summary.names, summary.count, "StandardScaler")
         self.mean_, self.var_, self.n_samples_seen_ = summary.mean, summary.variance, summary.count
         deviation = np.sqrt(self.var_)
         self.scale_ = np.where((deviation > 0) & self.with_std, deviation, 1.0)
@@ -311,9 +287,7 @@ class StandardScaler(_Scaler):
 class MaxAbsScaler(_Scaler):
     """Scaling by the largest absolute value of each column, kept as `max_abs_` (C float64): zeros stay zeros.
 
-    Raises:
-        BadData: an infinity, or a column without a value.
-
+    Raises: BadData for an infinity, or a column without a value.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -326,7 +300,7 @@ class MaxAbsScaler(_Scaler):
         return Extremes.of(columns, backend, "MaxAbsScaler")
 
     def finalize(self, summary: Extremes) -> Self:
-        check_values(summary.names, summary.low <= summary.high, "MaxAbsScaler")
+        base.check_values(summary.names, summary.low <= summary.high, "MaxAbsScaler")
         self.max_abs_ = np.maximum(-summary.low, summary.high)
         self.scale_ = np.where(self.max_abs_ > 0, self.max_abs_, 1.0)
         return super().finalize(summary)
@@ -339,10 +313,7 @@ class MinMaxScaler(_Scaler):
     """Scaling of each column from its fitted range to `feature_range`; `clip` holds values outside to it.
 
     Parameters and attributes are scikit-learn's. A constant column gets the low end.
-
-    Raises:
-        BadData: an infinity, a range that is one, or a column without a value.
-
+    Raises: BadData for an infinity, a range that is one, or a column without a value.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -360,9 +331,9 @@ class MinMaxScaler(_Scaler):
         return Extremes.of(columns, backend, "MinMaxScaler")
 
     def finalize(self, summary: Extremes) -> Self:
-        check_values(summary.names, summary.low <= summary.high, "MinMaxScaler")
+        base.check_values(summary.names, summary.low <= summary.high, "MinMaxScaler")
         with np.errstate(over="ignore"):
-            check_finite(summary.names, summary.high - summary.low, "MinMaxScaler")
+            base.check_finite(summary.names, summary.high - summary.low, "MinMaxScaler")
         self.data_min_, self.data_max_ = summary.low, summary.high
         return super().finalize(summary)
 
@@ -379,13 +350,10 @@ class MinMaxScaler(_Scaler):
 class RobustScaler(_Scaler):
     """Robust scaling: each column less its median, divided by the distance of two quantiles, unless they are equal.
 
-    Parameters and attributes are scikit-learn's. Besides, quantiles are exact up to 65,536 distinct values of a column,
-    and with `exact`, which keeps all while fitting, 16 bytes each on the host; else `relative_error_` says how far one
-    may be off, relative to its value, C float64.
-
-    Raises:
-        BadData: an infinity, a range that is one, or a column without a value.
-
+    Parameters and attributes are scikit-learn's. Quantiles are exact up to 65,536 distinct values of a column, and with
+    `exact`, which keeps all while fitting, 16 bytes each on the host; else `relative_error_` says how far one may be
+    off, relative to its value, C float64.
+    Raises: BadData for an infinity, a range that is one, or a column without a value.
     Memory: transform allocates n float32 per column on the device; fitting sorts a column at a time there.
 
     Example:
@@ -418,12 +386,12 @@ class RobustScaler(_Scaler):
         return Quantiles.of(columns, backend, "RobustScaler", exact=self.exact)
 
     def finalize(self, summary: Quantiles) -> Self:
-        check_values(summary.names, summary.totals, "RobustScaler")
+        base.check_values(summary.names, summary.totals, "RobustScaler")
         shares = np.array([self.quantile_range[0], 50.0, self.quantile_range[1]]) / 100
         lower, middle, upper = np.array([item.quantiles(shares) for item in summary.columns]).T
         with np.errstate(over="ignore"):
             width = upper - lower
-        check_finite(summary.names, width, "RobustScaler")
+        base.check_finite(summary.names, width, "RobustScaler")
         if self.unit_variance:
             normal = NormalDist()
             width = width / (normal.inv_cdf(shares[2]) - normal.inv_cdf(shares[0]))
@@ -436,12 +404,10 @@ class RobustScaler(_Scaler):
         return self.center_, self.scale_
 
 
-class Log1p(FloatStep, StatelessStep):
+class Log1p(base.FloatStep, base.StatelessStep):
     """Logarithm of 1 + each value; exact for small ones, inverted by `inverse_transform`.
 
-    Raises:
-        BadData: a value of -1 or below, which has no logarithm; in the inverse, an infinite result.
-
+    Raises: BadData for a value of -1 or below, which has no logarithm; in the inverse, for an infinite result.
     Memory: transform allocates n float32 per column on the device.
 
     Example:
@@ -450,20 +416,20 @@ class Log1p(FloatStep, StatelessStep):
         [0.0, nan, 0.6931]
     """
 
-    def summarize(self, columns: Columns, backend: Backend) -> Types:
+    def summarize(self, columns: Columns, backend: Backend) -> base.Types:
         _check(columns, backend)
         return super().summarize(columns, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         _check(columns, backend)
-        return map_columns(columns, lambda _, block: backend.xp.log1p(block), backend, "Log1p")
+        return base.map_columns(columns, lambda _, block: backend.xp.log1p(block), backend, "Log1p")
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         return ElementwiseProgram(log=True)
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         where = "Log1p.inverse_transform"
-        return map_columns(columns, lambda _, block: backend.xp.expm1(block), backend, where, "float64")
+        return base.map_columns(columns, lambda _, block: backend.xp.expm1(block), backend, where, "float64")
 
 
 def _check(columns: Columns, backend: Backend) -> None:
@@ -471,22 +437,19 @@ def _check(columns: Columns, backend: Backend) -> None:
     for name, column in columns.items():
         values = floats(column, backend.xp)
         low = values <= -1.0
-        if any_true([low.any()], backend):
+        if base.any_true([low.any()], backend):
             where, problem = f"Log1p, column {name!r}", f"{int(low.sum()):,} values of -1 or below have no logarithm"
             got, expected = float(backend.to_host(values[low][:1])[0]), "numbers above -1"
             remedy = "Derive with 'clip(...)' before it, or PowerTransformer(), which takes any number"
             raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
 
 
-class Normalizer(StatelessStep):
+class Normalizer(base.StatelessStep):
     """Normalization: each row, over the columns of the step, divided by its norm; a row of zeros does not change.
 
     `norm` is `"l2"` (the root of the sum of squares), `"l1"` (the sum of absolute values) or `"max"` (the largest).
     Unlike scikit-learn's, it is right for rows whose squares are no floats, and for norms below 2e-15.
-
-    Raises:
-        BadData: a missing value or an infinity, in `transform`.
-
+    Raises: BadData for a missing value or an infinity, in `transform`.
     Memory: transform allocates n float32 per column on the device, and a float64 block (on a GPU: all columns).
 
     Example:
@@ -501,7 +464,7 @@ class Normalizer(StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
-        return [replace(item, nullable=False, lineage=lineage) for item in float32_fields(fields, "Normalizer")]
+        return [replace(item, nullable=False, lineage=lineage) for item in base.float32_fields(fields, "Normalizer")]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
@@ -515,22 +478,17 @@ class Normalizer(StatelessStep):
             block /= xp.where(size == 0, 1.0, size)
             return block
 
-        return float32_rows(columns, list(columns), normalised, backend, "Normalizer")
+        return base.float32_rows(columns, list(columns), normalised, backend, "Normalizer")
 
 
-# Narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it.
-_NARROWEST = 1e-8
+_NARROWEST = 1e-8  # narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it
 
 
-class Bucketize(StatelessStep):
+class Bucketize(base.StatelessStep):
     """Binning by given `edges`, rising numbers for all columns or by column name: numbers become categorical bin ids.
 
-    Ids are those of `Categorify`: 0 missing, 1 never, 2 and up the bins by `numpy.digitize`, with its `right`: k edges
-    make k + 1 bins, the outer ones with the infinities.
-
-    Raises:
-        ColumnNotFound: a column without edges.
-
+    Ids are 0 for missing, 1 never, 2 and up the bins by `numpy.digitize`, with its `right`: k edges make k + 1 bins,
+    the outer ones with the infinities. Raises ColumnNotFound for a column without edges.
     Memory: transform allocates n int32 per column on the device, and one float64 block at a time.
 
     Example:
@@ -549,7 +507,7 @@ class Bucketize(StatelessStep):
         self.edges, self.right = edges, right
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_numeric(fields, "Bucketize")
+        base.check_numeric(fields, "Bucketize")
         return [make_id_field(item, len(self._edges_of(item.name)) + 1 + FIRST) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
@@ -560,33 +518,27 @@ class Bucketize(StatelessStep):
         return np.asarray(get_given(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
 
 
-class KBinsDiscretizer(Invertible):
+class KBinsDiscretizer(base.Invertible):
     """Binning by learned edges: of equal width, of equal counts, or around 1-D k-means centres.
 
-    Parameters and attributes are scikit-learn's, but for `exact`, and sparse matrices, which do not exist here. The
-    outer bins hold all values outside; bins of (nearly) no width are left out. Quantiles and centres are of all rows
-    (scikit-learn's of a sample of 200,000): exact up to 65,536 distinct values of a column, and with `exact`; else
-    within the error `RobustScaler` states.
+    Attributes and other parameters are scikit-learn's; there are no sparse matrices. The outer bins hold all values
+    outside; bins of (nearly) no width are left out. Quantiles and centres are of all rows (scikit-learn's of a sample
+    of 200,000), `exact` and their error those of `RobustScaler`.
 
     Args:
         n_bins: at least 2; for all columns, or one number per column.
-        encode: `"ordinal"` gives a categorical whose ids are those of `Categorify`: 0 missing, 1 never, 2 and up
-            scikit-learn's number of the bin; `"onehot-dense"` a float32 column `<name>_<bin>` per bin, all 0 where the
-            value is missing.
+        encode: `"ordinal"` gives a categorical with ids 0 for missing, 1 never, 2 and up scikit-learn's number of the
+            bin; `"onehot-dense"` a float32 column `<name>_<bin>` per bin, all 0 where the value is missing.
         strategy: `"quantile"`, `"uniform"` or `"kmeans"`.
         quantile_method: between two values, as in `numpy.quantile`: `"averaged_inverted_cdf"` or `"linear"`.
-        exact: keep all distinct values while fitting, 16 bytes each on the host.
 
-    Raises:
-        BadData: an infinity in `fit`, or a column without a value.
-
+    Raises: BadData for an infinity in `fit`, or a column without a value.
     Memory: transform allocates n int32 per column (n float32 per bin) on the device; fitting sorts a column there.
 
     Example:
         >>> import pandas as pd
-        >>> step = KBinsDiscretizer(2, strategy="uniform").fit(pd.DataFrame({"x": [0.0, 1.0, 9.0, 10.0]}))
-        >>> step.transform(pd.DataFrame({"x": [4.0, 5.0, None, 99.0]}))["x"].tolist()
-        [2, 3, 0, 3]
+        >>> KBinsDiscretizer(2, strategy="uniform").fit_transform(pd.DataFrame({"x": [0, 4, 5, None, 9]}))["x"].tolist()
+        [2, 2, 3, 0, 3]
     """
 
     fills_late = True
@@ -612,7 +564,7 @@ class KBinsDiscretizer(Invertible):
         self.quantile_method, self.exact = quantile_method, exact
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_numeric(fields, "KBinsDiscretizer")
+        base.check_numeric(fields, "KBinsDiscretizer")
         wanted = self._wanted(len(fields))
         if self.encode == "ordinal":
             sizes = (self.n_bins_ + FIRST).tolist() if self.is_fitted else [None] * len(fields)
@@ -641,13 +593,13 @@ class KBinsDiscretizer(Invertible):
     def finalize(self, summary: Extremes | Quantiles) -> Self:
         names, wanted = summary.names, self._wanted(len(summary.names))
         if isinstance(summary, Extremes):
-            check_values(names, summary.low <= summary.high, "KBinsDiscretizer")
+            base.check_values(names, summary.low <= summary.high, "KBinsDiscretizer")
             ranges = np.stack([summary.low, summary.high], axis=1)
         else:
-            check_values(names, summary.totals, "KBinsDiscretizer")
+            base.check_values(names, summary.totals, "KBinsDiscretizer")
             ranges = np.stack([item.values[[0, -1]] for item in summary.columns])
         with np.errstate(over="ignore"):
-            check_finite(names, ranges[:, 1] - ranges[:, 0], "KBinsDiscretizer")
+            base.check_finite(names, ranges[:, 1] - ranges[:, 0], "KBinsDiscretizer")
         histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.columns
         self.bin_edges_ = [self._edges(*item) for item in zip(ranges, wanted, histograms, strict=True)]
         self.n_bins_ = np.array([len(edges) - 1 for edges in self.bin_edges_])
@@ -706,7 +658,7 @@ def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Col
     """Return n int32: 0 missing, and the bins from 2 up."""
     xp = backend.xp
     known, out = backend.to_device(edges), xp.empty(len(column), dtype="int32")
-    for rows in row_blocks(len(column), backend):
+    for rows in base.row_blocks(len(column), backend):
         block: Array = floats(column.take(rows), xp)
         out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(known, block, side=side) + FIRST)
     return Column("int32", out)
@@ -771,17 +723,13 @@ class _Ranges:
         return replace(self, low=low, high=high, rounded=self.rounded + other.rounded)
 
 
-class Downcast(LearnedStep):
+class Downcast(base.LearnedStep):
     """Downcasting of numbers to the smallest type that holds every value of `fit`; values never change.
 
     An integer column becomes the smallest integer type its range fits (signed, where two are of one size), a float64
-    column float32 where that holds each of its values exactly. Booleans, and columns without a value, stay. `dtypes_`
-    are the types, one per column.
-
-    Raises:
-        BadData: at `transform`, a value that the type cannot hold; it is never wrapped or rounded.
-        SchemaMismatch: a column holds no numbers.
-
+    column float32 where that is exact for all values. Booleans, and columns without a value, stay. `dtypes_` are the
+    types, one per column.
+    Raises: SchemaMismatch for a column without numbers; `transform` BadData for a value that the type cannot hold.
     Memory: one new column per column that changes, and as much while values are checked.
 
     Example:
@@ -794,7 +742,7 @@ class Downcast(LearnedStep):
     monotone = True
 
     def summarize(self, columns: Columns, backend: Backend) -> _Ranges:
-        table = tabulate(columns, _range, 3, backend)
+        table = base.tabulate(columns, _range, 3, backend)
         low, high = table[..., 0].min(axis=0, initial=np.inf), table[..., 1].max(axis=0, initial=-np.inf)
         dtypes = tuple(column.dtype for column in columns.values())
         return _Ranges(tuple(columns), dtypes, low, high, table[..., 2].sum(axis=0))
@@ -805,7 +753,7 @@ class Downcast(LearnedStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the fields with the learned types; before `fit`, with their own."""
-        check_numeric(fields, "Downcast")
+        base.check_numeric(fields, "Downcast")
         learned = dict(zip(self.names_in_, self.dtypes_, strict=True)) if self.is_fitted else {}
         return [replace(item, dtype=learned.get(item.name, item.dtype)) for item in fields]
 

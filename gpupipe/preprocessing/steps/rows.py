@@ -15,37 +15,21 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.groups import GroupSums
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.categories import make_id_field
-from gpupipe.preprocessing.learned_step import (
-    Columns,
-    Invertible,
-    LearnedStep,
-    SeededStep,
-    any_true,
-    check_numeric,
-    check_rows,
-    check_values,
-    float32_rows,
-    num_rows,
-    refuse,
-    row_blocks,
-    stack_rows,
-)
+from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Covariance, GatheredRows, Moments
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_number, check_seed
 
 
-class _Selector(LearnedStep):
+class _Selector(base.LearnedStep):
     """Base class of the selectors: the selected columns keep their memory and type."""
 
     keeps_units = True
     monotone = True
-
     kept_: list[str]
-
-    _limits: str
-    """The allowed range of `threshold`."""
+    _limits: str  # the allowed range of `threshold`
 
     def __init__(self, threshold: float) -> None:
         check_number(self, self._limits, threshold=threshold)
@@ -53,7 +37,7 @@ class _Selector(LearnedStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` all columns, as the data decide which ones are selected."""
-        check_numeric(fields, type(self).__name__)
+        base.check_numeric(fields, type(self).__name__)
         return [item for item in fields if not self.is_fitted or item.name in self.kept_]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
@@ -72,12 +56,9 @@ class _Selector(LearnedStep):
 class VarianceThreshold(_Selector):
     """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
-    Variances have the divisor n, missing values apart: `variances_`, C float64, exactly 0 for a constant column. The
-    names of the columns that are kept are `kept_`.
-
-    Raises:
-        BadData: an infinity, a column without a value, or no column is left.
-
+    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `kept_` are the
+    names of the columns that stay.
+    Raises: BadData for an infinity, a column without a value, or if no column is left.
     Memory: transform shares.
 
     Example:
@@ -97,7 +78,7 @@ class VarianceThreshold(_Selector):
         return Moments.of(columns, backend, "VarianceThreshold")
 
     def finalize(self, summary: Moments) -> Self:
-        check_values(summary.names, summary.count, "VarianceThreshold")
+        base.check_values(summary.names, summary.count, "VarianceThreshold")
         self.variances_ = summary.variance
         kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
         if not kept:
@@ -113,10 +94,7 @@ class CorrelationThreshold(_Selector):
 
     In their order, each is left out that is correlated with a kept one more than `threshold`, from 0 to 1, in absolute
     value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `kept_` names those kept.
-
-    Raises:
-        BadData: a missing value, an infinity, or fewer than two rows.
-
+    Raises: BadData for a missing value, an infinity, or fewer than two rows.
     Memory: transform shares; fitting takes a block of rows at a time.
 
     Example:
@@ -135,7 +113,7 @@ class CorrelationThreshold(_Selector):
         return Covariance.of(columns, backend, "CorrelationThreshold", max_bytes=0)
 
     def finalize(self, summary: Covariance) -> Self:
-        check_rows(summary.count, "CorrelationThreshold", least=2)
+        base.check_rows(summary.count, "CorrelationThreshold", least=2)
         deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
         # Below the resolution of the mean there is no variance.
         varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)
@@ -150,11 +128,10 @@ class CorrelationThreshold(_Selector):
         return super().finalize(summary)
 
 
-# The bytes of columns as float64 that are given to the library.
-_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}
+_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}  # of columns as float64 that are given to the library
 
 
-class Projection(Invertible):
+class Projection(base.Invertible):
     """Base class of steps that project columns on directions, `pca0`, `pca1`, ... by the name of the class."""
 
     n_components: int | None
@@ -162,7 +139,7 @@ class Projection(Invertible):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         also = () if self.n_components else (None,)
         check_integer(self, f"[1, {len(fields)}]", *also, n_components=self.n_components)
-        check_numeric(fields, self.class_name)
+        base.check_numeric(fields, self.class_name)
         names = self.output_names([item.name for item in fields])
         return [replace(Field.derived(name, "float32", fields, self.class_name), nullable=False) for name in names]
 
@@ -184,25 +161,18 @@ class Projection(Invertible):
                 result += last
             return result
 
-        return float32_rows(columns, names, mapped, backend, self.class_name)
+        return base.float32_rows(columns, names, mapped, backend, self.class_name)
 
 
 class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
-    Parameters and attributes are scikit-learn's, but for `solver`. In each component the loading of largest absolute
-    value is positive.
-
-    Args:
-        n_components, whiten: how many directions are kept, by default all, and whether outputs get variance 1.
-        solver: `"library"` gathers all rows and gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of
-            the covariance, which is summed over partitions in float64; `"auto"` is the library up to 64 MiB. They
-            agree to 1e-5, components with (nearly) equal variance apart.
-
-    Raises:
-        BadConfig: more components than columns.
-        BadData: a missing value, an infinity, a value beyond 1e145, or fewer than two rows.
-
+    Parameters and attributes are scikit-learn's, but for `solver`: `"library"` gathers all rows and gives them to
+    scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"`
+    is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. In each component
+    the loading of largest absolute value is positive.
+    Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
+    or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
 
     Example:
@@ -222,7 +192,7 @@ class PCA(Projection):
         return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
 
     def finalize(self, summary: Covariance) -> Self:
-        check_rows(summary.count, type(self).__name__, least=2)
+        base.check_rows(summary.count, type(self).__name__, least=2)
         kept = self.n_components or len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
@@ -259,7 +229,6 @@ class IncrementalPCA(PCA):
 
     The whole covariance is kept, so that no batch size and no component left out changes the result (scikit-learn's
     forgets what is outside the components). Outputs are `incrementalpca0`, ...; arguments and attributes are `PCA`'s.
-
     Memory: as `PCA`; F² float64 are kept for `partial_fit`.
 
     Example:
@@ -280,11 +249,7 @@ class IncrementalPCA(PCA):
         return self
 
     def partial_fit(self, frame: Frame, y: object = None) -> Self:
-        """Learn from a user's frame in addition to the earlier ones. `y` is ignored.
-
-        Raises:
-            BadConfig, SchemaMismatch: it was loaded without what it had seen, or the columns are others.
-        """
+        """Learn from one more frame (not `y`); BadConfig if the step was loaded, SchemaMismatch for other columns."""
         names = list(frame.columns)
         if not self.is_fitted:
             return self.fit(frame)
@@ -293,9 +258,8 @@ class IncrementalPCA(PCA):
             expected = "a step that was fitted in this process"
             raise BadConfig(type(self).__name__, problem, expected=expected, remedy="fit on all rows")
         if names != self.names_in_:
-            expected, remedy = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])"
-            where, problem = type(self).__name__, "other columns than before"
-            raise SchemaMismatch(where, problem, got=names, expected=expected, remedy=remedy)
+            expected, remedy, where = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])", type(self).__name__
+            raise SchemaMismatch(where, "other columns than before", got=names, expected=expected, remedy=remedy)
         return self.finalize(self._seen + self.summarize(*self._columns_to_fit(frame)))
 
 
@@ -310,14 +274,10 @@ def fix_signs(components: Any) -> Any:
 class TruncatedSVD(Projection):
     """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
 
-    Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the columns' Gram
-    matrix, which is summed over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5,
-    components with (nearly) equal singular values apart, and those whose singular value is below 1e-7 of the largest,
-    which a Gram matrix cannot distinguish from 0.
-
-    Raises:
-        BadConfig, BadData: more components than columns; what `PCA` refuses, or no row.
-
+    Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the Gram matrix, summed
+    over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly)
+    equal singular values apart, and those below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
+    Raises: BadConfig for more components than columns; BadData for what `PCA` refuses, or no row.
     Memory: as `PCA`.
 
     Example:
@@ -335,7 +295,7 @@ class TruncatedSVD(Projection):
         return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
 
     def finalize(self, summary: Covariance) -> Self:
-        check_rows(summary.count, "TruncatedSVD")
+        base.check_rows(summary.count, "TruncatedSVD")
         gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
         squares, vectors = np.linalg.eigh(gram)
         self.components_ = fix_signs(vectors.T[::-1][: self.n_components])
@@ -355,7 +315,7 @@ class TruncatedSVD(Projection):
         return self._mapped(columns, self.names_in_, self.components_.T, backend)
 
 
-class GatheredStep(SeededStep):
+class GatheredStep(base.SeededStep):
     """Base class of steps fitted on rows gathered from all partitions.
 
     Beyond `max_rows` a sample of about half as many or more, seeded by `random_state`, stands for the rest. `num_rows_`
@@ -363,9 +323,8 @@ class GatheredStep(SeededStep):
     """
 
     fills_late = True
+    # `summarize` wants rows' numbers in the dataset, for one sample under any partitioning; else each counts from 0.
     needs_row_numbers = True
-    """`summarize` wants `row_numbers`, the rows' numbers in the dataset: with them a sample is the same for any
-    partitioning. Without them each partition's rows are numbered from 0."""
 
     max_rows: int
 
@@ -374,7 +333,7 @@ class GatheredStep(SeededStep):
         return GatheredRows.of(columns, backend, type(self).__name__, row_numbers=row_numbers, **sample)
 
     def finalize(self, summary: GatheredRows) -> Self:
-        check_rows(summary.num_kept, type(self).__name__)
+        base.check_rows(summary.num_kept, type(self).__name__)
         self._learn(summary)
         self.num_rows_, self.num_fitted_ = summary.num_rows, summary.num_kept
         return super().finalize(summary)
@@ -387,19 +346,14 @@ class GatheredStep(SeededStep):
 class EstimatorStep(GatheredStep):
     """Wrapper of a numeric scikit-learn or cuML estimator that learns without a target and `transform`s rows.
 
-    One without `transform` gives what it `predict`s (k-means its labels). It can be saved if it is a StandardScaler,
-    MinMaxScaler, MaxAbsScaler, RobustScaler, QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of
-    any other `fit` and `explain` warn. An estimator in a list of steps becomes one of these. What is given is copied
-    and never fitted itself. Its outputs become float32 columns, named by its `get_feature_names_out` where it has one,
-    else `<class name>0`, ... A scikit-learn estimator works on the host: a GPU's columns are copied there and back.
-
-    Args:
-        estimator: unfitted; hyperparameters and random state are its own. The fitted copy is `estimator_`.
-        max_rows, random_state: fitted on at most this many rows, and the seed of that sample; None draws one.
-
-    Raises:
-        BadConfig: it is no estimator, or learns from a target.
-
+    One without `transform` gives what it `predict`s (k-means its labels). An estimator in a list of steps becomes one
+    of these. It is copied and never fitted itself; the fitted copy is `estimator_`. A fit reads at most `max_rows`
+    rows, a sample seeded by `random_state` (None draws a seed). Outputs become float32 columns, named by the
+    estimator's `get_feature_names_out` where it has one, else `<class name>0`, ... A scikit-learn estimator works on
+    the host: a GPU's columns are copied there and back. It can be saved if it is a StandardScaler, MinMaxScaler,
+    MaxAbsScaler, RobustScaler, QuantileTransformer, PolynomialFeatures, PCA, TruncatedSVD or KMeans; of any other `fit`
+    and `explain` warn.
+    Raises: BadConfig for what is no estimator, or learns from a target.
     Memory: fit gathers the columns as float64; transform makes n x F float64 and the estimator's output at once.
 
     Example:
@@ -434,7 +388,7 @@ class EstimatorStep(GatheredStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one for all, as only the fitted estimator knows their number."""
-        check_numeric(fields, self._where)
+        base.check_numeric(fields, self._where)
         stem = self.class_name.lower()
         names = self.output_names([item.name for item in fields]) if self.is_fitted else [f"{stem}0"]
         return [Field.derived(name, "float32", fields, stem) for name in names]
@@ -465,13 +419,13 @@ class EstimatorStep(GatheredStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
         names = self.output_names(list(columns))
-        block = xp.ascontiguousarray(stack_rows(columns, slice(None), xp).T)
+        block = xp.ascontiguousarray(base.stack_rows(columns, slice(None), xp).T)
         if not len(block):
             return {name: Column("float32", xp.empty(0, dtype=xp.float32)) for name in names}
         with np.errstate(over="ignore"):
             result = self._fitted.apply(block, backend).astype(xp.float32)
-        if any_true([xp.isinf(result).any()], backend):
-            refuse(columns, backend, self._where, too_large="a result does not fit float32")
+        if base.any_true([xp.isinf(result).any()], backend):
+            base.refuse(columns, backend, self._where, too_large="a result does not fit float32")
         return {name: Column("float32", xp.ascontiguousarray(result[:, j])) for j, name in enumerate(names)}
 
     def get_state(self) -> dict[str, Any]:
@@ -484,11 +438,8 @@ class EstimatorStep(GatheredStep):
         return self
 
 
-# Centres that move less than this fraction of the rows' spread, squared, move by what rounding leaves of a sum.
-_ROUNDING = 2.0**-80
-
-# Initial centres are drawn from at most this many rows, on the host.
-_INITIAL_ROWS = 16_384
+_ROUNDING = 2.0**-80  # centres that move less, as a fraction of the rows' squared spread, move by rounding alone
+_INITIAL_ROWS = 16_384  # initial centres are drawn from at most this many rows, on the host
 
 
 @dataclass(frozen=True)
@@ -528,13 +479,9 @@ class KMeans(GatheredStep):
         max_rows: given to the library at most.
         max_passes: over all rows at most, where there are more; with 0 the sample represents the rest.
 
-    Attributes:
-        cluster_centers_: k x F float64, by number of fitted rows descending, then lexicographically.
-        num_rows_, num_fitted_, num_passes_: rows there were, rows fitted, and passes over all beyond the first.
-
-    Raises:
-        BadData: a missing value, an infinity, a value whose square is one, or too few distinct rows.
-
+    Attributes: `cluster_centers_`, k x F float64, by number of fitted rows descending, then lexicographically;
+    `num_rows_`, `num_fitted_` and `num_passes_`: rows there were, rows fitted, and passes over all beyond the first.
+    Raises: BadData for a missing value, an infinity, a value whose square is one, or too few distinct rows.
     Memory: fit gathers the columns as float64, three times at its peak; transform allocates its outputs, and blocks.
 
     Example:
@@ -569,7 +516,7 @@ class KMeans(GatheredStep):
         return self.max_passes > 0
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        check_numeric(fields, "KMeans")
+        base.check_numeric(fields, "KMeans")
         names = self.output_names([item.name for item in fields])
         made = [replace(Field.derived(name, "float32", fields, "KMeans"), nullable=False) for name in names]
         return [make_id_field(made[0], self.n_clusters + 2)] if self.output == "labels" else made
@@ -594,7 +541,7 @@ class KMeans(GatheredStep):
         known = [backend.to_device(np.ascontiguousarray(places)) for places in self.cluster_centers_.T]
         found = xp.zeros((2 + len(known), k))
         found[0] = xp.bincount(labels, minlength=k)
-        for rows in row_blocks(len(labels), backend):
+        for rows in base.row_blocks(len(labels), backend):
             sums = GroupSums(labels[rows], k, xp)
             for number, (column, places) in enumerate(zip(columns.values(), known, strict=True), start=1):
                 deviation = floats(column.take(rows), xp) - places[labels[rows]]
@@ -623,7 +570,7 @@ class KMeans(GatheredStep):
             deviation = block - mean
             sizes = backend.to_host(xp.stack([mean, xp.square(deviation).sum(axis=0)]))
         if not np.isfinite(sizes).all():
-            refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
+            base.refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
         start = initial_centres(rows.subsample(_INITIAL_ROWS) - sizes[0], self.n_clusters, self.random_state_)
         centres = backend.kmeans(deviation, start, self.max_iter, self.tol) + sizes[0]
         counts = backend.to_host(xp.bincount(_nearest(columns, centres, backend), minlength=len(centres)))
@@ -641,7 +588,7 @@ class KMeans(GatheredStep):
         def distances(block: Array) -> Iterator[Array]:
             return (xp.sqrt(squares) for squares in _compute_squared_distances(block, known, xp))
 
-        return float32_rows(columns, names, distances, backend, "KMeans", result="a distance")
+        return base.float32_rows(columns, names, distances, backend, "KMeans", result="a distance")
 
 
 def _sort_centres(centres: Any, counts: Any) -> Any:
@@ -651,17 +598,17 @@ def _sort_centres(centres: Any, counts: Any) -> Any:
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """Return n int32: the nearest centre's position; of equally near ones the first."""
     xp, bad = backend.xp, []
-    labels, known = xp.zeros(num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
+    labels, known = xp.zeros(base.num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows in row_blocks(len(labels), backend, len(columns)):
+        for rows in base.row_blocks(len(labels), backend, len(columns)):
             best: Array = None
-            for label, squares in enumerate(_compute_squared_distances(stack_rows(columns, rows, xp), known, xp)):
+            for label, squares in enumerate(_compute_squared_distances(base.stack_rows(columns, rows, xp), known, xp)):
                 if label:
                     labels[rows] = xp.where(squares < best, np.int32(label), labels[rows])
                 best = xp.minimum(squares, best) if label else squares
                 bad.append(~xp.isfinite(squares).all())
-    if any_true(bad, backend):
-        refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
+    if base.any_true(bad, backend):
+        base.refuse(columns, backend, "KMeans", too_large="a value is too large to be squared", missing=True)
     return labels
 
 
