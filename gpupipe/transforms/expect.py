@@ -85,7 +85,7 @@ class Expect(Transform):
     Raises BadConfig for no rule, or one that the column's type cannot have (at `output_schema`).
 
     Memory: a boolean per row at a time; one number per rule and partition goes to the host, for `unique` 8 bytes per
-    distinct value.
+        distinct value.
 
     Example:
         >>> import pandas as pd, gpupipe as gp

@@ -82,8 +82,7 @@ class FrameSource(Source):
         return self._frame.iloc[first : first + num_rows]
 
 
-GROUP_BYTES = 32 << 20
-"""Decoded bytes that are gathered before a row group is written."""
+GROUP_BYTES = 32 << 20  # decoded bytes that are gathered before a row group is written
 
 
 class TempParquet:
