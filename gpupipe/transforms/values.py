@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -216,7 +217,8 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
         found = plain if isinstance(plain, str) else None
     elif item.dtype == "timestamp":
         require_comparable_constant(item, plain, f"{where} of column {item.name!r}")
-        found = _microseconds(plain) if isinstance(plain, str) else None
+        with suppress(ValueError):
+            found = microseconds(plain) if isinstance(plain, str) else None
     elif item.dtype == "bool":
         found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
     elif isinstance(plain, int | float) and not isinstance(plain, bool):
@@ -248,10 +250,3 @@ def _convert_or_none(value: Any, item: Field) -> Any:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
-
-
-def _microseconds(value: str) -> int | None:
-    try:
-        return microseconds(value)
-    except ValueError:
-        return None

@@ -117,7 +117,12 @@ def require_unique(names: Sequence[str], where: str, remedy: str) -> None:
 
 
 def narrowest(schema: pa.Schema) -> str:
-    """Return the column that is fetched where only rows are counted: that of the fewest bits."""
+    """Return the column that is fetched where only rows are counted.
+
+    Example:
+        >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
+        'flag'
+    """
     widths = {item.name: item.type.bit_width if pa.types.is_primitive(item.type) else math.inf for item in schema}
     return str(min(widths, key=widths.__getitem__))
 
@@ -469,12 +474,8 @@ def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field]
     if not fields:
         return pa.table({})
     zeros, keys = pa.repeat(pa.scalar(0, pa.int32()), num_rows), file.origin.keys
-    columns = {
-        item.name: pa.DictionaryArray.from_arrays(zeros, pa.array([keys[item.name]]))
-        if item.name in keys
-        else pa.nulls(num_rows)
-        for item in fields
-    }
+    known = {name: pa.DictionaryArray.from_arrays(zeros, pa.array([key])) for name, key in keys.items()}
+    columns = {item.name: known.get(item.name, pa.nulls(num_rows)) for item in fields}
     with _name_file_in_errors(file, groups):
         return host_table(pa.table(columns), fields)
 
@@ -635,10 +636,8 @@ class FileSource(Source):
                     taken.append(0)
                 packs[-1].append(span)
                 taken[-1] += size
-        self.partitions = [
-            Partition(index, tuple(spans), self._describe(spans, num_bytes))
-            for index, (spans, num_bytes) in enumerate(zip(packs, taken, strict=True))
-        ]
+        cut = ((tuple(spans), self._describe(spans, size)) for spans, size in zip(packs, taken, strict=True))
+        self.partitions = [Partition(index, *facts) for index, facts in enumerate(cut)]
 
     def _describe(self, spans: Sequence[RowRange], num_bytes: int) -> str:
         files = [(self.files[number], own) for number, own in group_by_file(spans)]

@@ -102,12 +102,7 @@ class Partition:
         return replace(self, spans=tuple(spans))
 
     def split_at(self, num_rows: int) -> tuple[Partition, Partition]:
-        """Return the first `num_rows` rows and the rest as two partitions.
-
-        Example:
-            >>> [part.num_rows for part in Partition(0, (RowRange(0, 0, 0, 4), RowRange(0, 1, 4, 1)), "").split_at(2)]
-            [2, 3]
-        """
+        """Return the first `num_rows` rows and the rest as two partitions."""
         left, right = list[RowRange](), list[RowRange]()
         for span in self.spans:
             taken = min(num_rows, span.num_rows)
@@ -226,12 +221,7 @@ def _device_bytes() -> int:
 
 
 def row_bytes(fields: Iterable[Field]) -> int:
-    """Compute the bytes of a row in a coded frame, without dictionaries and masks; lists count as ten elements.
-
-    Example:
-        >>> row_bytes([Field("x", "float64"), Field("ok", "bool"), Field("origin", "string")])
-        13
-    """
+    """Compute the bytes of a row in a coded frame, without dictionaries and masks; lists count as ten elements."""
     return sum(_width(item.dtype) for item in fields)
 
 
@@ -724,15 +714,6 @@ def in_halves(
     """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
 
     A partition that is needed `whole` is PartitionFailed then.
-
-    Example:
-        >>> import pandas as pd, gpupipe as gp
-        >>> def few(part):
-        ...     if len(part) > 3:
-        ...         raise MemoryError("no room")
-        ...     return len(part)
-        >>> list(in_halves(few, gp.from_frame(pd.DataFrame({"n": range(10)}))))
-        [2, 3, 2, 3]
     """
     (partition,) = part.partitions
     rows = format_count(partition.num_rows, "row")
