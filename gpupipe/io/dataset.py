@@ -60,8 +60,8 @@ class Dataset(Table):
     """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
-    identity is its file and its number in that file; what comes out, row by row, never depends on partitions, workers
-    or backend.
+    identity is its file and its number there; what comes out, row by row, never depends on partitions, workers or
+    backend.
 
     Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for; the rows stay as long
     as the new dataset is there, in memory or in temporary files; on the CPU rows that are only written are not kept.
@@ -284,8 +284,7 @@ class Dataset(Table):
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
                 Times are ISO text, dates or datetimes, in UTC without an offset, also where the column has a zone.
             seed: an integer of at most 64 bits; only for `fraction`.
-            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
-                row.
+            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its exact share.
             gap: with `at`, how wide a stretch before each cut belongs to no part: a number, or for times a timedelta or
                 text such as `"7 days"`.
 
@@ -413,8 +412,8 @@ class Dataset(Table):
 
         `how="left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither those
         that match nothing. `columns` are the right columns to add, all but the keys by default; `suffix` is put behind
-        the name of one that the left has too. With `many` a key may stand in several right rows; a row of the left then
-        comes out once per match.
+        the name of one that the left has too. With `many` a key may stand in several right rows; a left row then comes
+        out once for each.
 
         Raises:
             BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
@@ -531,7 +530,7 @@ class Dataset(Table):
 
         Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
         rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory. A time
-        of day in a column of dates is an error of Polars when the plan is run; decimals of more than 38 digits raise
+        of day in a column of dates is an error when Polars runs the plan; decimals beyond 38 digits raise
         SchemaMismatch.
 
         Memory: nothing where files are scanned; else all rows on the host.
@@ -633,8 +632,7 @@ def read_parquet(
         on_mismatch: for a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"` or
             `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
             any file, and each value has to fit the new type exactly, or it is an error when it is read; a column that
-            is not there is missing throughout, and one that is new is left out. The order of the columns does not
-            matter.
+            is not there is missing throughout, and one that is new is left out. The columns' order is free.
         on_bad: for a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it too, and
             `write_parquet` writes a JSON line about it next to its output. What is skipped or cast is logged, listed in
             `Dataset.rejected`, counted in `Pipeline.fit_report`, shown by `gpupipe.io.inspect` and told by the manifest
@@ -676,8 +674,7 @@ def from_frame(
 
     The files of a `pyarrow.dataset.Dataset` are read lazily instead, by pyarrow on the host: only the columns that are
     asked for, and no files and (of Parquet) row groups whose partition or statistics show that a filter keeps nothing
-    of them. So a Delta table is read: `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. A dataset that is
-    filtered is a stream.
+    of them. So a Delta table is read: `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. Filtered, it is a stream.
 
     A stream that can be read only once (anything without a length, such as a RecordBatchReader) is written to a
     temporary Parquet file now, a part at a time; the file is removed with the dataset. So an Iceberg table is read:
@@ -685,8 +682,7 @@ def from_frame(
 
     `obj` must not be changed while the dataset is in use. `num_partitions` cuts what is in memory into as many
     partitions of equal size; see `read_parquet` for `partition_bytes` and `backend`. Raises SchemaMismatch for no table
-    or columns that share a name, BadConfig for the arguments, and BadFile where a file of a pyarrow dataset cannot be
-    opened or a stream breaks off.
+    or names that repeat, BadConfig, and BadFile for a file that cannot be opened or a stream that breaks off.
 
     Memory: shares numbers and times of a pandas or cuDF frame, and Arrow numbers in one chunk without missing values;
         copies the rest, strings as codes. Of a pyarrow dataset the footers, about 40 KB per Parquet file; of a stream a

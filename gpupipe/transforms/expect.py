@@ -84,8 +84,7 @@ class Expect(Transform):
 
     Raises BadConfig for no rule, or one that the column's type cannot have (at `output_schema`).
 
-    Memory: a boolean per row at a time; one number per rule and partition goes to the host, for `unique` 8 bytes per
-        distinct value.
+    Memory: a boolean per row at a time; on the host a number per rule and partition, for `unique` 8 bytes per value.
 
     Example:
         >>> import pandas as pd, gpupipe as gp

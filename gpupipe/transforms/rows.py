@@ -116,9 +116,9 @@ class Sample(ColumnwiseTransform):
     """Keep a random `fraction` in (0, 1] of the rows: each is drawn by the seed, of 64 bits, and its row id alone.
 
     The same rows are kept however the data is partitioned, on both backends and in every pass. A row's identity is its
-    file and its number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
-    samples of one seed keep the same rows. For `when` see `Filter`; by default a loaded pipeline predicts for every
-    row.
+    file and number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
+    samples of one seed keep the same rows. For `when` see `Filter`; a loaded pipeline predicts for every row by
+    default.
 
     Memory: 24 bytes per row while drawing; copies the kept rows of every column.
 

@@ -34,8 +34,7 @@ class WholeTableTransform(Transform):
 
     A frame is taken to hold all rows there are. Of a Dataset a pipeline makes the columns before its first pass, of the
     columns in `reads` alone; see docs/decisions/012. `by` are the key columns, `order_by` those that put the rows of a
-    key in order, as for `Lag`. At `output_schema` a key or an order of lists raises SchemaMismatch, and a new column of
-    another one's name BadConfig.
+    key in order. At `output_schema` lists as keys raise SchemaMismatch, and a new name that is taken BadConfig.
     """
 
     def __init__(self, by: Names | None, order_by: Names | None) -> None:
@@ -271,8 +270,7 @@ def _split_number(value: pl.Expr, dtype: str) -> list[pl.Expr]:
 class CumulativeCount(WholeTableTransform):
     """Cumulative count of earlier rows with the same key, from 0; pandas' `groupby(by).cumcount()`.
 
-    The new column is called `cumcount_by_tailnum`, and is int64. Arguments and BadConfig are as for `Lag`; `by` names
-    one key column at least.
+    The new column is called `cumcount_by_tailnum`, and is int64. Arguments and BadConfig as for `Lag`; `by` is needed.
 
     Memory: as `Lag`.
 

@@ -221,7 +221,12 @@ def _device_bytes() -> int:
 
 
 def row_bytes(fields: Iterable[Field]) -> int:
-    """Compute the bytes of a row in a coded frame, without dictionaries and masks; lists count as ten elements."""
+    """Compute the bytes of a row in a coded frame, without dictionaries and masks; lists count as ten elements.
+
+    Example:
+        >>> row_bytes([Field("x", "float64"), Field("ok", "bool"), Field("origin", "string")])
+        13
+    """
     return sum(_width(item.dtype) for item in fields)
 
 
@@ -349,8 +354,7 @@ class Between(Selection):
 class RandomSplit(Selection):
     """Random split: the rows whose 64 random bits, drawn by `seed` and the row's identity, are in `low <= bits < high`.
 
-    `high` is None for 2^64. The value of a column `by` takes the place of the row's identity. `outside` keeps all rows
-    but those.
+    `high` None is 2^64. The value of a column `by` takes the place of the row's identity; `outside` keeps the others.
     """
 
     seed: int
@@ -714,6 +718,12 @@ def in_halves(
     """Apply `work` to a dataset of one partition; recursively to its halves where memory does not suffice.
 
     A partition that is needed `whole` is PartitionFailed then.
+
+    Example:
+        >>> import pandas as pd, gpupipe as gp
+        >>> rows = gp.from_frame(pd.DataFrame({"n": range(10)}))
+        >>> list(in_halves(lambda part: len(part) if len(part) < 4 else bytes(1 << 60), rows))
+        [2, 3, 2, 3]
     """
     (partition,) = part.partitions
     rows = format_count(partition.num_rows, "row")
