@@ -60,8 +60,7 @@ class Dataset(Table):
     """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
-    identity is its file and its number there; what comes out, row by row, never depends on partitions, workers or
-    backend.
+    identity is its file and number there; what comes out, row by row, never depends on partitions, workers or backend.
 
     Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for; the rows stay as long
     as the new dataset is there, in memory or in temporary files; on the CPU rows that are only written are not kept.
@@ -284,7 +283,7 @@ class Dataset(Table):
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
                 Times are ISO text, dates or datetimes, in UTC without an offset, also where the column has a zone.
             seed: an integer of at most 64 bits; only for `fraction`.
-            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its exact share.
+            stratify: a column of whose every value (missing is one; 10,000 at most) each part has its share, to a row.
             gap: with `at`, how wide a stretch before each cut belongs to no part: a number, or for times a timedelta or
                 text such as `"7 days"`.
 
@@ -413,7 +412,7 @@ class Dataset(Table):
         `how="left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither those
         that match nothing. `columns` are the right columns to add, all but the keys by default; `suffix` is put behind
         the name of one that the left has too. With `many` a key may stand in several right rows; a left row then comes
-        out once for each.
+        out for each.
 
         Raises:
             BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
@@ -530,8 +529,7 @@ class Dataset(Table):
 
         Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
         rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory. A time
-        of day in a column of dates is an error when Polars runs the plan; decimals beyond 38 digits raise
-        SchemaMismatch.
+        of day in a column of dates is an error when the plan runs, decimals beyond 38 digits a SchemaMismatch.
 
         Memory: nothing where files are scanned; else all rows on the host.
 

@@ -117,8 +117,7 @@ class Sample(ColumnwiseTransform):
 
     The same rows are kept however the data is partitioned, on both backends and in every pass. A row's identity is its
     file and number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
-    samples of one seed keep the same rows. For `when` see `Filter`; a loaded pipeline predicts for every row by
-    default.
+    samples of one seed keep the same rows. For `when` see `Filter`; a loaded pipeline predicts for all by default.
 
     Memory: 24 bytes per row while drawing; copies the kept rows of every column.
 

@@ -152,7 +152,7 @@ def read_json(
         path: a folder stands for all `*.jsonl`, `*.ndjson` and `*.json` below it; compressed files too (`.gz`, `.zst`).
         columns: with them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
-            with an offset become UTC, which `Dataset.conversions` notes. They may be of later keys, too.
+            with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.
         on_mismatch: with `"cast"` new keys are left out, and values still have to fit.
         on_bad: for a file that cannot be read, in any line.
         storage_options: for the file system of a URL.
