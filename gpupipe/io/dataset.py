@@ -60,13 +60,13 @@ class Dataset(Table):
     """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
 
     Nothing is read before rows are asked for, and then only the columns and row groups that are needed. A row's
-    identity is its file and its number in that file; what comes out, row by row, never depends on partitions, workers
-    or backend.
+    identity is its file and number there; what comes out, row by row, never depends on partitions, workers or backend.
 
     Sorting, shuffling, joining and grouping are plans, which run when rows are first asked for; the rows stay as long
     as the new dataset is there, in memory or in temporary files; on the CPU rows that are only written are not kept.
     `deduplicate`, `sample(n=)` and `join_asof` look at the rows when they are called. Every method raises BadFile where
-    a file cannot be read, and PlanFailed where memory or disk do not suffice.
+    a file cannot be read, PlanFailed where memory or disk do not suffice, and ColumnNotFound (with the closest name) or
+    BadConfig for a column that is not there and an argument that makes no sense.
 
     Memory: one partition at a time, except for `compute`, `to_pandas` and what looks at more than a partition.
 
@@ -128,9 +128,6 @@ class Dataset(Table):
     def head(self, n: int = 5) -> Frame:
         """Return the first `n` rows as a frame; read no more row groups than needed.
 
-        Raises:
-            BadConfig: `n` is no number of rows.
-
         Memory: one row group.
         """
         check_integer(Dataset.head, "[0, inf)", n=n)
@@ -173,12 +170,7 @@ class Dataset(Table):
 
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: str | Sequence[str]) -> Dataset:
-        """Return these columns only, in this order.
-
-        Raises:
-            ColumnNotFound, SchemaMismatch: one of them is not there (the closest name is offered), or was left out.
-            BadConfig: these are no names, or one is there twice.
-        """
+        """Return these columns only, in this order; one that was left out raises SchemaMismatch."""
         self.require(columns, "select")
         names = as_list(columns)
         if len({*names}) < len(names):
@@ -190,9 +182,6 @@ class Dataset(Table):
         """Return the table with a unit for the numbers of each of these columns, by column name.
 
         Units in the metadata of Parquet fields (`units`) are known already, and are written with `write_parquet`.
-
-        Raises:
-            ColumnNotFound, BadConfig: one of them is not there, or it is not text by column name.
         """
         given: Any = units
         if not isinstance(given, Mapping) or not all(isinstance(unit, str) for unit in given.values()):
@@ -204,10 +193,8 @@ class Dataset(Table):
     def filter(self, expr: str) -> Dataset:
         """Return the rows for which an expression is true; rows for which it is missing are dropped.
 
-        Row groups whose statistics show that they hold no such row are not read.
-
-        Raises:
-            ExpressionError, ColumnNotFound: the expression is no condition over these columns.
+        Row groups whose statistics show that they hold no such row are not read. An expression that is no condition
+        over these columns raises ExpressionError.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -254,7 +241,7 @@ class Dataset(Table):
         Raises:
             BadFile: something else is there and `overwrite` is False, or no job wrote it; input files have changed
                 since a part was written; another process is writing there; or the parent folder is missing.
-            BadConfig: an argument makes no sense, a single file cannot have it, or `partition_by` leaves no column.
+            BadConfig: a single file cannot have an argument, or `partition_by` leaves no column.
             BadData: a text of a column of `partition_by` has a NUL, or is Hive's name of a missing value.
 
         Memory: one partition per worker; of a file as much as makes a row group. On a GPU cuDF writes from the device
@@ -296,14 +283,11 @@ class Dataset(Table):
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
                 Times are ISO text, dates or datetimes, in UTC without an offset, also where the column has a zone.
             seed: an integer of at most 64 bits; only for `fraction`.
-            stratify: a column of each of whose values (missing is one; 10,000 at most) each part has its share, to a
-                row.
+            stratify: a column of whose every value (missing is one; 10,000 at most) each part has its share, to a row.
             gap: with `at`, how wide a stretch before each cut belongs to no part: a number, or for times a timedelta or
                 text such as `"7 days"`.
 
-        Raises:
-            BadData: `by` is missing in some rows; says in how many.
-            BadConfig, ColumnNotFound: not one of `at` and `fraction`, values that make no sense, or no such column.
+        A cut raises BadData where `by` is missing in some rows, with their number.
 
         Memory: none; where the files do not tell that `by` is never missing, one pass over that column. `stratify`
             takes two passes over its column, and 32 KiB per value.
@@ -325,16 +309,13 @@ class Dataset(Table):
     ) -> list[tuple[Dataset, Dataset]]:
         """Return `n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
 
-        Rows are drawn as by `split`; see there for the arguments.
-
-        Raises:
-            BadConfig, ColumnNotFound: fewer than two folds, both `by` and `stratify`, or no such column.
+        Rows are drawn as by `split`; see there for the arguments, of which `by` and `stratify` do not go together.
 
         Memory: none; two passes over the column for `stratify`.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
-            >>> flights = gp.from_frame(pd.DataFrame({"flight": range(6), "tail": [1, 2, 3, 1, 2, 3]}))
+            >>> flights = gp.from_frame(pd.DataFrame({"tail": [1, 2, 3, 1, 2, 3]}))
             >>> [sorted(set(valid.compute()["tail"])) for train, valid in flights.kfold(2, by="tail", seed=1)]
             [[2, 3], [1]]
         """
@@ -348,9 +329,6 @@ class Dataset(Table):
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:
         """Sort rows by columns, `ascending` or not (all, or each); ties keep their order, missing values come last.
-
-        Raises:
-            ColumnNotFound, BadConfig: no such column, no column, or not as many directions.
 
         Memory: three times the table, up to half of what is free or of `memory_limit`; beyond that the table on disk
             while the plan runs, and the result as long as the new dataset is there, unless it is only written.
@@ -390,9 +368,6 @@ class Dataset(Table):
 
         Two missing values are equal. Only the compared columns are read. `keep` is `"first"` or `"last"`.
 
-        Raises:
-            ColumnNotFound, BadConfig: no such column, or another `keep`.
-
         Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
 
         Example:
@@ -406,16 +381,11 @@ class Dataset(Table):
     def group_by(self, keys: str | Sequence[str], *, dropna: bool = True) -> GroupBy[Dataset]:
         """Group rows with equal keys, for aggregation by `agg`; without `dropna` a missing key is one like any other.
 
-        Raises:
-            ColumnNotFound, BadConfig: no such column, no column, or `dropna` is neither True nor False.
-
         Example:
             >>> import pandas as pd, gpupipe as gp
             >>> flights = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "delay": [4.0, 1.0, None]}))
-            >>> flights.group_by("origin").agg(flights=("delay", "size"), delay=("delay", "mean")).compute()
-              origin  flights  delay
-            0    JFK        2    4.0
-            1    LGA        1    1.0
+            >>> flights.group_by("origin").agg(n=("delay", "size"), delay=("delay", "mean")).compute().values.tolist()
+            [['JFK', 2, 4.0], ['LGA', 1, 1.0]]
         """
         check_bool("group_by", dropna=dropna)
         return GroupBy(self, _columns(self, keys, "group_by"), dropna)
@@ -441,12 +411,11 @@ class Dataset(Table):
 
         `how="left"` keeps every row of the left, `"right"` of the right, `"outer"` of both, `"inner"` of neither those
         that match nothing. `columns` are the right columns to add, all but the keys by default; `suffix` is put behind
-        the name of one that the left has too. With `many` a key may stand in several right rows; a row of the left then
-        comes out once per match.
+        the name of one that the left has too. With `many` a key may stand in several right rows; a left row then comes
+        out for each.
 
         Raises:
             BadData: a key repeats on the right and `many` is False; names one, when rows are first asked for.
-            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or two columns would share a name.
             SchemaMismatch: keys of types that cannot be compared, or, where right rows are kept, of other types.
 
         Memory: three times both tables, up to half of what is free or of `memory_limit`; beyond that both and twice the
@@ -497,12 +466,8 @@ class Dataset(Table):
         `"forward"` the first at or after it, the first of several alike; `"nearest"` the nearer of both, the earlier of
         two equally near. `tolerance` is how far a right row may be, at most: a number, or of times a timedelta or text
         such as `"2h"`. Without `allow_exact_matches` a right row of the same time does not match. For `columns` and
-        `suffix` see `join`.
-
-        Raises:
-            SchemaMismatch: `on` holds text and the like, or types that no one type holds; keys that cannot be compared.
-            ColumnNotFound, BadConfig: no such column, an argument makes no sense, or two columns would share a name.
-            BadData: the right table has no rows.
+        `suffix` see `join`. A right table without rows raises BadData, and `on` of text, of types that no one type
+        holds, and keys that cannot be compared SchemaMismatch.
 
         Memory: three times the columns concerned (of the left `on` and `by`), up to half of what is free or of
             `memory_limit`; beyond that they go to disk by their keys, and all rows of one key have to fit, without `by`
@@ -537,10 +502,7 @@ class Dataset(Table):
         """Return rows drawn at random without replacement, in their original order.
 
         Of a `fraction` each row is drawn by the seed, of at most 64 bits, and its identity alone; nothing is read for
-        that. Exactly `n` rows take a pass over what tells the rows apart.
-
-        Raises:
-            BadConfig: not one of `fraction` and `n`, a fraction that is none, or more rows than there are.
+        that. Exactly `n` rows take a pass over what tells the rows apart; more than there are raise BadConfig.
 
         Memory: for `n` 8 bytes for each row that is drawn; of what Polars cannot scan 8 bytes for each row.
 
@@ -567,10 +529,7 @@ class Dataset(Table):
 
         Local Parquet files that Polars reads alike are scanned by it, lazily, as are filters that only compare. The
         rows of anything else (transformed tables, filters that compute, text, stores) are read now, into memory. A time
-        of day in a column of dates is an error of Polars when the plan is run.
-
-        Raises:
-            SchemaMismatch, BadFile: a column holds decimals of more than 38 digits, or a file cannot be read.
+        of day in a column of dates is an error when the plan runs, decimals beyond 38 digits a SchemaMismatch.
 
         Memory: nothing where files are scanned; else all rows on the host.
 
@@ -642,8 +601,7 @@ _READERS = {
     "orc": "read_orc",
 }
 
-_UNSENT = ("Object", "Int128", "UInt128")
-"""Types of Polars that Arrow has not: of objects it gives their addresses."""
+_UNSENT = ("Object", "Int128", "UInt128")  # types of Polars that Arrow has not: of objects it gives their addresses
 
 
 def read_parquet(
@@ -672,21 +630,19 @@ def read_parquet(
         on_mismatch: for a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"` or
             `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
             any file, and each value has to fit the new type exactly, or it is an error when it is read; a column that
-            is not there is missing throughout, and one that is new is left out. The order of the columns does not
-            matter.
+            is not there is missing throughout, and one that is new is left out. The columns' order is free.
         on_bad: for a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it too, and
             `write_parquet` writes a JSON line about it next to its output. What is skipped or cast is logged, listed in
             `Dataset.rejected`, counted in `Pipeline.fit_report`, shown by `gpupipe.io.inspect` and told by the manifest
             of what is written. A file that turns out damaged later is always an error.
         storage_options: for the file system of a URL, such as `{"key": ..., "secret": ...}` for S3; see
             docs/guide-stores.md. They go to workers with the dataset, and into no message, manifest or saved pipeline.
-        partition_bytes: decoded bytes of a partition, which is one row group at least; 64 MiB on the CPU and 1 GiB on
-            the GPU by default.
+        partition_bytes: decoded bytes of a partition, one row group at least; by default 64 MiB on CPU, 1 GiB on GPU.
         backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
 
     Raises:
         BadFile: a file is missing, empty, cut off or no Parquet file.
-        SchemaMismatch: files differ; names file and column. Or a column of `columns` is of a type that is left out.
+        SchemaMismatch: files differ, with file and column; or a column of `columns` is of a type that is left out.
         ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
 
     Memory: the footers, about 4 KB for a file with 20 columns and one row group. On a GPU what a partition needs of a
@@ -716,22 +672,15 @@ def from_frame(
 
     The files of a `pyarrow.dataset.Dataset` are read lazily instead, by pyarrow on the host: only the columns that are
     asked for, and no files and (of Parquet) row groups whose partition or statistics show that a filter keeps nothing
-    of them. So a Delta table is read: `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. A dataset that is
-    filtered is a stream.
+    of them. So a Delta table is read: `gp.from_frame(DeltaTable(path).to_pyarrow_dataset())`. Filtered, it is a stream.
 
     A stream that can be read only once (anything without a length, such as a RecordBatchReader) is written to a
     temporary Parquet file now, a part at a time; the file is removed with the dataset. So an Iceberg table is read:
     `gp.from_frame(table.scan(row_filter=..., selected_fields=...).to_arrow_batch_reader())`.
 
-    Args:
-        obj: the table. It must not be changed while the dataset is in use.
-        partition_bytes: decoded bytes of a partition; 64 MiB on the CPU and 1 GiB on the GPU by default.
-        num_partitions: cut into as many partitions of equal size instead; only for what is in memory.
-        backend: `"auto"`, `"cpu"` or `"gpu"`: whose frames the dataset gives.
-
-    Raises:
-        SchemaMismatch, BadConfig: no table, columns share a name, or `num_partitions` makes no sense.
-        BadFile: a file of a pyarrow dataset cannot be opened, or a stream breaks off.
+    `obj` must not be changed while the dataset is in use. `num_partitions` cuts what is in memory into as many
+    partitions of equal size; see `read_parquet` for `partition_bytes` and `backend`. Raises SchemaMismatch for no table
+    or names that repeat, BadConfig, and BadFile for a file that cannot be opened or a stream that breaks off.
 
     Memory: shares numbers and times of a pandas or cuDF frame, and Arrow numbers in one chunk without missing values;
         copies the rest, strings as codes. Of a pyarrow dataset the footers, about 40 KB per Parquet file; of a stream a
@@ -801,17 +750,14 @@ def as_dataset(data: Any) -> Dataset:
 def as_rows(data: Any, backend: str = "auto") -> Any:
     """Return a Dataset or a frame unchanged, a table in memory as a frame of the backend, a stream as a Dataset.
 
-    Raises:
-        SchemaMismatch: no table.
+    What is no table raises SchemaMismatch.
 
     Memory: shares Arrow numbers in one chunk without missing values; copies the rest of a table, strings as codes.
 
     Example:
         >>> import pyarrow as pa
-        >>> as_rows(pa.table({"flight": [1, 2]}), "cpu")
-           flight
-        0       1
-        1       2
+        >>> as_rows(pa.table({"flight": [1, 2]}), "cpu")["flight"].tolist()
+        [1, 2]
     """
     if isinstance(data, Dataset) or is_frame(data):
         return data

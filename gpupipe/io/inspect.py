@@ -120,15 +120,7 @@ class ParquetFacts:
 
 @dataclass(frozen=True)
 class Report:
-    """Report of `inspect`; displays as text and in a notebook.
-
-    Args:
-        num_rows: rows of the dataset.
-        partitions: what it is read in.
-        columns: a report per column.
-        notes: the files and columns that were skipped or converted.
-        layout: how Parquet files are laid out; None of other tables.
-    """
+    """Report of `inspect`; displays as text and in a notebook. `layout` is None of tables that are no Parquet files."""
 
     num_rows: int
     partitions: tuple[Partition, ...]
@@ -171,10 +163,8 @@ class Report:
 def inspect(data: Any) -> Report:
     """Count the missing and distinct values of each column of a table, and find its least and greatest, in one read.
 
-    Of lists these are the elements' values; of columns that are only carried, those that are missing.
-
-    Raises:
-        SchemaMismatch: `data` is neither a Dataset nor any table that `from_frame` takes.
+    Of lists these are the elements' values; of columns that are only carried, those that are missing. `data` that is
+    neither a Dataset nor any table that `from_frame` takes raises SchemaMismatch.
 
     Memory: one partition, and up to a million different values per column on the host.
 

@@ -18,10 +18,7 @@ from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
 
 
 class Select(ColumnwiseTransform):
-    """Keep these columns, in this order.
-
-    Raises:
-        ColumnNotFound: one of them is not there.
+    """Keep these columns, in this order; one that is not there raises ColumnNotFound.
 
     Memory: shares.
 
@@ -44,10 +41,7 @@ class Select(ColumnwiseTransform):
 
 
 class Drop(ColumnwiseTransform):
-    """Leave these columns out.
-
-    Raises:
-        ColumnNotFound: one of them is not there.
+    """Leave these columns out; one that is not there raises ColumnNotFound.
 
     Memory: shares.
 
@@ -104,18 +98,13 @@ class Rename(Transform):
 
 
 class Cast(ColumnwiseTransform):
-    """Store columns as another type; every value has to fit.
+    """Store columns as another type, one of `schema.DTYPES`; a value that does not fit raises BadData.
 
-    Args:
-        dtypes: the new type per column, one of `schema.DTYPES`. Strings are parsed, numbers are written out as text,
-            and so are times, with all six digits of their fraction and, where they have a zone, local and with its
-            offset. Times as `"timestamp"` keep their zone, and dates become times. A decimal becomes the nearest float,
-            an integer where it is whole, or text; a duration or a time of day float64 seconds or int64 microseconds.
-
-    Raises:
-        BadConfig: a type that does not exist.
-        BadData: a value does not fit; names column and value. A fraction is no integer; an integer beyond 2**53 is a
-            float64 (beyond 2**24 a float32) only where that holds it exactly; nothing becomes infinite.
+    Strings are parsed, numbers are written out as text, and so are times, with all six digits of their fraction and,
+    where they have a zone, local and with its offset. Times as `"timestamp"` keep their zone, and dates become times. A
+    decimal becomes the nearest float, an integer where it is whole, or text; a duration or a time of day float64
+    seconds or int64 microseconds. A fraction is no integer; an integer beyond 2**53 is a float64 (beyond 2**24 a
+    float32) only where that holds it exactly; nothing becomes infinite.
 
     Memory: one new column per cast, and as much while values are checked.
 
@@ -151,14 +140,10 @@ class Cast(ColumnwiseTransform):
 
 
 class Derive(Transform):
-    """Add columns computed row by row from expressions; a later one may use an earlier one.
+    """Add columns computed row by row from expressions, or replace them; a later one may use an earlier one.
 
-    Args:
-        named: an expression per new column; a name that is there already is replaced. Names that Python does not
-            take are given as `Derive(**{"class": "x * 2"})`.
-
-    Raises:
-        ExpressionError: with the column and the position; at `output_schema` where it does not go with the columns.
+    Names that Python does not take are given as `Derive(**{"class": "x * 2"})`. Raises ExpressionError with the column
+    and the position; at `output_schema` where an expression does not go with the columns.
 
     Memory: one new column per expression; the others are shared.
 

@@ -23,21 +23,18 @@ _SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86_400.0, 
 
 
 class DateParts(Transform):
-    """Add columns made of times; the times themselves stay.
-
-    Times are in UTC, in the Gregorian calendar before 1582 too. Where one is missing, so is every part.
+    """Add columns made of times, in UTC and the Gregorian calendar (before 1582 too); the times themselves stay.
 
     Args:
-        columns: timestamps.
+        columns: timestamps; where one is missing, so is every part.
         parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `weekday` (Monday is 0), `hour`,
             `minute`, `second`, int32; `is_weekend`, `is_month_start`, `is_month_end` and the same of `quarter` and
             `year`, booleans. The column `at_hour` is the hour of `at`.
         cyclic: parts as places on a circle, so that the last hour is next to the first: `at_hour_sin` and
             `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
-        since: a time as text in ISO 8601, or another timestamp column: `at_since` is the time passed, float64, negative
-            before.
+        since: a time in ISO 8601, or another timestamp column: `at_since` is the float64 time passed, negative before.
         unit: of the time passed, `"seconds"`, `"minutes"`, `"hours"`, `"days"` or `"weeks"`.
-        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of; UTC by default.
+        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of.
 
     Raises:
         BadConfig: no such part, unit or time zone, nothing is asked for, or a column of the name is there already.

@@ -71,24 +71,20 @@ class Findings:
 class Expect(Transform):
     """Check the values of columns at this position among the steps; all rows pass unchanged.
 
-    A fit that learns something counts the rows that break a rule, in the pass it makes anyway (`fit_report.checks`);
-    so does `Pipeline.check` for other data. Missing values break only `nullable`.
+    A fit that learns something counts the rows that break a rule, in the pass it makes anyway (`fit_report.checks`); so
+    does `Pipeline.check` for other data. Missing values break only `nullable`.
 
     Args:
-        columns: one or several.
         min, max: no value is less or more; numbers, or for times text in ISO 8601.
         nullable: whether values may be missing.
         values: no value is any other.
         unique: whether no two rows may have the same value.
-        on_violation: `"count"`, or `"raise"` for an error, wherever rows are transformed too: there columns that are
-            not in the data are not checked, and `unique` is checked within each partition.
+        on_violation: `"count"`, or `"raise"` for BadData with column, count and value, wherever rows are transformed
+            too: there columns that are not in the data are not checked, and `unique` is checked within each partition.
 
-    Raises:
-        BadConfig: no rule, one that makes no sense, or one that the column's type cannot have (at `output_schema`).
-        BadData: with `on_violation="raise"`; names column, count and value.
+    Raises BadConfig for no rule, or one that the column's type cannot have (at `output_schema`).
 
-    Memory: a boolean per row at a time; one number per rule and partition goes to the host. For `unique` 8 bytes per
-        distinct value do.
+    Memory: a boolean per row at a time; on the host a number per rule and partition, for `unique` 8 bytes per value.
 
     Example:
         >>> import pandas as pd, gpupipe as gp
@@ -161,11 +157,7 @@ class Expect(Transform):
         return {rule: text for rule, text in words.items() if text}
 
     def look(self, frame: Frame, schema: Schema, backend: Backend, place: int = 0) -> Findings:
-        """Count the rows of one coded frame that break a rule; `place` is the identity of its partition's first row.
-
-        Raises:
-            BadData: with `on_violation="raise"`, there are some.
-        """
+        """Count the rows of one coded frame that break a rule; `place` is the identity of its partition's first row."""
         xp, columns = backend.xp, {name: backend.column(frame, name) for name in self.columns}
         rules = {name: self._masks(schema[name], column, backend) for name, column in columns.items()}
         masks = {(name, rule): mask for name, own in rules.items() for rule, mask in own.items()}

@@ -182,8 +182,7 @@ def _is_dataset(table: Any) -> bool:
     return hasattr(table, "partitions") and hasattr(table, "read")
 
 
-# A table of direct addresses is used up to this many entries of 4 bytes, or 16 per row of the table if that is more.
-_DIRECT_ENTRIES = 4_000_000
+_DIRECT_ENTRIES = 4_000_000  # of 4 bytes, in a table of direct addresses at most; or 16 per row if that is more
 
 
 def _rank(values: Array, wanted: Array, xp: ModuleType) -> tuple[Array, Array]:
@@ -413,21 +412,18 @@ class JoinAsOf(TableJoin):
     one time the last one counts. Nothing of a later time is joined, so that features are what was known then.
 
     Args:
-        right, suffix: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
+        right, columns, suffix, name: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.
         by: key columns that have to be equal, as `on` of `Join`.
         tolerance: how old a right row may be, by its own time: a number, or of times a timedelta or text as `"2h"`.
         lag: how much later a right row becomes known, in the same way: a day's sums are known a day after it began.
         allow_exact_matches: whether a right row that becomes known at the row's own time matches.
-        columns: the right columns to add; all but `on` and `by` by default.
-        name: what the table is called, as for `Join`; by default `on` and the keys joined by `_`.
 
     Raises:
         SchemaMismatch: `on` holds no times or numbers, or types that no one type holds; keys as for `Join`.
         BadConfig: as for `Join`; a tolerance or a lag below 0 or of another kind than `on`.
         BadData: the right table has no rows.
-        LeakageError: at `fit`, where a feature is made of a column of the target, found in the table that is learned
-            from, and no `lag` says when it is known.
+        LeakageError: at `fit`: a feature is made of a target's column in the learned table, and no `lag` is given.
 
     Memory: the right table stays in memory, sorted; four arrays of n int64, and one new column per right column.
 
@@ -438,8 +434,7 @@ class JoinAsOf(TableJoin):
         [39.0, 41.0, nan]
     """
 
-    finds_own_rows: bool = False
-    """Whether the right table holds rows that the pipeline learns from: its columns have the lineage of those."""
+    finds_own_rows: bool = False  # whether the right table holds rows learned from: its columns have their lineage
 
     def __init__(
         self,

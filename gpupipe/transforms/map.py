@@ -28,17 +28,14 @@ class Map(Transform):
 
     Raises:
         SchemaMismatch: the result is no frame, has other rows, or changes a type.
-        LeakageError: without `reads`, the function reads a label column.
-        ColumnNotFound: the result lacks a column of `adds`.
+        LeakageError, ColumnNotFound: without `reads` it reads a label column; or the result lacks a column of `adds`.
 
     Memory: copies the columns it reads.
 
     Example:
         >>> import pandas as pd
-        >>> def add_speed(frame):
-        ...     return frame.assign(speed=frame["distance"] / frame["air_time"])
-        >>> flights = pd.DataFrame({"distance": [100.0], "air_time": [50.0]})
-        >>> Map(add_speed, reads=["distance", "air_time"], adds="speed").transform(flights)["speed"].tolist()
+        >>> step = Map(lambda frame: frame.assign(y=frame["x"] * 2), reads="x", adds="y")
+        >>> step.transform(pd.DataFrame({"x": [1.0]}))["y"].tolist()
         [2.0]
     """
 

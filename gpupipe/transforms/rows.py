@@ -25,12 +25,9 @@ class Filter(Transform):
     """Keep the rows for which an expression is true; where it is missing, the row goes.
 
     Args:
-        expr: an expression over columns, such as `"distance >= 200 and dep_delay < 600"`.
+        expr: such as `"distance >= 200 and dep_delay < 600"`; no condition raises ExpressionError, at `output_schema`.
         when: `"train"` acts in `fit`, `transform` and every loader and is skipped when a loaded pipeline predicts;
             `"always"` acts there too, and predictions then have the surviving rows only.
-
-    Raises:
-        ExpressionError: at `output_schema`, when `expr` is not a condition.
 
     Memory: copies the kept rows of every column; nothing when all stay.
 
@@ -62,16 +59,12 @@ class Filter(Transform):
 
 
 class DropMissing(Transform):
-    """Drop the rows in which a value is missing.
+    """Drop the rows in which a value is missing; raises ColumnNotFound, and BadConfig where no column is looked at.
 
     Args:
         columns: the columns that are checked; all by default, labels too, which then are all read.
         how: `"any"` drops a row where one of them is missing, `"all"` where every one is.
         when: as for `Filter`; by default a loaded pipeline predicts for every row.
-
-    Raises:
-        BadConfig: no column to look at.
-        ColumnNotFound: one of them is not there.
 
     Memory: copies the kept rows of every column; nothing when all stay.
 
@@ -120,16 +113,11 @@ class DropMissing(Transform):
 
 
 class Sample(ColumnwiseTransform):
-    """Keep a random fraction of the rows: each is drawn by the seed and its row id alone.
+    """Keep a random `fraction` in (0, 1] of the rows: each is drawn by the seed, of 64 bits, and its row id alone.
 
     The same rows are kept however the data is partitioned, on both backends and in every pass. A row's identity is its
-    file and its number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
-    samples of one seed keep the same rows.
-
-    Args:
-        fraction: the share that is kept, of many rows; above 0 and at most 1.
-        seed: an integer of at most 64 bits.
-        when: as for `Filter`; by default a loaded pipeline predicts for every row.
+    file and number there, or its number in a frame; rows that one row was joined into are kept or go together. Two
+    samples of one seed keep the same rows. For `when` see `Filter`; a loaded pipeline predicts for all by default.
 
     Memory: 24 bytes per row while drawing; copies the kept rows of every column.
 

@@ -21,17 +21,11 @@ class Transform(Step, ABC):
     is always the set of columns that something downstream still uses.
     """
 
-    changes_rows: bool = False
-    """Whether rows may be dropped or reordered; such a step has a parameter `when`, `"train"` or `"always"`."""
+    changes_rows: bool = False  # whether rows may be dropped or reordered; such a step has a parameter `when`
 
     @abstractmethod
     def output_schema(self, schema: Schema) -> Schema:
-        """Return the schema after this step; checks names and types.
-
-        Raises:
-            ColumnNotFound: a column the step reads is not in `schema`.
-            BadConfig: two columns would have the same name.
-        """
+        """Return the schema after this step; raises ColumnNotFound and BadConfig (two columns of one name)."""
 
     @abstractmethod
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:

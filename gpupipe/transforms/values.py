@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +25,10 @@ _TYPED = {"bool": "True or False", "string": "text", "timestamp": "a time as tex
 
 
 class Clip(ColumnwiseTransform):
-    """Clip values to a range; missing stays missing.
+    """Clip numbers or times to a range; missing stays missing, and the type stays.
 
-    Args:
-        columns: numbers or times; the type stays.
-        low, high: the ends, None for none; of times as text in ISO 8601.
-
-    Raises:
-        BadConfig: no end is given, they do not ascend, or one is no value the column's type can hold.
-        SchemaMismatch: a column holds something else.
+    `low` and `high` are the ends, None for none; of times as text in ISO 8601. Raises BadConfig for no end, for ends
+    that do not ascend or that the column's type cannot hold, and SchemaMismatch for a column of anything else.
 
     Memory: one new column per column.
 
@@ -89,9 +85,7 @@ class Clip(ColumnwiseTransform):
 class Log1p(ColumnwiseTransform):
     """Compute the natural logarithm of 1 + x, exact for small x; float32 stays, everything else becomes float64.
 
-    Raises:
-        BadData: a value is -1 or less, which has no such logarithm; names column and value.
-        SchemaMismatch: a column holds no numbers.
+    Raises BadData for a value of -1 or less, with column and value, and SchemaMismatch for a column without numbers.
 
     Memory: one new column per column, and a boolean per row while values are checked.
 
@@ -130,13 +124,9 @@ class Log1p(ColumnwiseTransform):
 class Replace(ColumnwiseTransform):
     """Replace values by others, all at once: a new value is not replaced again.
 
-    Args:
-        values: by column, the new value by the old one. None is missing on either side; times are text in
-            ISO 8601. Other values stay, and so does the column's type.
-
-    Raises:
-        BadConfig: a value that the column's type cannot hold.
-        SchemaMismatch: a column of lists.
+    `values` has, by column, the new value by the old one. None is missing on either side; times are text in ISO 8601.
+    Other values stay, and so does the column's type. Raises BadConfig for a value that the type cannot hold, and
+    SchemaMismatch for a column of lists.
 
     Memory: one new column per column; of strings, the distinct ones go through the host.
 
@@ -227,7 +217,8 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
         found = plain if isinstance(plain, str) else None
     elif item.dtype == "timestamp":
         require_comparable_constant(item, plain, f"{where} of column {item.name!r}")
-        found = _microseconds(plain) if isinstance(plain, str) else None
+        with suppress(ValueError):
+            found = microseconds(plain) if isinstance(plain, str) else None
     elif item.dtype == "bool":
         found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
     elif isinstance(plain, int | float) and not isinstance(plain, bool):
@@ -259,10 +250,3 @@ def _convert_or_none(value: Any, item: Field) -> Any:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
-
-
-def _microseconds(value: str) -> int | None:
-    try:
-        return microseconds(value)
-    except ValueError:
-        return None

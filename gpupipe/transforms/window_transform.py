@@ -32,14 +32,9 @@ from gpupipe.transforms.transform import Names, Transform
 class WholeTableTransform(Transform):
     """Base class of steps that add columns from other rows of the same key; rows and order stay the same.
 
-    A frame is taken to hold all rows there are. Of a Dataset a pipeline makes the columns before its first pass, of
-    the columns in `reads` alone; see docs/decisions/012.
-
-    `by` are the key columns, `order_by` those that put the rows of a key in order, as for `Lag`.
-
-    Raises:
-        SchemaMismatch: at `output_schema`, when a key or an order is a column of lists.
-        BadConfig: at `output_schema`, when a new column would have another one's name.
+    A frame is taken to hold all rows there are. Of a Dataset a pipeline makes the columns before its first pass, of the
+    columns in `reads` alone; see docs/decisions/012. `by` are the key columns, `order_by` those that put the rows of a
+    key in order. At `output_schema` lists as keys raise SchemaMismatch, and a new name that is taken BadConfig.
     """
 
     def __init__(self, by: Names | None, order_by: Names | None) -> None:
@@ -59,22 +54,15 @@ class WholeTableTransform(Transform):
 
     @abstractmethod
     def made_fields(self, schema: Schema) -> list[Field]:
-        """Return the new columns, named as in `makes`; checks types.
-
-        Raises:
-            SchemaMismatch: a column's type is not what the step works on.
-        """
+        """Return the new columns, named as in `makes`; a column of a type that does not go raises SchemaMismatch."""
 
     @abstractmethod
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         """Build the plan of the new columns in `wanted`, with the rows' identities and in their order.
 
-        Args:
-            rows: the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset all
-                rows, or all rows of some keys. No float is NaN.
-            schema: of all columns before the step.
-            wanted: names of new columns, and maybe others.
-            backend: `"cpu"` or `"gpu"`: whose engine runs the plan.
+        `rows` has the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset
+        all rows, or all rows of some keys. No float is NaN. `schema` has all columns before the step, `wanted` maybe
+        others than new ones; the engine of `backend`, `"cpu"` or `"gpu"`, runs the plan.
         """
 
     @property
@@ -216,14 +204,11 @@ class Lag(_Shifted):
 
     Args:
         columns: of any type, which stays.
-        periods: how many rows back, or several such numbers.
+        periods: how many rows back, or several such numbers; 0 raises BadConfig, as does a new name that is taken.
         by: the key columns; a row with a missing key has missing values. Without any, all rows belong together, and
             have to fit in memory together.
         order_by: the columns that put the rows of a key in order, such as a time, missing values last; rows alike in
             them stand as in the table, and without any of these so do all.
-
-    Raises:
-        BadConfig: `periods` holds no integers, or 0; or a column of the new one's name is there.
 
     Memory: four times the columns that are read, and the new ones. Of a Dataset see `docs/guide-groups.md`.
 
@@ -248,23 +233,16 @@ class Difference(_Shifted):
     """Difference from an earlier row of the same key; pandas' `groupby(by)[column].diff(periods)`.
 
     New columns are called `dep_delay_diff_1_by_tailnum` and are float64; of times they are seconds. A negative number
-    of `periods` compares with a later row, unknown at prediction.
-
-    Args:
-        columns: numbers, booleans or times.
-        periods, by, order_by: as for `Lag`.
-
-    Raises:
-        BadConfig: as `Lag`.
-        SchemaMismatch: a column holds text.
+    of `periods` compares with a later row, unknown at prediction. `columns` are numbers, booleans or times (text raises
+    SchemaMismatch); for the other arguments, BadConfig and memory see `Lag`.
 
     Memory: as `Lag`.
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"plane": ["a", "b", "a"], "hour": [9, 8, 7], "delay": [5.0, 1.0, 3.0]})
-        >>> Difference("delay", by="plane", order_by="hour").transform(frame)["delay_diff_1_by_plane"].tolist()
-        [2.0, nan, nan]
+        >>> frame = pd.DataFrame({"hour": [9, 8, 7], "delay": [5.0, 1.0, 3.0]})
+        >>> Difference("delay", order_by="hour").transform(frame)["delay_diff_1"].tolist()
+        [4.0, -2.0, nan]
     """
 
     def made_fields(self, schema: Schema) -> list[Field]:
@@ -292,13 +270,7 @@ def _split_number(value: pl.Expr, dtype: str) -> list[pl.Expr]:
 class CumulativeCount(WholeTableTransform):
     """Cumulative count of earlier rows with the same key, from 0; pandas' `groupby(by).cumcount()`.
 
-    The new column is called `cumcount_by_tailnum`, and is int64.
-
-    Args:
-        by, order_by: as for `Lag`; one key column at least.
-
-    Raises:
-        BadConfig: no key; or a column of the new one's name is there.
+    The new column is called `cumcount_by_tailnum`, and is int64. Arguments and BadConfig as for `Lag`; `by` is needed.
 
     Memory: as `Lag`.
 
@@ -329,15 +301,13 @@ class CumulativeCount(WholeTableTransform):
 
 
 _Roll: TypeAlias = Callable[[str, str, int], pl.Expr]  # of a column, a statistic and the least number of values
-_STATS = ("count", "sum", "mean", "std", "var", "min", "max")
-"""The statistics there are, of the values that are not missing."""
+_STATS = ("count", "sum", "mean", "std", "var", "min", "max")  # of the values that are not missing
 _LONGEST = 1 << 30  # rows of the longest window there is: cuDF counts rows by int32
-_PARTS: dict[str, tuple[str, ...]] = {
+_PARTS: dict[str, tuple[str, ...]] = {  # what a statistic of two parts of a window is made of
     **{stat: ("count", stat) for stat in ("count", "sum", "min", "max")},
     "mean": ("count", "sum"),
     **dict.fromkeys(("var", "std"), ("count", "sum", "var")),
 }
-"""What a statistic of two parts of a window is made of."""
 _EARLIER, _SAME = "⟨earlier⟩ {} {}", "⟨same time⟩ {} {}"  # what the columns of the two parts are called
 _DAY = 86_400_000_000
 _UNITS = (_DAY, 3_600_000_000, 60_000_000, 1_000_000, 1000, 1)  # microseconds that all times may be multiples of
@@ -418,23 +388,21 @@ class Rolling(_Windowed):
             row without a time has missing values and is in no window.
         stats: of `"count"`, `"sum"`, `"mean"`, `"std"` and `"var"` (with n - 1), `"min"`, `"max"`.
         by, order_by: as for `Lag`.
-        min_periods: so many values a window has to have, or its statistics (but not `count`) are missing; by default
-            as many as it has rows, or one where the window is a time.
+        min_periods: so many values a window has to have, or its statistics (but not `count`) are missing; by default as
+            many as it has rows, or one where the window is a time.
         closed: `"right"` for the window (t - w, t], `"left"` for [t - w, t), in rows as in time.
 
     Raises:
-        BadConfig: no such window, statistic, `closed` or `min_periods`; a window of time without one time as order; or
-            a column of a new one's name is there.
+        BadConfig: arguments that make no sense; a window of time without one time as order; a new name that is taken.
         SchemaMismatch: a column holds no numbers, or the order is no time.
 
     Memory: as `Lag`, and two float64 columns for each statistic.
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"plane": ["a", "b", "a", "a"], "delay": [5.0, 1.0, 3.0, 7.0]})
-        >>> step = Rolling("delay", 2, "mean", by="plane", min_periods=1, closed="left")
-        >>> step.transform(frame)["delay_rolling_mean_2_by_plane"].tolist()
-        [nan, nan, 5.0, 4.0]
+        >>> step = Rolling("delay", 2, "mean", min_periods=1, closed="left")
+        >>> step.transform(pd.DataFrame({"delay": [5.0, 3.0, 7.0]}))["delay_rolling_mean_2"].tolist()
+        [nan, 5.0, 4.0]
     """
 
     def __init__(
@@ -563,24 +531,15 @@ class Rolling(_Windowed):
 class Expanding(_Windowed):
     """Expanding statistics of all rows of the same key up to a row; pandas' `groupby(by).expanding()`.
 
-    New columns are called `dep_delay_expanding_mean_by_tailnum`; a cumulative sum is `stats="sum"`. What is to be
-    predicted from the past alone must not hold the row's own value: `closed="left"` leaves it out, see `Rolling`.
-
-    Args:
-        columns, stats, by, order_by: as for `Rolling`.
-        min_periods: so many values there have to be, or the statistics (but not `count`) are missing.
-        closed: `"left"` leaves the row itself out, `"right"` does not.
-
-    Raises:
-        BadConfig, SchemaMismatch: as `Rolling`.
+    New columns are called `dep_delay_expanding_mean_by_tailnum`; a cumulative sum is `stats="sum"`. Arguments and
+    errors (BadConfig, SchemaMismatch) are as for `Rolling`; `closed="left"` leaves the row itself out.
 
     Memory: as `Rolling`.
 
     Example:
         >>> import pandas as pd
-        >>> frame = pd.DataFrame({"plane": ["a", "b", "a"], "delay": [5.0, 1.0, 3.0]})
-        >>> Expanding("delay", "sum", by="plane").transform(frame)["delay_expanding_sum_by_plane"].tolist()
-        [5.0, 1.0, 8.0]
+        >>> Expanding("x", "sum").transform(pd.DataFrame({"x": [5.0, 1.0, 3.0]}))["x_expanding_sum"].tolist()
+        [5.0, 6.0, 9.0]
     """
 
     def __init__(

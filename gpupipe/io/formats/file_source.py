@@ -31,8 +31,7 @@ from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_choice
 
 Files = TypeVar("Files", bound="TableFile")
-Readings: TypeAlias = Mapping[str, tuple[object, Reading]]
-"""Columns by name: their type, and what it is read as."""
+Readings: TypeAlias = Mapping[str, tuple[object, Reading]]  # columns by name: their type, and what it is read as
 _CHECKED_AT_ONCE = 16
 _FRAMES = 64  # that are put together at a time
 _UTC = "timestamp[us, tz=UTC]"
@@ -103,13 +102,7 @@ class TableFile:
         return held | {name: value.type for name, value in self.origin.keys.items() if name not in held}
 
     def describe(self, groups: Sequence[int]) -> str:
-        """Describe groups in words.
-
-        Example:
-            >>> file = TableFile(Input("a"), pa.schema([]), (1, 1, 1))
-            >>> file.describe([2]), file.describe([0, 1, 2]), file.describe([0, 2])
-            ('group 2', 'groups 0-2', 'groups 0, 2')
-        """
+        """Describe groups in words: `group 2`, `groups 0-2`, `groups 0, 2`."""
         if len(groups) == 1:
             return f"{self.unit} {groups[0]}"
         if list(groups) == list(range(groups[0], groups[-1] + 1)):
@@ -389,8 +382,7 @@ def _wider(dtype: str, other: str) -> str:
     return wider if wider in (kind or ()) else dtype
 
 
-Pieces: TypeAlias = Sequence[tuple[TableFile, Sequence[RowRange]]]
-"""Spans of rows by the file they are in."""
+Pieces: TypeAlias = Sequence[tuple[TableFile, Sequence[RowRange]]]  # spans of rows by the file they are in
 
 
 def _read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
@@ -482,12 +474,8 @@ def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field]
     if not fields:
         return pa.table({})
     zeros, keys = pa.repeat(pa.scalar(0, pa.int32()), num_rows), file.origin.keys
-    columns = {
-        item.name: pa.DictionaryArray.from_arrays(zeros, pa.array([keys[item.name]]))
-        if item.name in keys
-        else pa.nulls(num_rows)
-        for item in fields
-    }
+    known = {name: pa.DictionaryArray.from_arrays(zeros, pa.array([key])) for name, key in keys.items()}
+    columns = {item.name: known.get(item.name, pa.nulls(num_rows)) for item in fields}
     with _name_file_in_errors(file, groups):
         return host_table(pa.table(columns), fields)
 
@@ -529,14 +517,11 @@ def _name_file_in_errors(file: TableFile, groups: Sequence[int]) -> Iterator[Non
 
 
 class FileSource(Source):
-    """Source of the rows of files that have the same columns.
+    """Source of the rows of files that have the same columns, by their position among those that were found.
 
-    Args:
-        files: at least one, by their position among those that were found.
-        columns: the columns the files have to share; all of the first file's by default.
-        limit: decoded bytes of a partition; one group of a file is the least.
-        policy: handles files that differ, and holds notes on those that could not be opened.
-        spool: kept alive as long as the source: the temporary folder of the files.
+    `columns` are those the files have to share, all of the first file's by default; `limit` is for the decoded bytes of
+    a partition, whose least is one group of a file. `policy` handles files that differ, and holds notes on those that
+    could not be opened; `spool` is kept alive as long as the source: the temporary folder of the files.
     """
 
     made_by: str | None = ""
@@ -651,10 +636,8 @@ class FileSource(Source):
                     taken.append(0)
                 packs[-1].append(span)
                 taken[-1] += size
-        self.partitions = [
-            Partition(index, tuple(spans), self._describe(spans, num_bytes))
-            for index, (spans, num_bytes) in enumerate(zip(packs, taken, strict=True))
-        ]
+        cut = ((tuple(spans), self._describe(spans, size)) for spans, size in zip(packs, taken, strict=True))
+        self.partitions = [Partition(index, *facts) for index, facts in enumerate(cut)]
 
     def _describe(self, spans: Sequence[RowRange], num_bytes: int) -> str:
         files = [(self.files[number], own) for number, own in group_by_file(spans)]

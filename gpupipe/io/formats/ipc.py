@@ -32,17 +32,12 @@ def read_ipc(
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
-    """Open Arrow IPC files, also known as Feather, as one lazy table; for the arguments see `read_parquet`.
+    """Open Arrow IPC files, also known as Feather, as one lazy table; for the arguments and errors see `read_parquet`.
 
     A folder stands for all `*.arrow`, `*.arrows`, `*.feather` and `*.ipc` below it. Record batches are decoded by
     pyarrow on the host, for both backends, and only the columns that are asked for; a partition is one at least. A file
     in the streaming form can be read from its beginning only: it is written to a temporary Parquet file now, which is
     removed with the dataset.
-
-    Raises:
-        BadFile: a file is missing, empty, cut off or no Arrow file.
-        SchemaMismatch: files differ; names file and column.
-        ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
 
     Memory: here one column of one record batch, to count its rows; later a partition, decoded on the host. Of streams
         a row group of up to 32 MiB, and all their columns on disk.

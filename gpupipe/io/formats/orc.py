@@ -29,25 +29,19 @@ def read_orc(
     partition_bytes: int | None = None,
     backend: str = "auto",
 ) -> Dataset:
-    """Open ORC files as one lazy table; for the arguments see `read_parquet`.
+    """Open ORC files as one lazy table; for the arguments and errors see `read_parquet`.
 
     A folder stands for all `*.orc` below it. Only the stripes and columns that are asked for are decoded: on a CPU by
     pyarrow, on a GPU by cuDF (not yet run on a GPU). There pyarrow decodes, on the host, times with a zone, columns
     that are only carried (decimals, structs, maps, binary), columns that are cast, and files in a store. Statistics are
     not used: a filter reads its column of every stripe. A partition is one stripe at least.
 
-    Raises:
-        BadFile: a file is missing, empty, cut off or no ORC file.
-        SchemaMismatch: files differ; names file and column.
-        ColumnNotFound, BadConfig: a column is not there, or an argument makes no sense.
-
     Memory: here one column of one stripe, to count its rows; later a partition.
 
     Example:
-        >>> import pathlib, tempfile, pyarrow as pa, gpupipe as gp
-        >>> from pyarrow import orc
+        >>> import pathlib, tempfile, pyarrow as pa, pyarrow.orc, gpupipe as gp
         >>> file = pathlib.Path(tempfile.mkdtemp(), "flights.orc")
-        >>> orc.write_table(pa.table({"origin": ["JFK", "LGA"], "delay": [4.5, None]}), file)
+        >>> pa.orc.write_table(pa.table({"origin": ["JFK", "LGA"], "delay": [4.5, None]}), file)
         >>> gp.read_orc(file, columns="origin").compute()["origin"].tolist()
         ['JFK', 'LGA']
     """
@@ -61,17 +55,13 @@ def read_orc(
 
 @dataclass(frozen=True)
 class _OrcFile(TableFile):
-    """An ORC file."""
-
     unit: ClassVar[str] = "stripe"
 
     def read(self, groups: Sequence[int], fields: Sequence[Field], backend: Backend) -> Frame:
         """Decode by the backend where pyarrow and cuDF give the same: BadFile for times beyond their nanoseconds."""
         zoned = [item.name for item in self.schema if pa.types.is_timestamp(item.type) and item.type.tz is not None]
-        is_plain = all(
-            self.dtype(item.name) == item.dtype and item.name not in zoned and not is_passenger(item.dtype)
-            for item in fields
-        )
+        apart = (item.name in zoned or is_passenger(item.dtype) for item in fields)
+        is_plain = all(self.dtype(item.name) == item.dtype for item in fields) and not any(apart)
         try:
             if is_plain and not is_remote(self.origin.path):
                 return backend.read_orc(self.origin.path, groups, fields)
@@ -89,17 +79,15 @@ class _OrcFile(TableFile):
 
 
 def _beyond_nanoseconds(one: Input, times: Sequence[str], cause: Exception) -> BadFile:
-    problem = "a time is outside the years 1677 to 2262, which the reader's nanoseconds hold"
+    problem = f"a time is outside the years 1677 to 2262, which the reader's nanoseconds hold ({one_line(cause)})"
     remedy = f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet"
-    problem = f"{problem} ({one_line(cause)})"
     return BadFile(one.path, problem, got=times, expected="times of those years", remedy=remedy)
 
 
 def _open_orc(one: Input) -> _OrcFile:
     try:
         with open_file(one) as source:
-            file = orc.ORCFile(source)
-            schema = file.schema
+            schema = (file := orc.ORCFile(source)).schema
             # Times are the last choice: those of other years than 1677 to 2262 cannot be read.
             others = [item for item in schema if not pa.types.is_timestamp(item.type)]
             name = [narrowest(pa.schema(others or schema))]

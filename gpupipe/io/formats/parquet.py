@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from tempfile import NamedTemporaryFile
 from typing import Any, ClassVar
 
@@ -23,10 +24,8 @@ from gpupipe.io.planning.table import Bounds, row_bytes
 from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
 
-END_BYTES = 64 << 10
-"""Fetched of a file's end at first; most footers are shorter."""
-MAX_GAP = 16 << 10
-"""Bytes between two ranges that cost less than another request."""
+END_BYTES = 64 << 10  # fetched of a file's end at first; most footers are shorter
+MAX_GAP = 16 << 10  # bytes between two ranges that cost less than another request
 
 
 @dataclass(frozen=True)
@@ -167,13 +166,9 @@ def convert_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
 @lru_cache(maxsize=32)
 def _parse_footer(footer: bytes) -> tuple[pq.FileMetaData, dict[str, Sequence[int]]]:
     metadata = pq.read_metadata(pa.BufferReader(footer))
-    places: dict[str, Sequence[int]] = {}
-    first = 0
-    for item in metadata.schema.to_arrow_schema():
-        last = first + _count_leaves(item.type)
-        places[item.name] = range(first, last)
-        first = last
-    return metadata, places
+    items = list(metadata.schema.to_arrow_schema())
+    ends = [0, *accumulate(_count_leaves(item.type) for item in items)]
+    return metadata, {item.name: range(*span) for item, span in zip(items, pairwise(ends), strict=True)}
 
 
 def _count_leaves(kind: pa.DataType) -> int:

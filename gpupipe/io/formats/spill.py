@@ -35,8 +35,7 @@ from gpupipe.schema import Field, Schema, get_element_dtype
 class FrameSource(Source):
     """The rows of one coded frame, shared, not copied.
 
-    `cuts` are the first row and number of rows of each partition; `readings` of each column its type and what it is
-    read as.
+    `cuts` are the first row and number of rows of each partition.
     """
 
     made_by: str | None = ""
@@ -46,14 +45,11 @@ class FrameSource(Source):
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
         self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
         self.notes = write_conversion_notes("frame", readings)
-        self.partitions = [
-            Partition(
-                index,
-                (RowRange(0, index, first, num_rows),) if num_rows else (),
-                f"rows {first:,} to {first + num_rows:,} of a frame",
-            )
-            for index, (first, num_rows) in enumerate(cuts)
-        ]
+        self.partitions = []
+        for index, (first, num_rows) in enumerate(cuts):
+            spans = (RowRange(0, index, first, num_rows),) if num_rows else ()
+            described = f"rows {first:,} to {first + num_rows:,} of a frame"
+            self.partitions.append(Partition(index, spans, described))
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
         """Slice these columns: shared on the backend that owns the frame, else copied from one to the other."""
@@ -82,8 +78,7 @@ class FrameSource(Source):
         return self._frame.iloc[first : first + num_rows]
 
 
-GROUP_BYTES = 32 << 20
-"""Decoded bytes that are gathered before a row group is written."""
+GROUP_BYTES = 32 << 20  # decoded bytes that are gathered before a row group is written
 
 
 class TempParquet:

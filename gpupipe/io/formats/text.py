@@ -63,7 +63,7 @@ def read_csv(
     are inferred on the host, from the first 8 MiB of the first file, of a column that is empty there from where its
     values begin, and hold for all: a later value that does not fit is an error, never a changed type. Rows and quotes
     are as pandas reads them: blank lines are no rows, and quotes protect delimiters, line breaks and, doubled, quotes.
-    For arguments that are not explained here see `read_parquet`.
+    For more about the arguments see `read_parquet`.
 
     Args:
         path: a folder stands for all `*.csv` below it; compressed files too (`.gz`, `.zst`).
@@ -77,8 +77,8 @@ def read_csv(
         decimal: the decimal point of numbers.
         thousands: the separator that is removed behind digits of numbers, before the decimal point.
         null_values: texts that mean a missing value, in columns of any type, quoted or not.
-        timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC,
-            which `Dataset.conversions` notes.
+        timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC, which
+            `Dataset.conversions` notes.
         on_mismatch: for a file with other columns than the first, or with a value that does not fit its column; with
             `"cast"` values still have to fit.
         on_bad: for a file that cannot be read, in any row.
@@ -87,8 +87,7 @@ def read_csv(
         backend: whose frames the dataset returns.
 
     Raises:
-        BadFile: a file is missing, empty or in another encoding, or a row has too few or too many values; names file
-            and row.
+        BadFile: a file is missing, empty or in another encoding; a row has too few or too many values (named).
         PlanFailed, OutOfDeviceMemory: the engine or the device failed; nothing is wrong with the file.
         SchemaMismatch: a value does not fit its column's type, or files differ in their columns.
         ColumnNotFound, BadConfig: an argument names no column or no type.
@@ -147,14 +146,13 @@ def read_json(
     Files are parsed as by `read_csv`. Columns and types that are not given are those of the first 8 MiB of the first
     file, and of a key that is null there those of its first values: a key that is not there in some line is a missing
     value, a later value that does not fit or a later key that is new is an error. Objects in objects, and lists of any
-    kind, are columns that are carried. For arguments that are not explained here see `read_parquet`.
+    kind, are columns that are carried. For more about the arguments see `read_parquet`.
 
     Args:
         path: a folder stands for all `*.jsonl`, `*.ndjson` and `*.json` below it; compressed files too (`.gz`, `.zst`).
         columns: with them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
-            with an offset become UTC, which `Dataset.conversions` notes. A column that is named here need not be in
-            the first lines.
+            with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.
         on_mismatch: with `"cast"` new keys are left out, and values still have to fit.
         on_bad: for a file that cannot be read, in any line.
         storage_options: for the file system of a URL.
@@ -163,9 +161,8 @@ def read_json(
 
     Raises:
         BadFile: a file is missing, empty or not UTF-8, or a line is no JSON object; names file and row.
-        PlanFailed, OutOfDeviceMemory: the engine or the device failed; nothing is wrong with the file.
         SchemaMismatch: a value does not fit its column's type, or a key is new; names file, row and column.
-        ColumnNotFound, BadConfig: an argument names no column or no type.
+        PlanFailed, OutOfDeviceMemory, ColumnNotFound, BadConfig: as `read_csv`.
 
     Memory: as `read_csv`.
 

@@ -135,18 +135,14 @@ def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], own: i
     # rows would all miss the same part.
     chances = (splitmix64(own, np.array(list(ends), dtype=np.uint64)) >> np.uint64(11)) * 2.0**-53
     # A part begins with the row of this rank, which lies in this bin: behind the last one where the part has no row.
-    ranks = {
-        key: np.floor(upto * below[-1] + chance).astype(np.int64)
-        for (key, below), chance in zip(ends.items(), chances, strict=True)
-    }
+    exact = [(key, upto * ends[key][-1] + chance) for key, chance in zip(ends, chances, strict=True)]
+    ranks = {key: np.floor(rank).astype(np.int64) for key, rank in exact}
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
     found: dict[int, list[Any]] = {}
     for some in run_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split"):
         for key, bits in some.items():
             found.setdefault(key, []).append(bits)
-    edges = [
-        [0, *_cuts(ranks[key], bins[key], below, np.concatenate(found[key])), _NEVER] for key, below in ends.items()
-    ]
+    edges = [[0, *_cuts(ranks[key], bins[key], ends[key], np.concatenate(found[key])), _NEVER] for key in ends]
     whole = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
     parts = []
     for part, (low, high) in enumerate(pairwise(whole)):

@@ -40,10 +40,8 @@ from gpupipe.support.validation import as_list, check_choice, check_integer
 FrameFunction: TypeAlias = Callable[..., Frame]
 Tell: TypeAlias = Callable[[str], None]
 Result = TypeVar("Result")
-Bounds: TypeAlias = tuple[Any, Any]
-"""The lowest and the highest present value of some rows, as rows are compared."""
-Condition: TypeAlias = tuple[str, str, Any]
-"""A column, a comparison and a constant, such as `("month", ">=", 10)`."""
+Bounds: TypeAlias = tuple[Any, Any]  # the lowest and the highest present value of some rows, as rows are compared
+Condition: TypeAlias = tuple[str, str, Any]  # a column, a comparison and a constant, such as `("month", ">=", 10)`
 
 _HOST_BYTES, _LEAST_DEVICE_BYTES, _MOST_DEVICE_BYTES = 64 << 20, 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
@@ -80,12 +78,9 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Partition: the rows that are processed at a time; may be empty.
+    """Partition: the rows of `spans` in order, which are processed at a time; may be empty.
 
-    Args:
-        index: its position in the source; unique in a dataset.
-        spans: what it is made of, in order.
-        description: files and row groups, for messages.
+    `index` is unique in a dataset; `description` has files and row groups, for messages.
     """
 
     index: int
@@ -107,12 +102,7 @@ class Partition:
         return replace(self, spans=tuple(spans))
 
     def split_at(self, num_rows: int) -> tuple[Partition, Partition]:
-        """Return the first `num_rows` rows and the rest as two partitions.
-
-        Example:
-            >>> [part.num_rows for part in Partition(0, (RowRange(0, 0, 0, 4), RowRange(0, 1, 4, 1)), "").split_at(2)]
-            [2, 3]
-        """
+        """Return the first `num_rows` rows and the rest as two partitions."""
         left, right = list[RowRange](), list[RowRange]()
         for span in self.spans:
             taken = min(num_rows, span.num_rows)
@@ -125,10 +115,6 @@ class Partition:
         """Return a row id (uint64) per row, the same under any partitioning: file and row number in the file or table.
 
         Memory: allocates 8 bytes per row.
-
-        Example:
-            >>> Partition(0, (RowRange(file=1, group=0, first_row=5, num_rows=2),), "").row_ids(np) - (1 << 40)
-            array([5, 6], dtype=uint64)
         """
         ids = [xp.arange(span.num_rows, dtype="uint64") + np.uint64(span.identity) for span in self.spans]
         return xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
@@ -368,8 +354,7 @@ class Between(Selection):
 class RandomSplit(Selection):
     """Random split: the rows whose 64 random bits, drawn by `seed` and the row's identity, are in `low <= bits < high`.
 
-    `high` is None for 2^64. The value of a column `by` takes the place of the row's identity. `outside` keeps all rows
-    but those.
+    `high` None is 2^64. The value of a column `by` takes the place of the row's identity; `outside` keeps the others.
     """
 
     seed: int
@@ -617,10 +602,7 @@ class Table:
         """Read one partition as a coded frame of these columns (all by default), in this order.
 
         The index says which of the partition's rows they are. Of the files, only these columns and those that
-        predicates look at are read.
-
-        Raises:
-            ColumnNotFound, BadFile: one of `columns` is not there, or the partition cannot be read.
+        predicates look at are read. Raises ColumnNotFound, and BadFile where the partition cannot be read.
         """
         names = self.columns if columns is None else as_list(columns)
         self.require(names, "read")
@@ -696,18 +678,10 @@ def run_partitions(
     """Yield `work` of a dataset of one partition, for each, in order, by the executor in force.
 
     A partition that does not fit in memory is worked on in halves, which give a result each; one that is needed `whole`
-    is an error then. On one GPU partitions come one after the other: its kernels already use the whole device. Whoever
-    may stop before the end closes it (`contextlib.closing`), which ends what is under way.
-
-    Args:
-        work: sent to the workers of a cluster, with what it holds.
-        dataset: whose partitions are worked on.
-        backend: `"cpu"` or `"gpu"`.
-        title: of the progress bar.
-        whole: whether a partition gives one result, and `work` itself sees to what does not fit.
-
-    Raises:
-        PartitionFailed: around an error that is not one of ours; ours pass with a note.
+    gives one result, and is an error then. `work` goes to the workers of a cluster, with what it holds; `backend` is
+    `"cpu"` or `"gpu"`, and `title` the progress bar's. On one GPU partitions come one after the other: its kernels
+    already use the whole device. Whoever may stop before the end closes it (`contextlib.closing`), which ends what is
+    under way. An error that is not one of ours is wrapped in PartitionFailed; ours pass with a note.
 
     Memory: at most one partition per worker at a time, and a few results.
 
@@ -747,11 +721,8 @@ def in_halves(
 
     Example:
         >>> import pandas as pd, gpupipe as gp
-        >>> def few(part):
-        ...     if len(part) > 3:
-        ...         raise MemoryError("no room")
-        ...     return len(part)
-        >>> list(in_halves(few, gp.from_frame(pd.DataFrame({"n": range(10)}))))
+        >>> rows = gp.from_frame(pd.DataFrame({"n": range(10)}))
+        >>> list(in_halves(lambda part: len(part) if len(part) < 4 else bytes(1 << 60), rows))
         [2, 3, 2, 3]
     """
     (partition,) = part.partitions

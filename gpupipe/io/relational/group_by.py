@@ -17,11 +17,8 @@ from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive
 
-_FUNCTIONS = (
-    *("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last"),
-    *("median", "nunique", "list"),
-)
 _WHOLE = ("median", "nunique", "list")
+_FUNCTIONS = ("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last", *_WHOLE)
 _OF_LISTS = ("size", "count", "first", "last")
 _OF_NUMBERS = ("sum", "mean", "var", "std", "median")
 _HIGH, _HALF = "⟨high⟩", 2**32
@@ -38,18 +35,14 @@ class GroupBy(Generic[AnyTable]):
     def agg(self, *unnamed: object, **named: tuple[str, str]) -> AnyTable:
         """Compute one row for each distinct key, sorted by the keys, a missing one last.
 
-        Missing values are left out: `sum` of none is 0, and all but the counts give a missing value. But a list has an
-        element for each row, in their order, so that `sort("time").group_by("user")` gives each user's values by time.
-
-        Args:
-            unnamed: none; pandas' `agg({"x": "mean"})` is `agg(x_mean=("x", "mean"))`.
-            named: for each new column the column it is made of and a function: `"size"` (rows), `"count"` (values),
-                `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`,
-                `"nunique"` or `"list"`.
+        `named` has for each new column the column it is made of and a function: `"size"` (rows), `"count"` (values),
+        `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`,
+        `"nunique"` or `"list"`; pandas' `agg({"x": "mean"})` is `agg(x_mean=("x", "mean"))`. Missing values are left
+        out: `sum` of none is 0, and all but the counts give a missing value. But a list has an element for each row, in
+        their order, so that `sort("time").group_by("user")` gives each user's values by time.
 
         Raises:
-            BadConfig: nothing is asked for, a column without a name, no such function, or a name that a key has.
-            ColumnNotFound: no such column.
+            BadConfig, ColumnNotFound: nothing is asked for, no name, function or column, or a name that a key has.
             SchemaMismatch: a sum and the like of what is no number; any but a count, the first or the last of lists.
             BadData: a sum of integers does not fit 64 bits; names column and group, when rows are first asked for.
 
