@@ -25,7 +25,7 @@ import gpupipe as gp
 from gpupipe import config, errors, models, selectors, training, transforms
 from gpupipe import preprocessing as pre
 from gpupipe.cluster import cluster as cluster_module
-from gpupipe.preprocessing.steps.rows import GatheredStep
+from gpupipe.preprocessing.steps.gathered import GatheredStep
 from gpupipe.support.validation import check_integer
 from gpupipe.tensors import Batch
 

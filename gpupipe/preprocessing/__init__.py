@@ -1,6 +1,7 @@
 """Preprocessing: steps from a frame to feature columns, whose state is learned by merging summaries of partitions."""
 
 from gpupipe.preprocessing.learned_step import Columns, Invertible, LearnedStep, StatelessStep, Summary
+from gpupipe.preprocessing.steps.bins import Bucketize, KBinsDiscretizer
 from gpupipe.preprocessing.steps.distributions import PowerTransformer, QuantileTransformer
 from gpupipe.preprocessing.steps.encoders import (
     Categorify,
@@ -12,29 +13,25 @@ from gpupipe.preprocessing.steps.encoders import (
     OneHotEncoder,
     OrdinalEncoder,
 )
+from gpupipe.preprocessing.steps.gathered import EstimatorStep, GatheredStep, KMeans
 from gpupipe.preprocessing.steps.groups import CrossFittedStep, GroupImputer, GroupStats, TargetEncoder
+from gpupipe.preprocessing.steps.imputer import SimpleImputer
 from gpupipe.preprocessing.steps.list_slice import ListSlice
-from gpupipe.preprocessing.steps.numbers import (
-    Bucketize,
+from gpupipe.preprocessing.steps.reduction import (
+    PCA,
+    CorrelationThreshold,
+    IncrementalPCA,
+    TruncatedSVD,
+    VarianceThreshold,
+)
+from gpupipe.preprocessing.steps.scalers import (
     Downcast,
-    KBinsDiscretizer,
     Log1p,
     MaxAbsScaler,
     MinMaxScaler,
     Normalizer,
     RobustScaler,
-    SimpleImputer,
     StandardScaler,
-)
-from gpupipe.preprocessing.steps.rows import (
-    PCA,
-    CorrelationThreshold,
-    EstimatorStep,
-    GatheredStep,
-    IncrementalPCA,
-    KMeans,
-    TruncatedSVD,
-    VarianceThreshold,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing.steps.rows import _uniform
+from gpupipe.preprocessing.steps.gathered import _uniform
 from gpupipe.preprocessing.summaries import GatheredRows
 from gpupipe.tensors.order import ByBlocks, Drawn, Permutation
 

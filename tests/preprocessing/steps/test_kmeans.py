@@ -14,7 +14,7 @@ import gpupipe as gp
 from gpupipe import errors, schema
 from gpupipe.backend import select
 from gpupipe.preprocessing import KMeans, SimpleImputer, StandardScaler
-from gpupipe.preprocessing.steps.rows import initial_centres
+from gpupipe.preprocessing.steps.gathered import initial_centres
 from tests.raising import raises
 
 

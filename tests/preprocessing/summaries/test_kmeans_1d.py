@@ -8,7 +8,7 @@ import sklearn.cluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpupipe.preprocessing.steps.numbers import cluster_sorted_values
+from gpupipe.preprocessing.steps.bins import cluster_sorted_values
 
 
 def start(values: np.ndarray, k: int) -> np.ndarray:

@@ -1,0 +1,309 @@
+"""Fewer columns: selection by variance or correlation, PCA, truncated SVD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from gpupipe.backend import Array, Backend, Column, Frame
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_step import Columns
+from gpupipe.preprocessing.summaries import Covariance, Moments
+from gpupipe.schema import Field
+from gpupipe.support.validation import check_bool, check_choice, check_integer, check_number
+
+
+class _Selector(base.LearnedStep):
+    """Base class of the selectors: the selected columns keep their memory and type."""
+
+    keeps_units = True
+    monotone = True
+    kept_: list[str]
+    _limits: str  # the allowed range of `threshold`
+
+    def __init__(self, threshold: float) -> None:
+        check_number(self, self._limits, threshold=threshold)
+        self.threshold = threshold
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        """Return the output fields; before `fit` all columns, as the data decide which ones are selected."""
+        base.check_numeric(fields, type(self).__name__)
+        return [item for item in fields if not self.is_fitted or item.name in self.kept_]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not self.is_fitted or name in self.kept_]
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return {name: columns[name] for name in self.output_names(list(columns))}
+
+    def get_support(self, indices: bool = False) -> Any:
+        """Return which columns are selected, as C booleans or as positions; `NotFitted` before `fit`."""
+        self.check_fitted()
+        mask = np.array([name in self.kept_ for name in self.names_in_])
+        return np.flatnonzero(mask) if indices else mask
+
+
+class VarianceThreshold(_Selector):
+    """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
+
+    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `kept_` are the
+    names of the columns that stay.
+    Raises: BadData for an infinity, a column without a value, or if no column is left.
+    Memory: transform shares.
+
+    Example:
+        >>> import pandas as pd
+        >>> list(VarianceThreshold().fit_transform(pd.DataFrame({"same": [0.1, 0.1], "x": [1, 2]})))
+        ['x']
+    """
+
+    fills_late = True
+    summary_key = "moments"
+    _limits = "[0, inf)"
+
+    def __init__(self, threshold: float = 0.0) -> None:
+        super().__init__(threshold)
+
+    def summarize(self, columns: Columns, backend: Backend) -> Moments:
+        return Moments.of(columns, backend, "VarianceThreshold")
+
+    def finalize(self, summary: Moments) -> Self:
+        base.check_values(summary.names, summary.count, "VarianceThreshold")
+        self.variances_ = summary.variance
+        kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
+        if not kept:
+            expected, remedy = f"a variance of more than {self.threshold}", "a lower threshold, or leave the step out"
+            largest = float(self.variances_.max())
+            raise BadData("VarianceThreshold", "no column is left", got=largest, expected=expected, remedy=remedy)
+        self.kept_ = kept
+        return super().finalize(summary)
+
+
+class CorrelationThreshold(_Selector):
+    """Feature selection by correlation: of columns (nearly) linear in each other, only the first is selected.
+
+    In their order, each is left out that is correlated with a kept one more than `threshold`, from 0 to 1, in absolute
+    value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `kept_` names those kept.
+    Raises: BadData for a missing value, an infinity, or fewer than two rows.
+    Memory: transform shares; fitting takes a block of rows at a time.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"miles": [1.0, 2.0, 4.0], "km": [1.6, 3.2, 6.4], "hour": [5.0, 1.0, 9.0]})
+        >>> list(CorrelationThreshold().fit_transform(frame))
+        ['miles', 'hour']
+    """
+
+    _limits = "[0, 1]"
+
+    def __init__(self, threshold: float = 0.95) -> None:
+        super().__init__(threshold)
+
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, "CorrelationThreshold", max_bytes=0)
+
+    def finalize(self, summary: Covariance) -> Self:
+        base.check_rows(summary.count, "CorrelationThreshold", least=2)
+        deviation = np.sqrt(np.maximum(np.diag(summary.m2), 0.0) / summary.count)
+        # Below the resolution of the mean there is no variance.
+        varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)
+        unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)
+        found = np.clip(summary.m2 / summary.count * unit[:, None] * unit, -1.0, 1.0)
+        np.fill_diagonal(found, 1.0)
+        kept: list[int] = []
+        for place, row in enumerate(np.abs(found)):
+            if not (row[kept] > self.threshold).any():
+                kept.append(place)
+        self.correlations_, self.kept_ = found, [summary.names[place] for place in kept]
+        return super().finalize(summary)
+
+
+_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}  # of columns as float64 that are given to the library
+
+
+class Projection(base.Invertible):
+    """Base class of steps that project columns on directions, `pca0`, `pca1`, ... by the name of the class."""
+
+    n_components: int | None
+
+    def output_fields(self, fields: Sequence[Field]) -> list[Field]:
+        also = () if self.n_components else (None,)
+        check_integer(self, f"[1, {len(fields)}]", *also, n_components=self.n_components)
+        base.check_numeric(fields, self.class_name)
+        names = self.output_names([item.name for item in fields])
+        return [replace(Field.derived(name, "float32", fields, self.class_name), nullable=False) for name in names]
+
+    def output_names(self, names: Sequence[str]) -> list[str]:
+        return [f"{self.class_name.lower()}{position}" for position in range(self.n_components or len(names))]
+
+    def _mapped(
+        self, columns: Columns, names: list[str], matrix: Any, backend: Backend, before: Any = None, after: Any = None
+    ) -> dict[str, Column]:
+        """Compute `matrix @ (column + before) + after` for each row as float32 columns; refuses infinite results."""
+        known = backend.to_device(np.ascontiguousarray(matrix))
+        first, last = (None if shift is None else backend.to_device(shift[:, None]) for shift in (before, after))
+
+        def mapped(block: Array) -> Array:
+            if first is not None:
+                block += first
+            result = known @ block
+            if last is not None:
+                result += last
+            return result
+
+        return base.float32_rows(columns, names, mapped, backend, self.class_name)
+
+
+class PCA(Projection):
+    """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
+
+    Parameters and attributes are scikit-learn's, but for `solver`: `"library"` gathers all rows and gives them to
+    scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"`
+    is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. In each component
+    the loading of largest absolute value is positive.
+    Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
+    or fewer than two rows.
+    Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 6.0]})
+        >>> PCA(n_components=1).fit(frame).explained_variance_ratio_.round(6).tolist()
+        [1.0]
+    """
+
+    def __init__(self, n_components: int | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
+        check_integer(self, "[1, inf)", None, n_components=n_components)
+        check_bool(self, whiten=whiten)
+        check_choice(self, _MAX_BYTES, solver=solver)
+        self.n_components, self.whiten, self.solver = n_components, whiten, solver
+
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, type(self).__name__, max_bytes=_MAX_BYTES[self.solver])
+
+    def finalize(self, summary: Covariance) -> Self:
+        base.check_rows(summary.count, type(self).__name__, least=2)
+        kept = self.n_components or len(summary.names)
+        covariance = summary.m2 / (summary.count - 1)
+        total = float(np.trace(covariance))
+        if summary.kept is not None and summary.count >= kept and total > 0:
+            # Centred beforehand, columns far from zero keep their digits, whatever the library does.
+            learned = summary.backend.pca(summary.deviations(), kept)
+            components, variance = learned.components, learned.explained_variance
+        else:
+            variance, vectors = np.linalg.eigh(covariance)
+            components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
+        self.mean_, self.components_ = summary.mean, fix_signs(components)
+        self.explained_variance_ = np.maximum(variance, 0.0)
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
+        self.n_samples_ = summary.count
+        return super().finalize(summary)
+
+    def _scale(self) -> Any:
+        """Return the divisor of each output: K float64; a direction without variance is not scaled."""
+        variance = self.explained_variance_
+        varies = variance > np.finfo(np.float64).eps * variance.max(initial=0.0)
+        return np.sqrt(np.where(varies & self.whiten, variance, 1.0))
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        matrix, names = self.components_ / self._scale()[:, None], self.output_names(list(columns))
+        return self._mapped(columns, names, matrix, backend, before=-self.mean_)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        matrix = (self.components_ * self._scale()[:, None]).T
+        return self._mapped(columns, self.names_in_, matrix, backend, after=self.mean_)
+
+
+class IncrementalPCA(PCA):
+    """Principal component analysis fitted frame by frame: `PCA(solver="fold")` whose state is that of all rows.
+
+    The whole covariance is kept, so that no batch size and no component left out changes the result (scikit-learn's
+    forgets what is outside the components). Outputs are `incrementalpca0`, ...; arguments and attributes are `PCA`'s.
+    Memory: as `PCA`; F² float64 are kept for `partial_fit`.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [2.0, 4.0, 6.0, 9.0]})
+        >>> IncrementalPCA().partial_fit(frame[:2]).partial_fit(frame[2:]).n_samples_
+        4
+    """
+
+    _seen: Covariance | None = None
+
+    def __init__(self, n_components: int | None = None, *, whiten: bool = False) -> None:
+        super().__init__(n_components, whiten=whiten, solver="fold")
+
+    def finalize(self, summary: Covariance) -> Self:
+        super().finalize(summary)
+        self._seen = summary
+        return self
+
+    def partial_fit(self, frame: Frame, y: object = None) -> Self:
+        """Learn from one more frame (not `y`); BadConfig if the step was loaded, SchemaMismatch for other columns."""
+        names = list(frame.columns)
+        if not self.is_fitted:
+            return self.fit(frame)
+        if self._seen is None:
+            problem = "it cannot go on: only its components were saved, not all that it had seen"
+            expected = "a step that was fitted in this process"
+            raise BadConfig(type(self).__name__, problem, expected=expected, remedy="fit on all rows")
+        if names != self.names_in_:
+            expected, remedy, where = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])", type(self).__name__
+            raise SchemaMismatch(where, "other columns than before", got=names, expected=expected, remedy=remedy)
+        return self.finalize(self._seen + self.summarize(*self._columns_to_fit(frame)))
+
+
+def fix_signs(components: Any) -> Any:
+    """Flip each row so that its largest loading is positive; among equal ones (to 1e-6) the first decides."""
+    size = np.abs(components)
+    first = (size >= size.max(axis=1, keepdims=True) * (1 - 1e-6)).argmax(axis=1)
+    signs = np.sign(components[np.arange(len(components)), first])
+    return components * signs[:, None]
+
+
+class TruncatedSVD(Projection):
+    """Truncated SVD: columns projected on `truncatedsvd0`, ..., the directions of largest size; PCA without centring.
+
+    Attributes are scikit-learn's, signs those of `PCA`. The directions are the eigenvectors of the Gram matrix, summed
+    over partitions in float64: they agree with scikit-learn's `algorithm="arpack"` to 1e-5, components with (nearly)
+    equal singular values apart, and those below 1e-7 of the largest, which a Gram matrix cannot distinguish from 0.
+    Raises: BadConfig for more components than columns; BadData for what `PCA` refuses, or no row.
+    Memory: as `PCA`.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [2.0, 4.0, 6.0]})
+        >>> TruncatedSVD(n_components=1).fit(frame).singular_values_.round(6).tolist()
+        [8.3666]
+    """
+
+    def __init__(self, n_components: int = 2) -> None:
+        check_integer(self, "[1, inf)", n_components=n_components)
+        self.n_components = n_components
+
+    def summarize(self, columns: Columns, backend: Backend) -> Covariance:
+        return Covariance.of(columns, backend, "TruncatedSVD", max_bytes=0)
+
+    def finalize(self, summary: Covariance) -> Self:
+        base.check_rows(summary.count, "TruncatedSVD")
+        gram = summary.m2 + summary.count * np.outer(summary.mean, summary.mean)
+        squares, vectors = np.linalg.eigh(gram)
+        self.components_ = fix_signs(vectors.T[::-1][: self.n_components])
+        self.singular_values_ = np.sqrt(np.maximum(squares[::-1][: self.n_components], 0.0))
+        covariance = summary.m2 / summary.count
+        variance = np.einsum("kf,fg,kg->k", self.components_, covariance, self.components_)
+        self.explained_variance_ = np.maximum(variance, 0.0)
+        total = float(np.trace(covariance))
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(len(variance))
+        self.n_samples_ = summary.count
+        return super().finalize(summary)
+
+    def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return self._mapped(columns, self.output_names(list(columns)), self.components_, backend)
+
+    def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
+        return self._mapped(columns, self.names_in_, self.components_.T, backend)
