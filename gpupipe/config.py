@@ -64,8 +64,7 @@ _in_force: list[Settings] = []
 def settings() -> Settings:
     """Return the defaults in force.
 
-    Raises:
-        BadConfig: an environment variable has no value that makes sense.
+    Raises `BadConfig`: an environment variable has no value that makes sense.
 
     Example:
         >>> settings().partition_bytes is None
@@ -91,8 +90,7 @@ def configure(
 ) -> Settings:
     """Set defaults of this process, see `Settings`; what is not named stays. Returns the settings in force.
 
-    Raises:
-        BadConfig: a value that makes no sense.
+    Raises `BadConfig`: a value that makes no sense.
 
     Example:
         >>> configure(backend="cpu").backend

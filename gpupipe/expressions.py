@@ -850,9 +850,7 @@ class Expression:
 def parse(text: str, where: str = "expression") -> Expression:
     """Read an expression; `where` is what it was given to, for messages.
 
-    Raises:
-        ExpressionError: it does not parse, or asks for something that is not allowed; points at the place.
-
+    Raises `ExpressionError`: it does not parse, or asks for something that is not allowed; points at the place.
     Memory: the last few hundred are kept, so that parsing again costs nothing.
 
     Example:

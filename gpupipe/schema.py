@@ -104,8 +104,7 @@ class Field:
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
         written_as: the Arrow type of a timestamp in files, where that is a date or has a time zone.
 
-    Raises:
-        BadConfig: there is no such type, or a name has the character NUL.
+    Raises `BadConfig`: there is no such type, or a name has the character NUL.
 
     Example:
         >>> Field("carrier", "string").kind
@@ -238,8 +237,7 @@ class Schema:
     def with_units(self, units: Mapping[str, str]) -> Schema:
         """Return the schema with the units of these columns' numbers, by column name.
 
-        Raises:
-            ColumnNotFound: one of them is not there.
+        Raises `ColumnNotFound`: one of them is not there.
         """
         self.require(units, "with_units")
         return self.assign(replace(self[name], units=unit) for name, unit in units.items())

@@ -73,8 +73,7 @@ class Selector:
     def names(self, schema: Schema) -> list[str]:
         """List the selected columns, in the order of the schema.
 
-        Raises:
-            ColumnNotFound: a column that is named is not there.
+        Raises `ColumnNotFound`: a column that is named is not there.
         """
         self.check(schema)
         return [item.name for item in schema if self.takes(item)]

@@ -53,8 +53,7 @@ class Step:
     def set_params(self, /, **params: Any) -> Self:
         """Set parameters by name, all of them or none; what was learned stays until the next `fit`.
 
-        Raises:
-            BadConfig: a name that is no parameter, or a value that the constructor refuses.
+        Raises `BadConfig`: a name that is no parameter, or a value that the constructor refuses.
         """
         known = self.get_params()
         for name in params:

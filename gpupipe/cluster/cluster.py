@@ -184,8 +184,7 @@ class Cluster(Executor):
     def resolve(self, backend: str = "auto") -> str:
         """Return the name of the workers' backend for `backend`; asks them once, and waits for the first one.
 
-        Raises:
-            BackendMissing: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
+        Raises `BackendMissing`: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
         """
         asked = settings().backend if backend == "auto" else backend
         if asked == "cpu" or asked in self._backends:

@@ -237,9 +237,8 @@ def importance(
         repeats: permutations, the same for all features.
         seed: of the permutations.
 
-    Raises:
-        BadConfig: a loader without a resident block, fewer than one repeat, no such metric or one that is not defined.
-
+    Raises `BadConfig`: a loader without a resident block, fewer than one repeat, no such metric or one that is not
+    defined.
     Memory: as `Trainer.evaluate`, and on the block's device 8 bytes per row for the permutation and 4 for the permuted
         column (of numbers as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile).
 

@@ -162,9 +162,7 @@ class PiecewiseLinear:
     def fit(cls, loader: Any, *, bins: int = 48, dim: int = 8) -> Self:
         """Compute the edges of at most `bins` bins at quantiles of a loader's numbers, values that occur.
 
-        Raises:
-            BadConfig: a loader without a resident table, or fewer than one bin.
-
+        Raises `BadConfig`: a loader without a resident table, or fewer than one bin.
         Memory: a sample of at most 262,144 rows in float64, of one number at a time; the edges on the host.
         """
         table = getattr(loader, "table", None)

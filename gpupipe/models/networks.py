@@ -69,9 +69,8 @@ class Tabular(nn.Module):
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
         """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
 
-        Raises:
-            BadConfig: no schema, no target, a target of one class, a categorical feature without a cardinality, a list
-                of what are no ids, or an option the network has not.
+        Raises `BadConfig`: no schema, no target, a target of one class, a categorical feature without a cardinality, a
+        list of what are no ids, or an option the network has not.
 
         Example:
             >>> from gpupipe.models import MLP
@@ -223,7 +222,6 @@ class Linear(Tabular):
     All weights start at zero, so nothing is drawn, and the order of rows is the only chance in it. Missing and unknown
     have a weight each. Of a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those
     of `MLP`.
-
     Memory: (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
 
     Example:
@@ -275,9 +273,7 @@ class MLP(Tabular):
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
 
-    Raises:
-        BadConfig: no input at all, or a size that makes no sense.
-
+    Raises `BadConfig`: no input at all, or a size that makes no sense.
     Memory: sum(cardinalities) x D float32 for the embedding, and the layers' weights; training with AdamW four times
         that (a gradient and two moments, all dense).
 

@@ -52,8 +52,7 @@ class Drift:
         missing: by how much the share of missing values may be more or less.
         min_rows: of fewer rows nothing is said: the measures would be noise.
 
-    Raises:
-        BadConfig: a threshold that is no positive number.
+    Raises `BadConfig`: a threshold that is no positive number.
     """
 
     mean: float = 0.25

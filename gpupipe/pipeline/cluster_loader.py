@@ -52,9 +52,7 @@ class ClusterLoader:
         options: of `Loader`: batch_size (rows per batch, of all workers together), shuffle (among the rows of each
             worker), block_rows, window, seed, drop_last.
 
-    Raises:
-        BadConfig: options that make no sense, or a cluster that is none.
-
+    Raises `BadConfig`: options that make no sense, or a cluster that is none.
     Memory: none here. Each worker: a block of its share, 4 bytes per feature and row, and one partition.
 
     Example:

@@ -688,9 +688,7 @@ class Features:
             keep: as for `Features`.
             min_frequency: strings and ids that are rarer are all one; by default 10, none in less than 10,000 rows.
 
-        Raises:
-            BadConfig: no column is left.
-
+        Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.
 
         Example:

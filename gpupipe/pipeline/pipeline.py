@@ -54,8 +54,7 @@ class Pipeline:
         features: which columns become features, and how; without it `transform` gives the transformed frame.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
 
-    Raises:
-        BadConfig: a step is no transform, two joins have one name, or something else makes no sense.
+    Raises `BadConfig`: a step is no transform, two joins have one name, or something else makes no sense.
 
     Example:
         >>> import pandas as pd
@@ -142,8 +141,7 @@ class Pipeline:
     def schema(self) -> Schema:
         """The schema of what it puts out: features, target, weight and kept columns.
 
-        Raises:
-            NotFitted: before `fit`.
+        Raises `NotFitted`: before `fit`.
         """
         self._fitted_source()
         return self._schema
@@ -184,7 +182,6 @@ class Pipeline:
 
         Where a step learns from the target (`TargetEncoder`), each row gets what rows of other folds taught: what a
         model may be trained on. `transform` gives what all rows taught, which for these rows holds their own target.
-
         Memory: no more than `fit` and `transform`, whose errors it raises.
 
         Example:

@@ -105,10 +105,8 @@ class Scorer:
         """Predict the probabilities of each row, in order, followed by the kept columns.
 
         It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
-        class or each of several conditions. Arguments, errors and memory as for `predict`.
-
-        Raises:
-            BadConfig: the task is a regression, or there is no model.
+        class or each of several conditions. Arguments, errors and memory as for `predict`. Raises `BadConfig`: the task
+        is a regression, or there is no model.
         """
         if self.schema.task == "regression":
             problem, expected = "a regression has no probabilities", "a classification's model"

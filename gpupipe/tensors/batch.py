@@ -44,9 +44,7 @@ class Ragged:
     def pad(self, length: int, value: float = 0) -> Tensor:
         """Return the first `length` elements of each list, B x length, shorter ones padded; without a host sync.
 
-        Raises:
-            BadConfig: no positive length.
-
+        Raises `BadConfig`: no positive length.
         Memory: B x length values and as many int64 positions, on the device.
         """
         if length < 1:

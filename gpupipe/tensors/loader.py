@@ -194,8 +194,7 @@ class Loader:
     def table(self) -> FeatureTable:
         """The whole table.
 
-        Raises:
-            BadConfig: it is streamed.
+        Raises `BadConfig`: it is streamed.
         """
         if isinstance(self._table, FeatureTable):
             return self._table
@@ -225,10 +224,7 @@ class Loader:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, from 0; each iteration advances it by one.
 
-        The epoch that `load_state_dict` has just restored continues.
-
-        Raises:
-            BadConfig: no number of an epoch.
+        The epoch that `load_state_dict` has just restored continues. Raises `BadConfig`: no number of an epoch.
         """
         check_integer("Loader.set_epoch", "[0, inf)", epoch=epoch)
         if epoch != self._next.epoch:
@@ -243,10 +239,8 @@ class Loader:
         """Restore a state: the next iteration gives the batches still to come, in the same order, at no cost.
 
         `len` stays that of a whole epoch. At the beginning of an epoch, the number of ranks, the batch size and the
-        table may be others than those of the state.
-
-        Raises:
-            BadConfig: the state is from the middle of an epoch of another order, or is invalid.
+        table may be others than those of the state. Raises `BadConfig`: the state is from the middle of an epoch of
+        another order, or is invalid.
         """
         where, is_mapping = "Loader.load_state_dict", isinstance(state, Mapping)
         then = dict(state) if is_mapping else {}
@@ -284,10 +278,7 @@ class Loader:
         """Return the whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
 
         A regression's target is in its own units, of classes it is their index. NumPy's arrays are read only.
-
-        Raises:
-            BadConfig: the table is streamed.
-
+        Raises `BadConfig`: the table is streamed.
         Memory: shares; numbers stored as bfloat16, and a target that went through steps, are copied.
         """
         whole, arrays = self.table.batch_of(self.table.words), {}

@@ -43,9 +43,7 @@ Ranges: TypeAlias = list[tuple[int, int]]
 class Permutation:
     """Permutation of n rows in one epoch, counted from 0; `seed` is any integer.
 
-    Raises:
-        BadConfig: `num_rows` is negative.
-
+    Raises `BadConfig`: `num_rows` is negative.
     Memory: none; 8 bytes per position asked for.
 
     Example:

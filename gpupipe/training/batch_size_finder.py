@@ -62,9 +62,7 @@ def tune_batch_size(
         updates: that are timed, at each size.
         least_gain: how many times as fast a doubled batch has to be.
 
-    Raises:
-        BadConfig: no such loader, no memory for the smallest batch, or sizes that make no sense.
-
+    Raises `BadConfig`: no such loader, no memory for the smallest batch, or sizes that make no sense.
     Memory: as training with the largest batch that was tried, and one more copy of the weights.
 
     Example:

@@ -309,8 +309,7 @@ class CSVLogger(_FileLogger):
 class TensorBoardLogger(_Closing):
     """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs, in a folder for `--logdir`.
 
-    Raises:
-        BackendMissing: TensorBoard is not installed.
+    Raises `BackendMissing`: TensorBoard is not installed.
 
     Example:
         >>> TensorBoardLogger("runs/flights").folder.name  # doctest: +SKIP

@@ -175,9 +175,7 @@ class EarlyStopping:
         monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
         min_delta: a change has to be larger than this to be one.
 
-    Raises:
-        BadConfig: an argument that makes no sense.
-
+    Raises `BadConfig`: an argument that makes no sense.
     Memory: one more copy of the model's state on its device; two while a better one is taken.
 
     Example:

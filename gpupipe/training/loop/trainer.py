@@ -124,8 +124,7 @@ class Trainer:
         gpu_stats: sample the GPU once a second, for `history.gpu`.
         timeout: seconds that a rank waits for the others, where several train together.
 
-    Raises:
-        BadConfig: a value that makes no sense; the closest choice is offered.
+    Raises `BadConfig`: a value that makes no sense; the closest choice is offered.
 
     Example:
         >>> from gpupipe.models import MLP

@@ -381,8 +381,7 @@ class Plateau:
         factor: what it is multiplied by then.
         lowest: the smallest rate, as a share of the first.
 
-    Raises:
-        BadConfig: a number that makes no sense.
+    Raises `BadConfig`: a number that makes no sense.
 
     Example:
         >>> Plateau(patience=1, factor=0.5)
@@ -453,8 +452,7 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
     - "linear": lr B / B0, for SGD (Goyal et al., arXiv:1706.02677); warm up for some epochs' share of the updates.
     - "sqrt": lr sqrt(B / B0), for Adam and LAMB (You et al., arXiv:1904.00962; Malladi et al., arXiv:2205.10287).
 
-    Raises:
-        BadConfig: an unknown rule, or a number that makes no sense.
+    Raises `BadConfig`: an unknown rule, or a number that makes no sense.
 
     Example:
         >>> scaled_rate(1e-3, batch_size=4096)
