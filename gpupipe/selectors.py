@@ -71,10 +71,7 @@ class Selector:
                 part.check(schema)
 
     def names(self, schema: Schema) -> list[str]:
-        """List the selected columns, in the order of the schema.
-
-        Raises `ColumnNotFound`: a column that is named is not there.
-        """
+        """List the selected columns, in the schema's order; `ColumnNotFound` where one that is named is not there."""
         self.check(schema)
         return [item.name for item in schema if self.takes(item)]
 

@@ -273,8 +273,7 @@ def importance(
     for repeat in range(int(repeats)):
         order = Permutation(len(block), seed=int(seed), epoch=repeat).order(block.device)
         for item in features:
-            figures = trainer.evaluate(_Rows(loader, item, order))
-            losses[item.name].append(sign * (whole[name] - figures[name]))
+            losses[item.name].append(sign * (whole[name] - trainer.evaluate(_Rows(loader, item, order))[name]))
     return Importance(losses, name, whole[name])
 
 

@@ -73,8 +73,7 @@ class SharedEmbedding(nn.Module):
         codes: Tensor = self(batch.codes)
         if not self._places:
             return codes
-        bags = [self.bag(name, batch.lists[name]).unsqueeze(1) for name in self._places]
-        return torch.cat([codes, *bags], 1)
+        return torch.cat([codes, *[self.bag(name, batch.lists[name]).unsqueeze(1) for name in self._places]], 1)
 
     def forward(self, codes: Tensor) -> Tensor:
         """Embed B x C ids to B x C x D."""

@@ -73,10 +73,9 @@ class Tabular(nn.Module):
         list of what are no ids, or an option the network has not.
 
         Example:
-            >>> from gpupipe.models import MLP
             >>> from gpupipe.schema import Field, Role
-            >>> temp, delay = Field("temp", "float32", role=Role.FEATURE), Field("delay", "float32", role=Role.TARGET)
-            >>> MLP.from_schema(Schema([temp, delay]), hidden=(8,)).get_config()["numeric"]
+            >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
+            >>> MLP.from_schema(schema, hidden=(8,)).get_config()["numeric"]
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
@@ -219,10 +218,8 @@ def _plain(value: Any) -> Any:
 class Linear(Tabular):
     """Linear or logistic regression; an id's weight is that of its one-hot column, which is never built.
 
-    All weights start at zero, so nothing is drawn, and the order of rows is the only chance in it. Missing and unknown
-    have a weight each. Of a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those
-    of `MLP`.
-    Memory: (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
+    All weights start at zero, so the order of rows is the only chance in it. Missing and unknown have a weight each. Of
+    a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those of `MLP`.
 
     Example:
         >>> Linear(numeric=3, cardinalities=[12, 5])(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32)))
@@ -264,18 +261,16 @@ class MLP(Tabular):
     Args:
         numeric: F, how many numeric features a batch has.
         cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
-        outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
+        outputs: 1 (B values come out) for a regression and a binary target, else K classes or targets (B x K).
         hidden: the hidden layers' widths, first to last; one number for one layer, empty for a linear model.
         dropout: fraction of hidden values zeroed in training.
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
-        seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
 
-    Raises `BadConfig`: no input at all, or a size that makes no sense.
-    Memory: sum(cardinalities) x D float32 for the embedding, and the layers' weights; training with AdamW four times
-        that (a gradient and two moments, all dense).
+    Raises `BadConfig`: no input at all, or a size that makes no sense. Memory: sum(cardinalities) x D float32, and the
+    layers' weights; training with AdamW four times that (a gradient and two moments, all dense).
 
     Example:
         >>> model = MLP(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
@@ -308,15 +303,12 @@ class MLP(Tabular):
 class DCNv2(Tabular):
     """Deep and cross network: layers that multiply features with each other, and the layers of an `MLP`.
 
-    Version 2, of Wang et al. 2021 (arXiv:2008.13535). "parallel" puts both over the inputs and predicts from their
-    outputs side by side; "stacked" puts the second over the first. The other arguments, and the errors, are those of
-    `MLP`.
+    Version 2, of Wang et al. 2021 (arXiv:2008.13535). "parallel" puts both over the inputs and predicts from both
+    outputs; "stacked" puts the second over the first. The other arguments, and the errors, are those of `MLP`.
 
     Args:
         crosses: how many cross layers; the n-th knows products of n + 1 features.
         rank: of the cross layers' matrices; None for full matrices.
-        hidden: the widths of the fully connected layers; empty for cross layers alone.
-        structure: "parallel" or "stacked".
 
     Memory: as `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
 
@@ -385,10 +377,8 @@ class ResNet(Tabular):
     other arguments, and the errors, are those of `MLP`.
 
     Args:
-        blocks: how many.
         width: of what the blocks add to.
         hidden_factor: a block's inner layer is so many times as wide.
-        dropout: fraction of a block's inner values zeroed in training.
 
     Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
 
@@ -420,8 +410,7 @@ class ResNet(Tabular):
         inner = int(width * hidden_factor)
         self.first = make_linear(self.num_inputs, width, generator, "glorot")
         self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
-        self.norm = BatchNorm(width)
-        self.last = make_linear(width, outputs, generator, "glorot")
+        self.norm, self.last = BatchNorm(width), make_linear(width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
         values = self.first(self.inputs(batch))
@@ -444,8 +433,7 @@ class _Block(nn.Module):
         super().__init__()
         self.norm = BatchNorm(width)
         self.enter = make_linear(width, inner, generator)
-        self.leave = make_linear(inner, width, generator, "glorot")
-        self.dropout = nn.Dropout(dropout)
+        self.leave, self.dropout = make_linear(inner, width, generator, "glorot"), nn.Dropout(dropout)
 
     def forward(self, values: Tensor) -> Tensor:
         change: Tensor = self.leave(self.dropout(self.enter(self.norm(values)).relu()))
@@ -455,9 +443,8 @@ class _Block(nn.Module):
 class MultiTask(Tabular):
     """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).
 
-    The heads are computed together. What each output means is the loss' business:
-    `gp.Trainer(loss=gp.training.PerTarget( ...))` takes one loss a target. The other arguments, and the errors, are
-    those of `MLP`.
+    What each output means is the loss' business: `gp.Trainer(loss=gp.training.PerTarget( ...))` takes one loss a
+    target. The other arguments, and the errors, are those of `MLP`.
 
     Args:
         outputs: T, one a target; T = 1 gives B values, else B x T.
@@ -522,11 +509,9 @@ class FTTransformer(Tabular):
     smaller than the authors' (3 blocks of 192). The other arguments, and the errors, are those of `MLP`.
 
     Args:
-        blocks: how many.
         dim: a token's width.
         heads: of the attention; divides `dim`.
-        attention_dropout: fraction of attention weights zeroed in training.
-        dropout: fraction of the feed-forward part's hidden values zeroed in training.
+        attention_dropout, dropout: fractions of attention weights, and of the feed-forward part's hidden values.
 
     Memory: sum(cardinalities) x `dim` float32 for the embedding, about 8 x `dim`^2 a block; training with AdamW four
         times that, and for each row some 20 x `blocks` x (F + C) x `dim` values of activations.
@@ -568,8 +553,7 @@ class FTTransformer(Tabular):
             attention = Attention(dim, heads, attention_dropout, generator)
             ends = {"first": number == 0, "last": number == blocks - 1}
             self.blocks.append(_TokenBlock(dim, attention, dropout, generator, **ends))
-        self.norm = nn.LayerNorm(dim)
-        self.last = make_linear(dim, outputs, generator, "glorot")
+        self.norm, self.last = nn.LayerNorm(dim), make_linear(dim, outputs, generator, "glorot")
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the token parameters, which decay as little as embeddings do, as in the paper."""
@@ -607,8 +591,7 @@ class Attention(nn.Module):
             layer(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, values in ((self.query, asking), (self.key, tokens), (self.value, tokens))
         )
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
         answer: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return answer
 
@@ -625,8 +608,7 @@ class _TokenBlock(nn.Module):
         # As in the paper: ReGLU halves, so 4 / 3 costs as many weights as a plain layer of 8 / 3.
         hidden = max(int(dim * 4 / 3), 1)
         self.enter = make_linear(dim, 2 * hidden, generator)
-        self.leave = make_linear(hidden, dim, generator, "glorot")
-        self.dropout = nn.Dropout(dropout)
+        self.leave, self.dropout = make_linear(hidden, dim, generator, "glorot"), nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         normal = self.before_attention(tokens)

@@ -417,8 +417,7 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if _is_missing(column, backend):
         return missing_column(dtype, len(column), backend.xp)
     if element is not None and column.elements is not None:
-        elements = _cast(column.elements, element, name, backend)
-        return Column(dtype, column.data, column.valid, None, elements)
+        return Column(dtype, column.data, column.valid, None, _cast(column.elements, element, name, backend))
     if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)

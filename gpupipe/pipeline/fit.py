@@ -638,8 +638,7 @@ class FitReport:
         return f"{', '.join(told)}; {reads}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:
-        head = ["pass", "step", "columns", "missing", "rare", "seconds", "MB"]
-        return [head, *(item._cells for item in self.steps)]
+        return [["pass", "step", "columns", "missing", "rare", "seconds", "MB"], *(item._cells for item in self.steps)]
 
     def __repr__(self) -> str:
         table = text_table(self._table()) if self.steps else ""

@@ -50,12 +50,10 @@ class Scorer:
     """Scorer: a loaded pipeline and its model, which predict rows.
 
     Args:
-        pipeline: fitted.
-        model: trained on its output; None allows `transform` through `.pipeline` only.
+        model: trained on the pipeline's output; None allows `transform` through `.pipeline` only.
         device: where the model runs; the backend's by default.
 
     Raises:
-        BadConfig: no pipeline, or no model.
         SchemaMismatch: the model was made for other features than the pipeline gives.
         NotFitted: the pipeline has not been fitted.
     """
@@ -87,11 +85,7 @@ class Scorer:
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
         where its probability is 0.5 or more. A regression gives numbers in the target's own units, float64 where there
         is a `target_transform`. Of several targets each has a column `prediction_<target>`.
-
-        Args:
-            data: whatever `Pipeline.transform` takes, and the result is of that kind.
-            batch_size: rows per call of the model; for the same backend, batch size and number of threads the result is
-                bit-identical.
+        The result is of the kind of `data`, and bit-identical for the same backend, batch size and number of threads.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.

@@ -224,8 +224,7 @@ class GpuStats(_Closing):
         while not stopped:
             for name, ask in figures.items():
                 with suppress(nvml.NVMLError):  # not every GPU answers every question
-                    value = float(ask())
-                    self._samples.setdefault(name, []).append(value)
+                    self._samples.setdefault(name, []).append(float(ask()))
             with suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
                 self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)
