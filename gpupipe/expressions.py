@@ -158,14 +158,13 @@ class Function:
     """Signature of a function: its arguments' names, for messages, a kind of `_KINDS` or `any` for each, and a type.
 
     It gives a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
-    float64), `common` (what holds the values of the arguments that are no condition) or `ordered` (the same, no text).
-    `may_take` are kinds of further arguments.
+    float64), `common` (what holds the arguments that are no condition) or `ordered` (the same, no text).
     """
 
     arguments: str
     takes: tuple[str, ...]
     gives: str
-    may_take: tuple[str, ...] = ()
+    may_take: tuple[str, ...] = ()  # kinds of further arguments
 
 
 DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
@@ -304,10 +303,7 @@ def _infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
 
 
 def _find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
-    """Find the columns and the constants with an offset that a node takes its times from, each with its zone.
-
-    Raise for times with a zone or an offset beside columns of times without a zone in one operation.
-    """
+    """Find the columns and constants with an offset that a node takes times from, with its zone; refuse a mixture."""
     if isinstance(node, Name):
         return {node: schema[node.name].zone} if schema[node.name].dtype == "timestamp" else {}
     if isinstance(node, Constant):

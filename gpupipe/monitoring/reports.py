@@ -65,10 +65,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """Drift of one column from the fit, as `Drift` measures it; None for what is not measured.
-
-    `moved` are the measures beyond their threshold.
-    """
+    """Drift of one column, as `Drift` measures it (None where not measured); `moved` are those beyond a threshold."""
 
     name: str
     mean: float | None
@@ -150,10 +147,7 @@ def _compare(old: Profile, new: Profile, values: Any, name: str, limits: Drift) 
 
 
 def compute_stability(shares: Any, counts: Any) -> float:
-    """Compute the population stability index of fractions (B float64, old) and counts (B float64, new).
-
-    Source: Siddiqi, "Credit Risk Scorecards", Wiley 2006.
-    """
+    """Compute the population stability index of fractions (old) and counts (new), each B float64 (Siddiqi 2006)."""
     old = np.maximum(shares, _LEAST_SHARE)
     new = np.maximum(counts / counts.sum(), _LEAST_SHARE)
     return float(((new - old) * np.log(new / old)).sum())

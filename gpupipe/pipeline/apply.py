@@ -67,8 +67,7 @@ class TransformPlan:
     has: others are not checked by `Expect`, of which those that raise are applied, or if `counting` all.
     """
 
-    casts: Mapping[str, str] = {}
-    """The types that steps expect of the columns that the data stores as another."""
+    casts: Mapping[str, str] = {}  # the types that steps expect of the columns that the data stores as another
     side_columns: Mapping[int, SideColumns] = {}
     """Of window steps, by position; without these, `run` takes a frame to hold all rows there are."""
 
