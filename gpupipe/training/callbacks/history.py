@@ -26,7 +26,6 @@ class History:
     """History of a fit, one row per epoch; prints as a table with curves, and draws itself in a notebook.
 
     Args:
-        monitor: the figure that says which epoch was best.
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
         gpu: min, median and max of NVML's values, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
         throttled: the fraction of samples at which the GPU was throttled, by reason.
@@ -170,11 +169,9 @@ class EarlyStopping:
     Whether larger is better is the metric's to say. A schedule that falls over `max_epochs` is cut off by stopping.
 
     Args:
-        patience: epochs in a row without improvement after which training stops, at least 1.
         monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
         min_delta: a change has to be larger than this to be one.
 
-    Raises `BadConfig`: an argument that makes no sense.
     Memory: one more copy of the model's state on its device; two while a better one is taken.
 
     Example:

@@ -87,26 +87,24 @@ class Trainer:
 
     Args:
         model: its output is B values or logits, or B x K logits.
-        max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch, or `target`, that gives B values (weighted by `batch.weight`) or, without weights, their
             mean. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be said.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
-            torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
+            torch.optim, or a function of the parameters and the learning rate (a tensor) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
         schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the fraction
-            of updates done, see `compute_learning_rates`. Fewer than 20 updates raise a warning.
+            of updates done (see `compute_learning_rates`). Fewer than 20 updates raise a warning.
         warmup: fraction of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
         param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
-        max_grad_norm: the largest norm of all gradients together.
         accumulate: batches an update is made of: the same as batches that many times larger.
         ema_decay: decay of an average of the weights, which is what is evaluated and kept (`EMA`).
         label_smoothing: fraction of each label given to all classes alike; in training only.
         precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
             "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
-        activation_checkpointing: blocks whose activations are recomputed in the backward pass, to save memory:
-            patterns of modules' names, or True for the members of all `nn.ModuleList`s.
+        activation_checkpointing: blocks whose activations are recomputed in the backward pass, to save memory: patterns
+            of modules' names, or True for the members of all `nn.ModuleList`s.
         compile: whether forward pass and loss go through torch.compile.
         cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
         class_weight: "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
@@ -115,16 +113,12 @@ class Trainer:
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
-        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two reads of the loss.
-        callbacks: `Callback`s of the user's, and loggers.
         checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: sample the GPU once a second, for `history.gpu`.
         timeout: seconds that a rank waits for the others, where several train together.
-
-    Raises `BadConfig`: a value that makes no sense; the closest choice is offered.
 
     Example:
         >>> from gpupipe.models import MLP
@@ -298,11 +292,9 @@ class Trainer:
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """Compute the mean loss and the metrics over a loader, by name, without those undefined for its rows.
 
-        Raises:
-            BadData: no target, or a loss that is not finite.
-            BadConfig: no loader, or "auto" loss without a schema.
-
-        Memory: Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
+        Raises `BadData`: no target, or a loss that is not finite; `BadConfig`: no loader, or "auto" loss without a
+        schema.
+        Memory: some bytes per metric to the host. AUC keeps 9 bytes a row on the device meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
         loss, metrics = choose_loss_and_metrics(self, loader)
@@ -331,17 +323,9 @@ class Trainer:
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """Return the model's outputs in the loader's order of rows: logits, or a regression's values in its own units.
 
-        Args:
-            loader: batches; needs no target.
-
-        Returns:
-            N or N x K values on the device, float32 (float64 of a float64 model or a target that goes through steps);
-            shape (0,) of a loader without rows.
-
-        Raises:
-            BadData: the model's output is no tensor.
-            BadConfig: no loader.
-
+        These are N or N x K values on the device, float32 (float64 of a float64 model or a target that goes through
+        steps); shape (0,) of a loader without rows. It needs no target. Raises `BadData` where the model's output is no
+        tensor, and `BadConfig` without a loader.
         Memory: the outputs, twice for a moment.
         """
         check_batches("Trainer.predict", loader=loader)
@@ -409,17 +393,13 @@ def _check_objects(trainer: Trainer) -> None:
     patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
     hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
     by_class, patterns = by_class or is_one_of(weights, (None, "balanced")), patterns or isinstance(blocks, bool | str)
+    listed = "a list of objects of classes made from gpupipe.training.Callback"
     for name, good, expected, example in (
         ("param_groups", groups is None or by_name, "mappings by patterns of names", "{'embedding.*': {'lr': 1e-4}}"),
         ("activation_checkpointing", patterns, "True, or patterns", "['layers.*']"),
         ("class_weight", by_class, "'balanced', a mapping from classes to weights, or None", "'balanced'"),
         ("profile", folder is None or validation.is_path(folder), "a folder, or None", "'runs/flights/trace'"),
-        (
-            "callbacks",
-            hooks,
-            "a list of objects of classes made from gpupipe.training.Callback",
-            "[gp.training.CSVLogger('runs/flights/log.csv')]",
-        ),
+        ("callbacks", hooks, listed, "[gp.training.CSVLogger('runs/flights/log.csv')]"),
     ):
         if not good:
             raise refuse_argument(trainer, name, getattr(trainer, name), expected, f"{name}={example}")
