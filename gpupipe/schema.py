@@ -151,12 +151,8 @@ class Field:
         return self if self.lineage == own else replace(self, lineage=own)
 
 
-_KIND_OF = {
-    **dict.fromkeys(DTYPES, Kind.CONTINUOUS),
-    "string": Kind.TEXT,
-    "timestamp": Kind.TIME,
-    **dict.fromkeys(LISTS, Kind.LIST),
-}
+_KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
+_KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
 
 
 @dataclass(frozen=True)

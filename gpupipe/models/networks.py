@@ -15,18 +15,8 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig, SchemaMismatch, nearest
 from gpupipe.models.embeddings import BAGS, RESERVED, Numbers, NumericEmbedding, SharedEmbedding, parse_numbers
 from gpupipe.schema import Schema
-from gpupipe.support.validation import (
-    check_choice,
-    check_instance,
-    check_integer,
-    check_integers,
-    check_number,
-    check_seed,
-    is_integer,
-    is_number,
-    is_sequence,
-    refuse_argument,
-)
+from gpupipe.support import validation
+from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
 _WIDTHS = ("hidden", "head")
@@ -192,15 +182,15 @@ def _sizes(schema: Schema, where: str) -> dict[str, Any]:
 
 def _check(model: Tabular, config: Mapping[str, Any]) -> None:
     """Raise `BadConfig` for an invalid argument of those that all models, or several, have."""
-    check_seed(model, seed=config["seed"])
+    validation.check_seed(model, seed=config["seed"])
     check_integer(model, "[0, inf)", numeric=config["numeric"])
     check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
     check_integer(model, "[1, inf)", outputs=config["outputs"])
-    check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
+    validation.check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
     check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
-    check_choice(model, BAGS, bag=config["bag"])
+    validation.check_choice(model, BAGS, bag=config["bag"])
     check_integer(model, "[1, inf)", "auto", embedding_dim=config.get("embedding_dim", "auto"))
-    check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
+    validation.check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
     for name in _WIDTHS:
         if not is_integer(config.get(name), 1):  # one layer
             check_integers(model, "[1, inf)", **{name: config.get(name, ())})
@@ -210,7 +200,7 @@ def _check(model: Tabular, config: Mapping[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     """Return an argument as a JSON value: a number of NumPy's as Python's, several as a list."""
-    if is_sequence(value):
+    if validation.is_sequence(value):
         return [_plain(one) for one in value]
     return value.item() if is_number(value) and hasattr(value, "item") else value
 
@@ -336,7 +326,7 @@ class DCNv2(Tabular):
     ) -> None:
         check_integer(self, "[0, inf)", crosses=crosses)
         check_integer(self, "[1, inf)", None, rank=rank)
-        check_choice(self, ("parallel", "stacked"), structure=structure)
+        validation.check_choice(self, ("parallel", "stacked"), structure=structure)
         generator = self.start(locals())
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
@@ -405,7 +395,7 @@ class ResNet(Tabular):
     ) -> None:
         check_integer(self, "[0, inf)", blocks=blocks)
         check_integer(self, "[1, inf)", width=width)
-        check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one value in the inner layer at least
+        validation.check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one inner value at least
         generator = self.start(locals())
         inner = int(width * hidden_factor)
         self.first = make_linear(self.num_inputs, width, generator, "glorot")
@@ -539,7 +529,7 @@ class FTTransformer(Tabular):
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         check_integer(self, "[1, inf)", blocks=blocks, dim=dim, heads=heads)
-        check_number(self, "[0, 1)", attention_dropout=attention_dropout)
+        validation.check_number(self, "[0, 1)", attention_dropout=attention_dropout)
         if dim % heads:
             raise refuse_argument(self, "heads", heads, f"a divisor of dim={dim}", f"heads={math.gcd(dim, heads)}")
         generator = self.start(locals(), dim=dim)

@@ -26,18 +26,7 @@ from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_colu
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features, TargetSet
 from gpupipe.preprocessing import Invertible
-from gpupipe.schema import (
-    FLOATS,
-    INTEGERS,
-    ROW,
-    Field,
-    Kind,
-    Role,
-    Schema,
-    get_element_dtype,
-    is_passenger,
-    shorten_list,
-)
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.validation import check_choice
 from gpupipe.transforms import Expect, Join, Sample, Transform, WholeTableTransform
@@ -541,7 +530,7 @@ def build_table(
         device = select(backend).device if is_backends else ("cuda" if torch.cuda.is_available() else "cpu")
     tensors.require_device(device)
     wanted = torch.device(device)
-    if carried := [item.name for item in kept if item.kind == Kind.PASSENGER]:
+    if carried := [item.name for item in kept if is_passenger(item.dtype)]:
         _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
     size = bound * (row_bytes + _KEPT_BYTES * len(kept))
     free_bytes: dict[str, int | None] = {}

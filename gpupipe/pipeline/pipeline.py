@@ -552,11 +552,8 @@ class Decoder:
         elif name in self.embedded:
             table = from_frame(pq.read_table(self.embedded[name]))
         else:
-            problem, remedy = (
-                "it was too large to be saved and is not given",
-                f"gp.load(path, tables={{{name!r}: table}})",
-            )
-            expected = f"a table with the columns {schema.names}"
+            problem = "it was too large to be saved and is not given"
+            expected, remedy = f"a table with the columns {schema.names}", f"gp.load(path, tables={{{name!r}: table}})"
             raise ArtifactError(f"table {name!r}", problem, expected=expected, remedy=remedy)
         for item in schema:
             if (found := table.schema[item.name].dtype) != item.dtype:

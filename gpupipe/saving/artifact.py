@@ -237,12 +237,8 @@ _FEATURES = {
     "keep": [str],
     "allow_leak": [str],
 }
-_PROFILE = {
-    **dict.fromkeys(("missing", "mean", "std"), _NUMBER),
-    "edges": [_NUMBER],
-    "shares": [_NUMBER],
-    "unknown": (int, float, None),
-}
+_PROFILE: dict[str, Any] = {"edges": [_NUMBER], "shares": [_NUMBER], "unknown": (int, float, None)}
+_PROFILE |= dict.fromkeys(("missing", "mean", "std"), _NUMBER)
 _PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
 _PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}

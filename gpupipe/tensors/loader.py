@@ -395,11 +395,8 @@ class TorchBatches(IterableDataset[Any]):
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
         self.loader, self.convert = loader, convert
-        self.set_epoch, self.state_dict, self.load_state_dict = (
-            loader.set_epoch,
-            loader.state_dict,
-            loader.load_state_dict,
-        )
+        self.set_epoch = loader.set_epoch
+        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""

@@ -24,15 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.support import validation
-from gpupipe.support.validation import (
-    as_list,
-    is_number,
-    is_one_of,
-    is_sequence,
-    refuse_argument,
-    refuse_choice,
-    to_python,
-)
+from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
 from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
@@ -45,15 +37,7 @@ from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
 from gpupipe.training.optim import optimizers
-from gpupipe.training.optim.optimizers import (
-    EMA,
-    Groups,
-    LossScale,
-    MakeOptimizer,
-    Schedule,
-    compute_learning_rates,
-    get_plateau_factor,
-)
+from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer, Schedule, compute_learning_rates
 
 LEARNING_RATE = 3e-3  # of a model that has none of its own
 FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
@@ -242,7 +226,7 @@ class Trainer:
                     history.append(row | speed)
                     with update.use_ema():
                         run.stop = run.stop or (best is not None and best.update(history.monitored))
-                    if (factor := get_plateau_factor(self.schedule, history)) is not None:
+                    if (factor := optimizers.get_plateau_factor(self.schedule, history)) is not None:
                         run.scale_rates(factor)
                     callbacks.call("on_epoch_end", run)
                     run.stop = ranks.any(run.stop)  # where a callback of one rank ends the fit, all ranks end it
@@ -384,7 +368,7 @@ def _check_objects(trainer: Trainer) -> None:
     weights, callbacks = trainer.class_weight, trainer.callbacks
     if isinstance(weights, str) and weights != "balanced":
         also = "a mapping from classes to weights, or None"
-        raise refuse_choice("Trainer", "class_weight", weights, ["balanced"], also)
+        raise validation.refuse_choice("Trainer", "class_weight", weights, ["balanced"], also)
     by_name = isinstance(groups, Mapping) and all(
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
