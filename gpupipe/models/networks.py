@@ -210,6 +210,7 @@ class Linear(Tabular):
 
     All weights start at zero, so the order of rows is the only chance in it. Missing and unknown have a weight each. Of
     a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those of `MLP`.
+    Memory: (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
 
     Example:
         >>> Linear(numeric=3, cardinalities=[12, 5])(Batch(torch.zeros(4, 3), torch.ones(4, 2, dtype=torch.int32)))
@@ -259,8 +260,8 @@ class MLP(Tabular):
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
 
-    Raises `BadConfig`: no input at all, or a size that makes no sense. Memory: sum(cardinalities) x D float32, and the
-    layers' weights; training with AdamW four times that (a gradient and two moments, all dense).
+    Raises `BadConfig`: no input at all, or a size that makes no sense.
+    Memory: sum(cardinalities) x D float32, and the layers; training with AdamW four times that (all dense).
 
     Example:
         >>> model = MLP(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
@@ -367,7 +368,7 @@ class ResNet(Tabular):
     other arguments, and the errors, are those of `MLP`.
 
     Args:
-        width: of what the blocks add to.
+        width: of what the `blocks` add to.
         hidden_factor: a block's inner layer is so many times as wide.
 
     Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.

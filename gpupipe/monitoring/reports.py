@@ -147,7 +147,7 @@ def _compare(old: Profile, new: Profile, values: Any, name: str, limits: Drift) 
 
 
 def compute_stability(shares: Any, counts: Any) -> float:
-    """Compute the population stability index of fractions (old) and counts (new), each B float64 (Siddiqi 2006)."""
+    """Compute the index (Siddiqi, "Credit Risk Scorecards", 2006) of fractions (B float64, old) and counts (new)."""
     old = np.maximum(shares, _LEAST_SHARE)
     new = np.maximum(counts / counts.sum(), _LEAST_SHARE)
     return float(((new - old) * np.log(new / old)).sum())

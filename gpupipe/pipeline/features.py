@@ -603,16 +603,14 @@ class Features:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` (outputs are called `name_output`) or just
             columns; a mapping from columns to steps stands for a group each. A scikit-learn or cuML estimator may be a
             step. A selector of `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target,
-            the weight, kept, or computed from what these are computed from (`explain` and the fit report name those
-            left out).
+            the weight, kept, or computed from what these are computed from (`explain` and the fit report name those).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
             why: conditions, booleans, strings and two distinct whole numbers are classes; with a warning, up to 20
             distinct whole numbers are, each in two rows or more on average.
-        target_transform: steps a regression's target goes through before it is learned, such as `[pre.Log1p(),
-            pre.StandardScaler()]`; `"auto"` standardises it, None leaves it. Predictions and metrics are in its own
-            units.
+        target_transform: steps a regression's target goes through before it is learned, such as `[pre.Log1p()]`;
+            `"auto"` standardises it, None leaves it. Predictions and metrics are in its own units.
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.

@@ -213,8 +213,7 @@ class Pipeline:
             dtype: of the stored numbers, `"float32"` or `"bfloat16"`.
             out_of_fold: True for the rows of the fit: each gets what rows of other folds taught; False gives them what
                 all rows taught, theirs included. For any other rows leave it out.
-            options: of `Loader`, such as batch_size and shuffle; `sharded` where each rank's `data` are rows of its
-                own.
+            options: of `Loader`, such as batch_size and shuffle; sharded where each rank's `data` are its own rows.
 
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.

@@ -85,7 +85,8 @@ class Scorer:
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
         where its probability is 0.5 or more. A regression gives numbers in the target's own units, float64 where there
         is a `target_transform`. Of several targets each has a column `prediction_<target>`.
-        The result is of the kind of `data`, and bit-identical for the same backend, batch size and number of threads.
+        The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
+        backend, batch size and number of threads.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.

@@ -110,10 +110,10 @@ class Loader:
         sharded: True where each rank's table holds rows of its own, or the number of rows of each; False where all
             ranks have the same table and take a part of each batch. Ranks that run out of rows get padding of weight 0.
         sampler: rows drawn with replacement: "balanced" for classes of the target that come equally often, "weights"
-            for rows in proportion to their weight (which batches then no longer have), or a tensor of a weight for each
-            row.
-        residency: "device" for a table there, "host" for one whose batches a thread copies to `device` in slabs,
-            "stream" for parts; "auto" for what the table is.
+            for rows in proportion to their weight (which batches then no longer have), or a tensor of each row's
+            weight.
+        residency: "device" for a table there, "host" for one whose batches a thread copies to `device` (else the
+            table's) in slabs, "stream" for parts; "auto" for what the table is.
 
     Raises:
         BadConfig: options that are unknown, too small, or not to be had together.

@@ -26,6 +26,7 @@ class TrainState:
     """Training state of a fit in progress.
 
     Args:
+        update: one step of it, with the optimiser in `update.optimizer`.
         rates: the learning rate of each update, on the host, before what a plateau multiplies them by.
         best: early stopping's weights, if any.
         epoch: the one under way, from 1; `step_in_epoch` batches and `rows` rows (of all ranks) of it are done.

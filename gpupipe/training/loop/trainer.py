@@ -82,6 +82,7 @@ class Trainer:
         warmup: fraction of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
         param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
+        max_grad_norm: the largest norm of all gradients together.
         accumulate: batches an update is made of: the same as batches that many times larger.
         ema_decay: decay of an average of the weights, which is what is evaluated and kept (`EMA`).
         label_smoothing: fraction of each label given to all classes alike; in training only.
@@ -97,6 +98,7 @@ class Trainer:
         early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
+        device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two reads of the loss.
         checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
