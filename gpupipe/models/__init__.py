@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpupipe.models.embeddings import Periodic, PiecewiseLinear
-from gpupipe.models.networks import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
+from gpupipe.models.networks import MLP, DCNv2, FTTransformer, Linear, MultiTask, Periodic, PiecewiseLinear, ResNet
 
 __all__ = ["MLP", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet"]

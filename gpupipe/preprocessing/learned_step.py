@@ -91,7 +91,7 @@ class LearnedStep(Step, ABC):
     def finalize(self, summary: Any) -> Self:
         """Learn the state (attributes ending in `_`) from all partitions' sum; returns self, or raises `BadData`.
 
-        What the base class does, last, is to keep the names of a summary that has them.
+        This one, which subclasses may call last, keeps the names of the columns of a summary that has them.
         """
         self.names_in_ = list(summary.names)
         return self
@@ -596,9 +596,9 @@ def refuse_empty(name: str, where: str, problem: str, remedy: str) -> NoReturn:
 def check_rows(count: int, where: str, least: int = 1) -> None:
     """Raise `BadData` for a fit on fewer rows."""
     if count < least:
-        problem = f"it was given {format_count(count, 'row')}" if count else "there are no rows to learn from"
+        problem = "there are too few rows to learn from" if count else "there are no rows to learn from"
         remedy = "fit on more rows, or leave the step out"
-        raise BadData(where, problem, expected=f"at least {least}", remedy=remedy)
+        raise BadData(where, problem, got=count, expected=f"at least {least}", remedy=remedy)
 
 
 def check_squares(columns: Columns, mean: Any, m2: Any, backend: Backend, where: str) -> None:

@@ -195,14 +195,6 @@ class RankGroup:
         value: Value = _unpack_tree(content)
         return value
 
-    def announce_failure(self, error: BaseException) -> None:
-        """Report to the other ranks that this one ends, and why."""
-        if self._failures is None or isinstance(error, SystemExit):  # which all of them have agreed on
-            return
-        if not isinstance(error, ClusterLost):
-            self._failures.report(f"{type(error).__name__}: {error}".partition("\n")[0])
-        self._failures.wait_for_readers()
-
     def close(self) -> None:
         """Drop the connections: where an error's traceback keeps this object, others would wait for their end."""
         self._talk = None
@@ -274,12 +266,17 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
         mine = FailureStore(rank, size) if rank == 0 else None
         here = (socket.gethostname(), mine.port if mine else 0)
         hosts, ports = zip(*_all_gather_object(here, partial(gather_tensors, group=talk)), strict=True)
-        ranks = RankGroup(rank, size, talk, mine or FailureStore(rank, size, (choose_host(hosts), ports[0])))
+        failures = mine or FailureStore(rank, size, (choose_host(hosts), ports[0]))
+        ranks = RankGroup(rank, size, talk, failures)
         try:
             _check_deal(ranks, loader, dealt)
             yield ranks
+        except SystemExit:  # which all of them have agreed on
+            raise
         except BaseException as error:
-            ranks.announce_failure(error)
+            if not isinstance(error, ClusterLost):
+                failures.report(f"{type(error).__name__}: {error}".partition("\n")[0])
+            failures.wait_for_readers()
             raise
         finally:
             ranks.close()

@@ -13,7 +13,7 @@ from gpupipe import errors
 from gpupipe.backend import PCAResult, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.preprocessing import PCA, IncrementalPCA
-from gpupipe.preprocessing.steps import reduction as pca
+from gpupipe.preprocessing.steps import rows as pca
 from tests.raising import raises
 
 
