@@ -19,8 +19,7 @@ __all__ = ["Settings", "configure", "settings"]
 
 BACKENDS = ("auto", "cpu", "gpu")
 Item = TypeVar("Item")
-BLOCK_ROWS, WINDOW = 1 << 17, 8
-"""Rows of a block that is shuffled, and blocks whose rows are mixed."""
+BLOCK_ROWS, WINDOW = 1 << 17, 8  # rows of a block that is shuffled, and blocks whose rows are mixed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,13 @@ class Settings:
     """Defaults in force.
 
     Args:
-        backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`. The
-            environment variable GPUPIPE_BACKEND gives its first value.
+        backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`; at first
+            the environment variable GPUPIPE_BACKEND.
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
         memory_limit: host bytes to stay within in reading and fitting, by smaller partitions and fewer columns kept
             between passes; None for no limit. Vocabularies and results are not counted.
         device_memory: bytes of a GPU that frames and arrays may take, from its first use on; None for what training
-            leaves. The environment variable GPUPIPE_DEVICE_MEMORY gives its first value.
+            leaves; at first the environment variable GPUPIPE_DEVICE_MEMORY.
         scratch: the folder for temporary results: a path, or a URL that fsspec knows, which all workers reach; None for
             TMPDIR. With a URL, what is too large for memory is written to the local disk first.
     """
@@ -64,8 +63,7 @@ _in_force: list[Settings] = []
 def settings() -> Settings:
     """Return the defaults in force.
 
-    Raises:
-        BadConfig: an environment variable has no value that makes sense.
+    Raises `BadConfig`: an environment variable has no value that makes sense.
 
     Example:
         >>> settings().partition_bytes is None
@@ -91,8 +89,7 @@ def configure(
 ) -> Settings:
     """Set defaults of this process, see `Settings`; what is not named stays. Returns the settings in force.
 
-    Raises:
-        BadConfig: a value that makes no sense.
+    Raises `BadConfig`: a value that makes no sense.
 
     Example:
         >>> configure(backend="cpu").backend

@@ -32,24 +32,19 @@ class GpupipeError(Exception):
 
     Args:
         where: the file, column, step or call the problem was met in.
-        problem: what is wrong.
         expected: what would have done, a full sentence's middle ("a column of the dataset").
         remedy: one action, as code where possible.
         got: the value seen; shown by `repr`, shortened.
 
     Example:
-        >>> print(BadConfig("PCA", "n_components is too large", got=9, expected="at most 3, the number of columns",
-        ...                 remedy="n_components=3"))
+        >>> print(BadConfig("PCA", "n_components is too large", got=9, expected="at most 3", remedy="n_components=3"))
         PCA: n_components is too large, got 9.
-        Expected at most 3, the number of columns.
+        Expected at most 3.
         Try: n_components=3
     """
 
     def __init__(self, where: str, problem: str, *, expected: str, remedy: str, got: object = _UNSEEN) -> None:
-        self.where = where
-        self.problem = problem
-        self.expected = expected
-        self.remedy = remedy
+        self.where, self.problem, self.expected, self.remedy = where, problem, expected, remedy
         self.got = None if got is _UNSEEN else got
         shown = repr(got)
         seen = "" if got is _UNSEEN else f", got {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 3]}...'}"

@@ -158,14 +158,13 @@ class Function:
     """Signature of a function: its arguments' names, for messages, a kind of `_KINDS` or `any` for each, and a type.
 
     It gives a type of `schema.DTYPES`; `number` (int64, or the float it got), `float` (float32 if it got that, else
-    float64), `common` (what holds the values of the arguments that are no condition) or `ordered` (the same, no text).
-    `may_take` are kinds of further arguments.
+    float64), `common` (what holds the arguments that are no condition) or `ordered` (the same, no text).
     """
 
     arguments: str
     takes: tuple[str, ...]
     gives: str
-    may_take: tuple[str, ...] = ()
+    may_take: tuple[str, ...] = ()  # kinds of further arguments
 
 
 DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
@@ -209,33 +208,14 @@ fewer; `slice` counts characters as Python does.
 """
 _NAMES = (*FUNCTIONS, "col", "timestamp")
 
-_ELSEWHERE = {
-    "x ** y": "pow power",
-    "x % y": "mod fmod",
-    "low <= x <= high": "between",
-    "x in [1, 2]": "isin",
-    "log(x) / 2.302585092994046": "log10",
-    "log(x) / 0.6931471805599453": "log2",
-    "x ** 2": "square",
-    "minimum": "min least",
-    "maximum": "max greatest",
-    "fillna": "coalesce ifnull nvl fill_null fill_nan",
-    "where": "if if_else ifelse iff iif case when",
-    "isnull": "isna isnan is_nan is_null",
-    "notnull": "notna is_not_null",
-    "len": "length size char_length",
-    "slice": "substr substring",
-    "strip": "trim lstrip rstrip",
-    "weekday": "dayofweek day_of_week",
-    "search": "match matches regexp rlike",
-    "sub": "regex_replace regexp_replace",
-    "int": "trunc truncate astype",
-    "string": "str text to_string",
-    "timestamp": "datetime to_datetime",
-    "log": "ln",
-    "lower": "lowercase",
-    "upper": "uppercase",
-}
+_ELSEWHERE = {"x ** y": "pow power", "x % y": "mod fmod", "low <= x <= high": "between", "x in [1, 2]": "isin"}
+_ELSEWHERE |= {"log(x) / 2.302585092994046": "log10", "log(x) / 0.6931471805599453": "log2", "x ** 2": "square"}
+_ELSEWHERE |= {"minimum": "min least", "maximum": "max greatest", "fillna": "coalesce ifnull nvl fill_null fill_nan"}
+_ELSEWHERE |= {"where": "if if_else ifelse iff iif case when", "isnull": "isna isnan is_nan is_null"}
+_ELSEWHERE |= {"notnull": "notna is_not_null", "len": "length size char_length", "slice": "substr substring"}
+_ELSEWHERE |= {"strip": "trim lstrip rstrip", "weekday": "dayofweek day_of_week", "timestamp": "datetime to_datetime"}
+_ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
+_ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
 """What other languages call a function that is here, or what this one writes otherwise."""
 
 
@@ -304,10 +284,7 @@ def _infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
 
 
 def _find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
-    """Find the columns and the constants with an offset that a node takes its times from, each with its zone.
-
-    Raise for times with a zone or an offset beside columns of times without a zone in one operation.
-    """
+    """Find the columns and constants with an offset that a node takes times from, with its zone; refuse a mixture."""
     if isinstance(node, Name):
         return {node: schema[node.name].zone} if schema[node.name].dtype == "timestamp" else {}
     if isinstance(node, Constant):
@@ -514,21 +491,9 @@ def _without_quotes(text: str) -> str:
     return "a number"
 
 
-_TYPOS = (
-    (r"&&", " and "),
-    (r"\|\|", " or "),
-    (r"<>", "!="),
-    (r"(?<![<>=!])=(?!=)", "=="),
-    (r"\bAND\b", "and"),
-    (r"\bOR\b", "or"),
-    (r"\bNOT\b", "not"),
-    (r"\bIN\b", "in"),
-)
-_BITS: dict[type[ast.operator], tuple[str, str]] = {
-    ast.BitAnd: ("&", "and"),
-    ast.BitOr: ("|", "or"),
-    ast.BitXor: ("^", "!="),
-}
+_TYPOS = [(r"&&", " and "), (r"\|\|", " or "), (r"<>", "!="), (r"(?<![<>=!])=(?!=)", "==")]
+_TYPOS += [(rf"\b{word.upper()}\b", word) for word in ("and", "or", "not", "in")]
+_BITS: dict[type[Any], tuple[str, str]] = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or"), ast.BitXor: ("^", "!=")}
 _ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ARITHMETIC |= {ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
 _COMPARISONS: dict[type[ast.cmpop], str] = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<="}
@@ -850,9 +815,7 @@ class Expression:
 def parse(text: str, where: str = "expression") -> Expression:
     """Read an expression; `where` is what it was given to, for messages.
 
-    Raises:
-        ExpressionError: it does not parse, or asks for something that is not allowed; points at the place.
-
+    Raises `ExpressionError`: it does not parse, or asks for something that is not allowed; points at the place.
     Memory: the last few hundred are kept, so that parsing again costs nothing.
 
     Example:

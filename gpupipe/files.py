@@ -27,9 +27,9 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary path next to `path` for a file or folder, and move it to `path` when the block succeeds.
 
-    A process that is killed inside leaves what was at `path` before (and a hidden draft next to it). Everything
-    is on the disk before it gets its name. A folder takes the place of another in one step where the system can
-    exchange two names (Linux); elsewhere there is a moment in which neither has the name.
+    A process that is killed inside leaves what was at `path` before (and a hidden draft next to it). Everything is on
+    the disk before it gets its name. A folder takes the place of another in one step where the system can exchange two
+    names (Linux); elsewhere for a moment neither has the name.
     """
     if os.path.lexists(path) and not overwrite:
         raise BadFile(str(path), "something is there already", expected="a new path", remedy="overwrite=True")

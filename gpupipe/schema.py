@@ -91,21 +91,16 @@ class Field:
     """Description of one column.
 
     Args:
-        name: the column's name, unique in its schema.
         dtype: how it is stored: one of `DTYPES`, `list<...>` of one, or the text of an Arrow type that is only carried.
         kind: what its values mean; by default it follows from `dtype`.
-        nullable: whether values may be missing.
-        cardinality: how many ids a categorical, or an element of a list of ids, can take, missing (0) and unknown (1)
-            included.
+        cardinality: how many ids a categorical, or a list's element, can take, missing (0) and unknown (1) included.
         lineage: the source columns its values are computed from, row by row.
         step: the step that made it; empty for a column of the source.
-        role: what it is for in training.
         classes: a classification target's values in the order of their index.
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
         written_as: the Arrow type of a timestamp in files, where that is a date or has a time zone.
 
-    Raises:
-        BadConfig: there is no such type, or a name has the character NUL.
+    Raises `BadConfig`: there is no such type, or a name has the character NUL.
 
     Example:
         >>> Field("carrier", "string").kind
@@ -156,22 +151,16 @@ class Field:
         return self if self.lineage == own else replace(self, lineage=own)
 
 
-_KIND_OF = {
-    **dict.fromkeys(DTYPES, Kind.CONTINUOUS),
-    "string": Kind.TEXT,
-    "timestamp": Kind.TIME,
-    **dict.fromkeys(LISTS, Kind.LIST),
-}
+_KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
+_KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
 
 
 @dataclass(frozen=True)
 class Schema:
     """Ordered columns of a frame or of a pipeline's output.
 
-    Args:
-        fields: the columns; names are unique.
-        ranges: the least and the greatest value, by column name, of the rows that a pipeline was fitted on; only a
-            pipeline's own schemas know them, of some columns.
+    Names are unique. A pipeline's own schemas know `ranges`: by the names of some columns the least and the greatest
+    value of the rows it was fitted on.
 
     Example:
         >>> schema = Schema([Field("dep_delay", "float64"), Field("carrier", "string")])
@@ -236,11 +225,7 @@ class Schema:
         return Schema([*kept, *new.values()])
 
     def with_units(self, units: Mapping[str, str]) -> Schema:
-        """Return the schema with the units of these columns' numbers, by column name.
-
-        Raises:
-            ColumnNotFound: one of them is not there.
-        """
+        """Return the schema with units of columns' numbers, by column name; `ColumnNotFound` where one is not there."""
         self.require(units, "with_units")
         return self.assign(replace(self[name], units=unit) for name, unit in units.items())
 

@@ -17,15 +17,9 @@ from gpupipe.support.validation import check_choice, check_name, is_sequence, re
 __all__ = ["Selector", "boolean", "by_dtype", "by_kind", "by_name", "everything", "exclude", "floating", "glob"]
 __all__ += ["integer", "matches", "numeric", "string", "temporal"]
 
-_DTYPES: dict[str, tuple[str, ...]] = {
-    "everything": (*DTYPES, *LISTS),
-    "numeric": (*INTEGERS, *FLOATS),
-    "integer": INTEGERS,
-    "floating": FLOATS,
-    "boolean": ("bool",),
-    "string": ("string",),
-    "temporal": ("timestamp",),
-}
+_DTYPES: dict[str, tuple[str, ...]] = {"everything": (*DTYPES, *LISTS), "numeric": (*INTEGERS, *FLOATS)}
+_DTYPES |= {"integer": INTEGERS, "floating": FLOATS}
+_DTYPES |= {"boolean": ("bool",), "string": ("string",), "temporal": ("timestamp",)}
 _TESTS: dict[str, Callable[..., bool]] = {
     "by_name": lambda item, *names: item.name in names,
     "by_dtype": lambda item, *dtypes: item.dtype in dtypes,
@@ -71,11 +65,7 @@ class Selector:
                 part.check(schema)
 
     def names(self, schema: Schema) -> list[str]:
-        """List the selected columns, in the order of the schema.
-
-        Raises:
-            ColumnNotFound: a column that is named is not there.
-        """
+        """List the selected columns, in the schema's order; `ColumnNotFound` where one that is named is not there."""
         self.check(schema)
         return [item.name for item in schema if self.takes(item)]
 

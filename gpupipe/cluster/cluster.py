@@ -55,15 +55,14 @@ class Cluster(Executor):
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
-        address: of a scheduler that runs already, instead: its address, a Dask cluster object (dask-jobqueue,
-            dask-kubernetes, Coiled), or a Dask client. gpupipe, the program's own modules and the files have to be
-            within its workers' reach. The object stays open.
-        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used. With False workers are on the
-            CPU, whatever the machine has.
+        address: instead, of a scheduler that runs already: its address, a Dask cluster object (dask-jobqueue,
+            dask-kubernetes, Coiled), or a Dask client, which stays open. gpupipe, the program's own modules and the
+            files have to be within its workers' reach.
+        gpu: start Dask-CUDA's workers; by default where the GPU backend would be used. False keeps workers on the CPU.
         memory_limit: of each worker's host memory, as Dask takes it.
         device_memory: of each GPU, what frames and arrays may take: bytes or `"60 GB"`; None for what training leaves.
-        timeout: seconds without a scheduler, or without any worker that takes work, before work is given up. Long
-            enough for workers to come up, where a queue starts them.
+        timeout: seconds without a scheduler, or any worker that takes work, before work is given up; long enough for
+            workers to come up, where a queue starts them.
 
     Raises:
         BadConfig: in a script without the `__main__` guard, which every worker would run again.
@@ -184,8 +183,7 @@ class Cluster(Executor):
     def resolve(self, backend: str = "auto") -> str:
         """Return the name of the workers' backend for `backend`; asks them once, and waits for the first one.
 
-        Raises:
-            BackendMissing: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
+        Raises `BackendMissing`: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
         """
         asked = settings().backend if backend == "auto" else backend
         if asked == "cpu" or asked in self._backends:
@@ -355,10 +353,7 @@ def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
 
 
 def _check_main_guard() -> None:
-    """Raise `BadConfig` if the running script calls this outside `if __name__ == "__main__":`.
-
-    Notebooks, `python -c` and packages run with `python -m` (which workers do not import) need no guard.
-    """
+    """Raise `BadConfig` if a script calls this without the `__main__` guard; `python -c` and `python -m` need none."""
     main = sys.modules.get("__main__")
     path = getattr(main, "__file__", None)
     spec = getattr(main, "__spec__", None)

@@ -85,13 +85,9 @@ def baselines(
     run on one). Lists of ids become counts of their first 100 ids and of all others; lists of numbers their length and
     mean, as the result says. Metrics are in the target's own units.
 
-    Args:
-        train: whose block they learn from, weights included.
-        valid: whose block they are compared on, weights included.
-        trainers: trained networks to compare with them: one, or several by the names to show.
-        only: some of these models, or one; XGBoost asked for by name has to be there.
-        metrics: as for `Trainer`; the first of them orders the table.
-        seed: the random state of the models that have one.
+    They learn from the block of `train` and are compared on that of `valid`, weights included, with the networks in
+    `trainers`: one, or several by the names to show. `only` some of these models, or one, are fitted; XGBoost asked for
+    by name has to be there. The first of `metrics`, which are as for `Trainer`, orders the table.
 
     Raises:
         BadConfig: a loader without a resident block, no target, an unknown model, or trainers that are none.
@@ -226,19 +222,18 @@ def importance(
     """Compute the loss of a metric for each permuted feature, what matters most first: its mean and deviation.
 
     Features that say the same stand in for each other: permuting one of them alone costs little. Rows come in the order
-    of the block whatever the loader's; the host waits once per feature and permutation.
+    of the block whatever the loader's; the host waits once per feature and permutation. It is asked about the loader's
+    block, better not the one the model learned from; weights count.
 
     Args:
         model: a trained one, in its trainer, in what `gp.load` gives, or by itself.
-        loader: whose block it is asked about, better not the one it learned from; weights count. With what `gp.load`
-            gives, a Dataset or a frame will do, with its target.
+        loader: with what `gp.load` gives, a Dataset or a frame will do, with its target.
         metric: a name among the trainer's figures, "loss" included; "auto" is its first metric, else the loss.
         repeats: permutations, the same for all features.
         seed: of the permutations.
 
-    Raises:
-        BadConfig: a loader without a resident block, fewer than one repeat, no such metric or one that is not defined.
-
+    Raises `BadConfig`: a loader without a resident block, fewer than one repeat, no such metric or one that is not
+    defined.
     Memory: as `Trainer.evaluate`, and on the block's device 8 bytes per row for the permutation and 4 for the permuted
         column (of numbers as bfloat16: for all of them; of lists: their elements, and 16 bytes for each meanwhile).
 
@@ -273,8 +268,7 @@ def importance(
     for repeat in range(int(repeats)):
         order = Permutation(len(block), seed=int(seed), epoch=repeat).order(block.device)
         for item in features:
-            figures = trainer.evaluate(_Rows(loader, item, order))
-            losses[item.name].append(sign * (whole[name] - figures[name]))
+            losses[item.name].append(sign * (whole[name] - trainer.evaluate(_Rows(loader, item, order))[name]))
     return Importance(losses, name, whole[name])
 
 

@@ -21,19 +21,8 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch, nearest
 from gpupipe.schema import Schema
-from gpupipe.support.validation import (
-    check_choice,
-    check_instance,
-    check_integer,
-    check_integers,
-    check_number,
-    check_seed,
-    is_integer,
-    is_number,
-    is_sequence,
-    refuse_argument,
-    to_python,
-)
+from gpupipe.support import validation
+from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch, Ragged
 from gpupipe.tensors.order import Permutation
 
@@ -87,8 +76,7 @@ class SharedEmbedding(nn.Module):
         codes: Tensor = self(batch.codes)
         if not self._places:
             return codes
-        bags = [self.bag(name, batch.lists[name]).unsqueeze(1) for name in self._places]
-        return torch.cat([codes, *bags], 1)
+        return torch.cat([codes, *[self.bag(name, batch.lists[name]).unsqueeze(1) for name in self._places]], 1)
 
     def forward(self, codes: Tensor) -> Tensor:
         """Embed B x C ids to B x C x D."""
@@ -142,7 +130,7 @@ class Periodic:
 
     def __post_init__(self) -> None:
         check_integer(self, "[1, inf)", dim=self.dim, frequencies=self.frequencies)
-        check_number(self, "(0, inf)", sigma=self.sigma)
+        validation.check_number(self, "(0, inf)", sigma=self.sigma)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
         """Build the layer."""
@@ -150,7 +138,7 @@ class Periodic:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return {"kind": self.kind, **{name: to_python(value) for name, value in asdict(self).items()}}
+        return {"kind": self.kind, **{name: validation.to_python(value) for name, value in asdict(self).items()}}
 
 
 @dataclass(frozen=True)
@@ -167,8 +155,8 @@ class PiecewiseLinear:
 
     def __post_init__(self) -> None:
         check_integer(self, "[1, inf)", dim=self.dim)
-        for each in self.edges if is_sequence(self.edges) else [None]:
-            numbers: Any = each if is_sequence(each) else [None]
+        for each in self.edges if validation.is_sequence(self.edges) else [None]:
+            numbers: Any = each if validation.is_sequence(each) else [None]
             if not all(map(is_number, numbers)) or any(a >= b for a, b in itertools.pairwise(numbers)):
                 raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", "fit(loader)")
 
@@ -176,9 +164,7 @@ class PiecewiseLinear:
     def fit(cls, loader: Any, *, bins: int = 48, dim: int = 8) -> Self:
         """Compute the edges of at most `bins` bins at quantiles of a loader's numbers, values that occur.
 
-        Raises:
-            BadConfig: a loader without a resident table, or fewer than one bin.
-
+        Raises `BadConfig`: a loader without a resident table, or fewer than one bin.
         Memory: a sample of at most 262,144 rows in float64, of one number at a time; the edges on the host.
         """
         table = getattr(loader, "table", None)
@@ -304,15 +290,13 @@ class Tabular(nn.Module):
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
         """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
 
-        Raises:
-            BadConfig: no schema, no target, a target of one class, a categorical feature without a cardinality, a list
-                of what are no ids, or an option the network has not.
+        Raises `BadConfig`: no schema, no target, a target of one class, a categorical feature without a cardinality, a
+        list of what are no ids, or an option the network has not.
 
         Example:
-            >>> from gpupipe.models import MLP
             >>> from gpupipe.schema import Field, Role
-            >>> temp, delay = Field("temp", "float32", role=Role.FEATURE), Field("delay", "float32", role=Role.TARGET)
-            >>> MLP.from_schema(Schema([temp, delay]), hidden=(8,)).get_config()["numeric"]
+            >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
+            >>> MLP.from_schema(schema, hidden=(8,)).get_config()["numeric"]
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
@@ -429,15 +413,15 @@ def _sizes(schema: Schema, where: str) -> dict[str, Any]:
 
 def _check(model: Tabular, config: Mapping[str, Any]) -> None:
     """Raise `BadConfig` for an invalid argument of those that all models, or several, have."""
-    check_seed(model, seed=config["seed"])
+    validation.check_seed(model, seed=config["seed"])
     check_integer(model, "[0, inf)", numeric=config["numeric"])
     check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
     check_integer(model, "[1, inf)", outputs=config["outputs"])
-    check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
+    validation.check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
     check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
-    check_choice(model, BAGS, bag=config["bag"])
+    validation.check_choice(model, BAGS, bag=config["bag"])
     check_integer(model, "[1, inf)", "auto", embedding_dim=config.get("embedding_dim", "auto"))
-    check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
+    validation.check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
     for name in _WIDTHS:
         if not is_integer(config.get(name), 1):  # one layer
             check_integers(model, "[1, inf)", **{name: config.get(name, ())})
@@ -447,7 +431,7 @@ def _check(model: Tabular, config: Mapping[str, Any]) -> None:
 
 def _plain(value: Any) -> Any:
     """Return an argument as a JSON value: a number of NumPy's as Python's, several as a list."""
-    if is_sequence(value):
+    if validation.is_sequence(value):
         return [_plain(one) for one in value]
     return value.item() if is_number(value) and hasattr(value, "item") else value
 
@@ -455,10 +439,8 @@ def _plain(value: Any) -> Any:
 class Linear(Tabular):
     """Linear or logistic regression; an id's weight is that of its one-hot column, which is never built.
 
-    All weights start at zero, so nothing is drawn, and the order of rows is the only chance in it. Missing and unknown
-    have a weight each. Of a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those
-    of `MLP`.
-
+    All weights start at zero, so the order of rows is the only chance in it. Missing and unknown have a weight each. Of
+    a list the `bag` of its ids' weights is added. The other arguments, and the errors, are those of `MLP`.
     Memory: (F + sum(cardinalities) + 1) x K float32; training with AdamW four times that.
 
     Example:
@@ -501,20 +483,16 @@ class MLP(Tabular):
     Args:
         numeric: F, how many numeric features a batch has.
         cardinalities: C numbers of ids, missing and unknown included (at least 2 each).
-        outputs: 1 for a regression and a binary target (B values come out), else K classes or targets (B x K).
+        outputs: 1 (B values come out) for a regression and a binary target, else K classes or targets (B x K).
         hidden: the hidden layers' widths, first to last; one number for one layer, empty for a linear model.
         dropout: fraction of hidden values zeroed in training.
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
-        seed: rules the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
 
-    Raises:
-        BadConfig: no input at all, or a size that makes no sense.
-
-    Memory: sum(cardinalities) x D float32 for the embedding, and the layers' weights; training with AdamW four times
-        that (a gradient and two moments, all dense).
+    Raises `BadConfig`: no input at all, or a size that makes no sense.
+    Memory: sum(cardinalities) x D float32, and the layers; training with AdamW four times that (all dense).
 
     Example:
         >>> model = MLP(numeric=3, cardinalities=[12, 5], hidden=(16,), seed=7)
@@ -547,15 +525,12 @@ class MLP(Tabular):
 class DCNv2(Tabular):
     """Deep and cross network: layers that multiply features with each other, and the layers of an `MLP`.
 
-    Version 2, of Wang et al. 2021 (arXiv:2008.13535). "parallel" puts both over the inputs and predicts from their
-    outputs side by side; "stacked" puts the second over the first. The other arguments, and the errors, are those of
-    `MLP`.
+    Version 2, of Wang et al. 2021 (arXiv:2008.13535). "parallel" puts both over the inputs and predicts from both
+    outputs; "stacked" puts the second over the first. The other arguments, and the errors, are those of `MLP`.
 
     Args:
         crosses: how many cross layers; the n-th knows products of n + 1 features.
         rank: of the cross layers' matrices; None for full matrices.
-        hidden: the widths of the fully connected layers; empty for cross layers alone.
-        structure: "parallel" or "stacked".
 
     Memory: as `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
 
@@ -583,7 +558,7 @@ class DCNv2(Tabular):
     ) -> None:
         check_integer(self, "[0, inf)", crosses=crosses)
         check_integer(self, "[1, inf)", None, rank=rank)
-        check_choice(self, ("parallel", "stacked"), structure=structure)
+        validation.check_choice(self, ("parallel", "stacked"), structure=structure)
         generator = self.start(locals())
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
@@ -624,10 +599,8 @@ class ResNet(Tabular):
     other arguments, and the errors, are those of `MLP`.
 
     Args:
-        blocks: how many.
-        width: of what the blocks add to.
+        width: of what the `blocks` add to.
         hidden_factor: a block's inner layer is so many times as wide.
-        dropout: fraction of a block's inner values zeroed in training.
 
     Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
 
@@ -654,13 +627,12 @@ class ResNet(Tabular):
     ) -> None:
         check_integer(self, "[0, inf)", blocks=blocks)
         check_integer(self, "[1, inf)", width=width)
-        check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one value in the inner layer at least
+        validation.check_number(self, f"[{1 / width}, 1024]", hidden_factor=hidden_factor)  # one inner value at least
         generator = self.start(locals())
         inner = int(width * hidden_factor)
         self.first = make_linear(self.num_inputs, width, generator, "glorot")
         self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
-        self.norm = BatchNorm(width)
-        self.last = make_linear(width, outputs, generator, "glorot")
+        self.norm, self.last = BatchNorm(width), make_linear(width, outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
         values = self.first(self.inputs(batch))
@@ -683,8 +655,7 @@ class _Block(nn.Module):
         super().__init__()
         self.norm = BatchNorm(width)
         self.enter = make_linear(width, inner, generator)
-        self.leave = make_linear(inner, width, generator, "glorot")
-        self.dropout = nn.Dropout(dropout)
+        self.leave, self.dropout = make_linear(inner, width, generator, "glorot"), nn.Dropout(dropout)
 
     def forward(self, values: Tensor) -> Tensor:
         change: Tensor = self.leave(self.dropout(self.enter(self.norm(values)).relu()))
@@ -694,9 +665,8 @@ class _Block(nn.Module):
 class MultiTask(Tabular):
     """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).
 
-    The heads are computed together. What each output means is the loss' business:
-    `gp.Trainer(loss=gp.training.PerTarget( ...))` takes one loss a target. The other arguments, and the errors, are
-    those of `MLP`.
+    What each output means is the loss' business: `gp.Trainer(loss=gp.training.PerTarget( ...))` takes one loss a
+    target. The other arguments, and the errors, are those of `MLP`.
 
     Args:
         outputs: T, one a target; T = 1 gives B values, else B x T.
@@ -761,11 +731,9 @@ class FTTransformer(Tabular):
     smaller than the authors' (3 blocks of 192). The other arguments, and the errors, are those of `MLP`.
 
     Args:
-        blocks: how many.
         dim: a token's width.
         heads: of the attention; divides `dim`.
-        attention_dropout: fraction of attention weights zeroed in training.
-        dropout: fraction of the feed-forward part's hidden values zeroed in training.
+        attention_dropout, dropout: fractions of attention weights, and of the feed-forward part's hidden values.
 
     Memory: sum(cardinalities) x `dim` float32 for the embedding, about 8 x `dim`^2 a block; training with AdamW four
         times that, and for each row some 20 x `blocks` x (F + C) x `dim` values of activations.
@@ -793,7 +761,7 @@ class FTTransformer(Tabular):
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         check_integer(self, "[1, inf)", blocks=blocks, dim=dim, heads=heads)
-        check_number(self, "[0, 1)", attention_dropout=attention_dropout)
+        validation.check_number(self, "[0, 1)", attention_dropout=attention_dropout)
         if dim % heads:
             raise refuse_argument(self, "heads", heads, f"a divisor of dim={dim}", f"heads={math.gcd(dim, heads)}")
         generator = self.start(locals(), dim=dim)
@@ -807,8 +775,7 @@ class FTTransformer(Tabular):
             attention = Attention(dim, heads, attention_dropout, generator)
             ends = {"first": number == 0, "last": number == blocks - 1}
             self.blocks.append(_TokenBlock(dim, attention, dropout, generator, **ends))
-        self.norm = nn.LayerNorm(dim)
-        self.last = make_linear(dim, outputs, generator, "glorot")
+        self.norm, self.last = nn.LayerNorm(dim), make_linear(dim, outputs, generator, "glorot")
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the token parameters, which decay as little as embeddings do, as in the paper."""
@@ -846,8 +813,7 @@ class Attention(nn.Module):
             layer(values).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, values in ((self.query, asking), (self.key, tokens), (self.value, tokens))
         )
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=self.dropout if self.training else 0.0)
         answer: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return answer
 
@@ -864,8 +830,7 @@ class _TokenBlock(nn.Module):
         # As in the paper: ReGLU halves, so 4 / 3 costs as many weights as a plain layer of 8 / 3.
         hidden = max(int(dim * 4 / 3), 1)
         self.enter = make_linear(dim, 2 * hidden, generator)
-        self.leave = make_linear(hidden, dim, generator, "glorot")
-        self.dropout = nn.Dropout(dropout)
+        self.leave, self.dropout = make_linear(hidden, dim, generator, "glorot"), nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
         normal = self.before_attention(tokens)

@@ -51,9 +51,6 @@ class Drift:
         unknown: by how much the share of values that have no id of their own may be more.
         missing: by how much the share of missing values may be more or less.
         min_rows: of fewer rows nothing is said: the measures would be noise.
-
-    Raises:
-        BadConfig: a threshold that is no positive number.
     """
 
     mean: float = 0.25
@@ -68,10 +65,7 @@ class Drift:
 
 @dataclass(frozen=True)
 class ColumnDrift:
-    """Drift of one column from the fit, as `Drift` measures it; None for what is not measured.
-
-    `moved` are the measures beyond their threshold.
-    """
+    """Drift of one column, as `Drift` measures it (None where not measured); `moved` are those beyond a threshold."""
 
     name: str
     mean: float | None
@@ -153,10 +147,7 @@ def _compare(old: Profile, new: Profile, values: Any, name: str, limits: Drift) 
 
 
 def compute_stability(shares: Any, counts: Any) -> float:
-    """Compute the population stability index of fractions (B float64, old) and counts (B float64, new).
-
-    Source: Siddiqi, "Credit Risk Scorecards", Wiley 2006.
-    """
+    """Compute the index (Siddiqi, "Credit Risk Scorecards", 2006) of fractions (B float64, old) and counts (new)."""
     old = np.maximum(shares, _LEAST_SHARE)
     new = np.maximum(counts / counts.sum(), _LEAST_SHARE)
     return float(((new - old) * np.log(new / old)).sum())

@@ -26,18 +26,7 @@ from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_colu
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features, TargetSet
 from gpupipe.preprocessing import Invertible
-from gpupipe.schema import (
-    FLOATS,
-    INTEGERS,
-    ROW,
-    Field,
-    Kind,
-    Role,
-    Schema,
-    get_element_dtype,
-    is_passenger,
-    shorten_list,
-)
+from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.validation import check_choice
 from gpupipe.transforms import Expect, Join, Sample, Transform, WholeTableTransform
@@ -67,8 +56,7 @@ class TransformPlan:
     has: others are not checked by `Expect`, of which those that raise are applied, or if `counting` all.
     """
 
-    casts: Mapping[str, str] = {}
-    """The types that steps expect of the columns that the data stores as another."""
+    casts: Mapping[str, str] = {}  # the types that steps expect of the columns that the data stores as another
     side_columns: Mapping[int, SideColumns] = {}
     """Of window steps, by position; without these, `run` takes a frame to hold all rows there are."""
 
@@ -417,8 +405,7 @@ def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
     if _is_missing(column, backend):
         return missing_column(dtype, len(column), backend.xp)
     if element is not None and column.elements is not None:
-        elements = _cast(column.elements, element, name, backend)
-        return Column(dtype, column.data, column.valid, None, elements)
+        return Column(dtype, column.data, column.valid, None, _cast(column.elements, element, name, backend))
     if element is not None or dtype in ("string", "timestamp") or is_passenger(dtype) != is_passenger(column.dtype):
         raise _another_type(name, column.dtype, dtype)
     return cast_column(column, dtype, name, backend)
@@ -543,7 +530,7 @@ def build_table(
         device = select(backend).device if is_backends else ("cuda" if torch.cuda.is_available() else "cpu")
     tensors.require_device(device)
     wanted = torch.device(device)
-    if carried := [item.name for item in kept if item.kind == Kind.PASSENGER]:
+    if carried := [item.name for item in kept if is_passenger(item.dtype)]:
         _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
     size = bound * (row_bytes + _KEPT_BYTES * len(kept))
     free_bytes: dict[str, int | None] = {}

@@ -43,17 +43,10 @@ class ClusterLoader:
     Nothing is read before the first fit. The blocks stay for later fits, until no loader needs them any more.
 
     Args:
-        cluster: a `Cluster`.
-        pipeline: fitted.
-        data: a Dataset or a frame.
-        residency: "device" or "host"; "auto" for the first there is room for.
-        dtype: of the stored numbers, "float32" or "bfloat16".
-        out_of_fold: as in `Pipeline.loader`.
-        options: of `Loader`: batch_size (rows per batch, of all workers together), shuffle (among the rows of each
-            worker), block_rows, window, seed, drop_last.
-
-    Raises:
-        BadConfig: options that make no sense, or a cluster that is none.
+        residency: "device" or "host"; "auto" for the first there is room for. `dtype` and `out_of_fold`: as in
+            `Pipeline.loader`.
+        options: of `Loader`: batch_size (of all workers together), shuffle (among each worker's rows), block_rows,
+            window, seed, drop_last.
 
     Memory: none here. Each worker: a block of its share, 4 bytes per feature and row, and one partition.
 

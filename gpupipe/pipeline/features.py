@@ -600,19 +600,17 @@ class Features:
     """Step from frame to tensors: feature groups, target, weight and kept columns.
 
     Args:
-        groups: each `(columns, step or steps)`, `(columns, steps, name)` or just columns; a mapping from columns to
-            steps stands for a group each. A scikit-learn or cuML estimator may stand in a list of steps. With a name
-            the outputs are called `name_output`. A selector of `gpupipe.selectors` chooses columns at each `fit`, among
-            those that are not the target, the weight, kept, or computed from what these are computed from (`explain`
-            and the fit report say which are left out).
+        groups: each `(columns, step or steps)`, `(columns, steps, name)` (outputs are called `name_output`) or just
+            columns; a mapping from columns to steps stands for a group each. A scikit-learn or cuML estimator may be a
+            step. A selector of `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target,
+            the weight, kept, or computed from what these are computed from (`explain` and the fit report name those).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
-            what and why: conditions, booleans, strings and two distinct whole numbers are classes, and so are up to 20
-            distinct whole numbers, each in two rows or more on average, with a warning.
-        target_transform: steps a regression's target goes through before it is stored and learned, such as
-            `[pre.Log1p(), pre.StandardScaler()]`; `"auto"` standardises it, None leaves it. Predictions and metrics
-            are in the target's own units all the same.
+            why: conditions, booleans, strings and two distinct whole numbers are classes; with a warning, up to 20
+            distinct whole numbers are, each in two rows or more on average.
+        target_transform: steps a regression's target goes through before it is learned, such as `[pre.Log1p()]`;
+            `"auto"` standardises it, None leaves it. Predictions and metrics are in its own units.
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: label columns that a feature may read all the same.
@@ -641,8 +639,7 @@ class Features:
         chain = _to_chain(target_transform)
         self.target = None if target is None else TargetSet(as_list(target), chain, task)
         self.weight = None if weight is None else Weight([weight])
-        self.keep = as_list(keep)
-        self.allow_leak = as_list(allow_leak)
+        self.keep, self.allow_leak = as_list(keep), as_list(allow_leak)
         self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
@@ -677,20 +674,15 @@ class Features:
         Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
         with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
         times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out, and
-        named by the log, the `repr` and the fit report, are columns without a value in the first 10,000 rows, types
-        that no step takes, and row names that pandas writes (an empty column name, or `__index_level_0__`). It knows
-        nothing of what the columns mean: look for those that are only known after the target is.
+        named by the log, the `repr` and the fit report, are columns without a value in these rows, types that no step
+        takes, and row names that pandas writes (an empty name, or `__index_level_0__`). It knows nothing of what the
+        columns mean: look for those that are only known after the target is.
 
-        Args:
-            data: a Dataset or a frame; or a Schema, and then all integers are amounts.
-            target: as for `Features`; its columns, and those of `weight` and `keep`, become no features.
-            weight: as for `Features`.
-            keep: as for `Features`.
-            min_frequency: strings and ids that are rarer are all one; by default 10, none in less than 10,000 rows.
+        `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
+        become no features. Strings and ids rarer than `min_frequency` are all one; by default 10, none in less than
+        10,000 rows.
 
-        Raises:
-            BadConfig: no column is left.
-
+        Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.
 
         Example:

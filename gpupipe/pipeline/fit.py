@@ -476,11 +476,8 @@ class PartitionPass:
                 frame = backend.filter(frame, present)
             raw = target.raw_columns(frame, schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
-        steps, drawing = (
-            (step for task in self.tasks for step in task.group.steps),
-            pre.GatheredStep | pre.CrossFittedStep,
-        )
-        draws = self.total is not None or any(isinstance(step, drawing) for step in steps)
+        steps = (step for task in self.tasks for step in task.group.steps)
+        draws = self.total is not None or any(isinstance(s, pre.GatheredStep | pre.CrossFittedStep) for s in steps)
         return _Rows(frame, raw, partition.row_ids(backend.xp)[backend.positions(frame)] if draws else None)
 
     @cached_property
@@ -638,8 +635,7 @@ class FitReport:
         return f"{', '.join(told)}; {reads}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:
-        head = ["pass", "step", "columns", "missing", "rare", "seconds", "MB"]
-        return [head, *(item._cells for item in self.steps)]
+        return [["pass", "step", "columns", "missing", "rare", "seconds", "MB"], *(item._cells for item in self.steps)]
 
     def __repr__(self) -> str:
         table = text_table(self._table()) if self.steps else ""

@@ -52,16 +52,13 @@ class Pipeline:
     Args:
         steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
-        backend: `"auto"`, `"cpu"` or `"gpu"`.
 
-    Raises:
-        BadConfig: a step is no transform, two joins have one name, or something else makes no sense.
+    Raises `BadConfig`: a step is no transform, two joins have one name, or something else makes no sense.
 
     Example:
         >>> import pandas as pd
         >>> flights = pd.DataFrame({"dep_delay": [2.0, None, 8.0, 2.0], "arr_delay": [20.0, 3.0, 30.0, None]})
-        >>> pipeline = Pipeline([], Features(["dep_delay"], target="arr_delay > 15"))
-        >>> pipeline.fit(flights).transform(flights)["target"].tolist()
+        >>> Pipeline([], Features(["dep_delay"], target="arr_delay > 15")).fit_transform(flights)["target"].tolist()
         [1.0, 0.0, 1.0, nan]
     """
 
@@ -82,8 +79,7 @@ class Pipeline:
             remedy = f"Join(..., name={twice[0] + '_2'!r})"
             raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
-        self.features = copy(features)
-        self.backend = backend
+        self.features, self.backend = copy(features), backend
         self.profiles: dict[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
@@ -93,10 +89,8 @@ class Pipeline:
     def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
         """Learn every step's state from a Dataset or a frame, of the rows with a target; returns self.
 
-        Args:
-            data: what to learn from, the target's column with it.
-            y: None, as scikit-learn passes it; the target is named in `Features(target=)`.
-            executor: a Cluster; by default the one whose `with` this stands in, or else this process.
+        `executor` is a Cluster; by default the one whose `with` this stands in, or else this process. `y` is None, as
+        scikit-learn passes it: the target is named in `Features(target=)`.
 
         Raises:
             ColumnNotFound: a step reads a column that is not there.
@@ -140,11 +134,7 @@ class Pipeline:
 
     @property
     def schema(self) -> Schema:
-        """The schema of what it puts out: features, target, weight and kept columns.
-
-        Raises:
-            NotFitted: before `fit`.
-        """
+        """The schema of what it puts out: features, target, weight and kept columns; `NotFitted` before `fit`."""
         self._fitted_source()
         return self._schema
 
@@ -161,12 +151,9 @@ class Pipeline:
         """Transform a frame (to a frame) or a Dataset (to a lazy Dataset) into its features, in row order.
 
         Then come target and weight where their columns are there, then the kept columns; without `features`, all
-        columns. Rows with a missing target stay.
-
-        Args:
-            data: whatever `fit` takes. A pandas or cuDF frame gives one of its library with its index; another table
-                in memory a frame of this pipeline's backend (not yet run on a GPU); a Dataset or a stream a lazy
-                Dataset.
+        columns. Rows with a missing target stay. A pandas or cuDF frame gives one of its library with its index;
+        another table in memory a frame of this pipeline's backend (not yet run on a GPU); a Dataset or a stream a lazy
+        Dataset.
 
         Raises:
             NotFitted: before `fit`.
@@ -184,7 +171,6 @@ class Pipeline:
 
         Where a step learns from the target (`TargetEncoder`), each row gets what rows of other folds taught: what a
         model may be trained on. `transform` gives what all rows taught, which for these rows holds their own target.
-
         Memory: no more than `fit` and `transform`, whose errors it raises.
 
         Example:
@@ -222,13 +208,12 @@ class Pipeline:
         Args:
             data: a Dataset or a frame.
             device: where batches are wanted; the backend's by default.
-            residency: `"device"` for the block there, `"host"` for a block in the host's memory, `"stream"` for no
-                block: `data` is read and transformed anew in each epoch; `"auto"` for the first there is room for.
+            residency: `"device"` or `"host"` for the block there, `"stream"` for none: `data` is read and transformed
+                anew in each epoch; `"auto"` for the first there is room for.
             dtype: of the stored numbers, `"float32"` or `"bfloat16"`.
             out_of_fold: True for the rows of the fit: each gets what rows of other folds taught; False gives them what
                 all rows taught, theirs included. For any other rows leave it out.
-            options: of `Loader`: batch_size, shuffle, block_rows, window, seed, drop_last, reuse_buffers, rank,
-                world_size, sharded (where each rank's `data` are rows of its own), sampler.
+            options: of `Loader`, such as batch_size and shuffle; sharded where each rank's `data` are its own rows.
 
         Raises:
             BadData: a missing or infinite value would reach the block; names the column and the remedy.
@@ -286,13 +271,8 @@ class Pipeline:
     def check(self, data: Any) -> ExpectationReport:
         """Count the rows that break a rule of a `T.Expect` among the steps, in one pass; change nothing.
 
-        Args:
-            data: whatever `fit` takes; columns that are not there are not checked.
-
-        Raises:
-            NotFitted: before `fit`.
-            BadData: with `on_violation="raise"`, there are some.
-
+        Columns that are not there are not checked. Raises `NotFitted` before `fit`, and `BadData` where there are some
+        with `on_violation="raise"`.
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
@@ -303,14 +283,8 @@ class Pipeline:
     def drift(self, data: Any, thresholds: Drift = _DRIFT) -> DriftReport:
         """Compare rows with those of the fit, in one pass: each column that learned steps read, after the transforms.
 
-        Args:
-            data: whatever `fit` takes; rows without a target are left out, where it has the target.
-            thresholds: how far a column may be from that of the fit.
-
-        Raises:
-            NotFitted: before `fit`.
-            BadConfig: there are no features.
-
+        Rows without a target are left out, where `data` has the target. `thresholds` say how far a column may be from
+        that of the fit. Raises `NotFitted` before `fit`, and `BadConfig` where there are no features.
         Memory: one partition per thread, and 8 bytes per number of some 32,768 rows, which are drawn by identity.
 
         Example:
@@ -340,8 +314,7 @@ class Pipeline:
     def explain(self, data: Any = None) -> Explanation:
         """Explain what `fit` will do and what cannot be saved, as text; in a notebook with a diagram.
 
-        Args:
-            data: what would be fitted on; then the columns that are read and the expected peak memory are told too.
+        With the data to fit on, it tells the columns that are read and the expected peak memory too.
 
         Example:
             >>> from gpupipe import preprocessing as pre
@@ -578,11 +551,8 @@ class Decoder:
         elif name in self.embedded:
             table = from_frame(pq.read_table(self.embedded[name]))
         else:
-            problem, remedy = (
-                "it was too large to be saved and is not given",
-                f"gp.load(path, tables={{{name!r}: table}})",
-            )
-            expected = f"a table with the columns {schema.names}"
+            problem = "it was too large to be saved and is not given"
+            expected, remedy = f"a table with the columns {schema.names}", f"gp.load(path, tables={{{name!r}: table}})"
             raise ArtifactError(f"table {name!r}", problem, expected=expected, remedy=remedy)
         for item in schema:
             if (found := table.schema[item.name].dtype) != item.dtype:

@@ -50,12 +50,10 @@ class Scorer:
     """Scorer: a loaded pipeline and its model, which predict rows.
 
     Args:
-        pipeline: fitted.
-        model: trained on its output; None allows `transform` through `.pipeline` only.
+        model: trained on the pipeline's output; None allows `transform` through `.pipeline` only.
         device: where the model runs; the backend's by default.
 
     Raises:
-        BadConfig: no pipeline, or no model.
         SchemaMismatch: the model was made for other features than the pipeline gives.
         NotFitted: the pipeline has not been fitted.
     """
@@ -87,11 +85,8 @@ class Scorer:
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
         where its probability is 0.5 or more. A regression gives numbers in the target's own units, float64 where there
         is a `target_transform`. Of several targets each has a column `prediction_<target>`.
-
-        Args:
-            data: whatever `Pipeline.transform` takes, and the result is of that kind.
-            batch_size: rows per call of the model; for the same backend, batch size and number of threads the result is
-                bit-identical.
+        The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
+        backend, batch size and number of threads.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
@@ -105,10 +100,8 @@ class Scorer:
         """Predict the probabilities of each row, in order, followed by the kept columns.
 
         It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
-        class or each of several conditions. Arguments, errors and memory as for `predict`.
-
-        Raises:
-            BadConfig: the task is a regression, or there is no model.
+        class or each of several conditions. Arguments, errors and memory as for `predict`. Raises `BadConfig`: the task
+        is a regression, or there is no model.
         """
         if self.schema.task == "regression":
             problem, expected = "a regression has no probabilities", "a classification's model"
@@ -245,12 +238,8 @@ _FEATURES = {
     "keep": [str],
     "allow_leak": [str],
 }
-_PROFILE = {
-    **dict.fromkeys(("missing", "mean", "std"), _NUMBER),
-    "edges": [_NUMBER],
-    "shares": [_NUMBER],
-    "unknown": (int, float, None),
-}
+_PROFILE: dict[str, Any] = {"edges": [_NUMBER], "shares": [_NUMBER], "unknown": (int, float, None)}
+_PROFILE |= dict.fromkeys(("missing", "mean", "std"), _NUMBER)
 _PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
 _PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}

@@ -8,15 +8,5 @@ from gpupipe.tensors.feature_table import MISSING_TIME, FeatureTable, require_de
 from gpupipe.tensors.loader import BatchOptions, Loader, LoaderOptions
 from gpupipe.tensors.order import Permutation
 
-__all__ = [
-    "MISSING_TIME",
-    "Batch",
-    "BatchOptions",
-    "FeatureTable",
-    "Loader",
-    "LoaderOptions",
-    "Permutation",
-    "Ragged",
-    "require_device",
-    "share",
-]
+__all__ = ["MISSING_TIME", "Batch", "BatchOptions", "FeatureTable", "Loader", "LoaderOptions", "Permutation", "Ragged"]
+__all__ += ["require_device", "share"]

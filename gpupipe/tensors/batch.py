@@ -44,9 +44,7 @@ class Ragged:
     def pad(self, length: int, value: float = 0) -> Tensor:
         """Return the first `length` elements of each list, B x length, shorter ones padded; without a host sync.
 
-        Raises:
-            BadConfig: no positive length.
-
+        Raises `BadConfig`: no positive length.
         Memory: B x length values and as many int64 positions, on the device.
         """
         if length < 1:
@@ -100,9 +98,8 @@ class Batch:
     Args:
         numeric: B x F float32, in the order of `schema.numeric`.
         codes: B x C int32 ids, in the order of `schema.categorical`; 0 missing, 1 unknown.
-        target: B values, float32 (regression, binary 0/1) or int32 class indices; B x T float32 for several targets;
-            None where there is none.
-        weight: B float32 sample weights; None where there are none.
+        target: B values, float32 (regression, binary 0/1) or int32 class indices; B x T float32 for several targets.
+        weight: B float32 sample weights.
         keep: columns carried with the features: timestamps as int64 microseconds, strings as int64 codes.
         lists: the lists among the features, by name; ids int32, numbers float32. A missing list is an empty one.
 

@@ -19,8 +19,7 @@ from gpupipe.support.text import derive, format_count
 from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
 
-MISSING_TIME = -(1 << 63)
-"""What a missing time, integer or boolean of a kept column is stored as."""
+MISSING_TIME = -(1 << 63)  # what a missing time, integer or boolean of a kept column is stored as
 
 _WORD, _ALIGN, _LINE = 4, 32, 64
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
@@ -32,13 +31,11 @@ class FeatureTable:
     A row is padded to a multiple of 32 bytes, so that one gather moves whole rows; the typed columns are views of it.
 
     Args:
-        schema: the roles and types of the columns.
-        words: n x W int32.
         keep: n values per kept column: floats unchanged, strings as int64 codes (-1 where missing), anything else as
             int64 (`MISSING_TIME` where missing), of which times are microseconds.
         dictionaries: the strings of a kept column's codes, by its name.
         dtype: what the numeric columns are stored as: "float32", or "bfloat16" in half the memory, with 8 bits of
-            mantissa; they are float32 again in what is made of it.
+            mantissa; what is made of it is float32 again.
 
     Example:
         >>> from gpupipe.schema import Field
@@ -145,10 +142,7 @@ class FeatureTable:
 
     @property
     def lists(self) -> Mapping[str, Ragged]:
-        """The features that are lists, by name, of all rows that were written.
-
-        Memory: shares what one `write` brought; what several brought is copied together once.
-        """
+        """The features that are lists, by name; shared, or where several `write`s brought them copied together once."""
         self.join_lists()
         return self.written_lists[0]
 

@@ -100,23 +100,20 @@ class Loader:
 
     Args:
         table: a feature table, or parts that are read while batches are made.
-        batch_size: rows per batch; of all ranks together.
-        shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for another permutation
-            of blocks of `block_rows` consecutive rows, and of the rows among `window` blocks at a time; False for the
-            table's order. It depends on `seed`, the epoch and the number of rows alone.
-        drop_last: leave out a last batch that is not full.
-        reuse_buffers: each batch overwrites the one before (kept columns do not): right where a batch is used up before
-            the next one is asked for. Without it every batch is new memory.
+        batch_size: rows per batch, of all ranks together.
+        shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for one of blocks of
+            `block_rows` consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
+            It depends on `seed`, the epoch and the number of rows alone.
+        reuse_buffers: each batch overwrites the one before (kept columns do not), which has to be used up by then.
         target_units: brings stored targets, or outputs for them, into the target's own units, for metrics.
         rank: this process's number among the `world_size` that train together; by default torch.distributed's, or 0.
         sharded: True where each rank's table holds rows of its own, or the number of rows of each; False where all
             ranks have the same table and take a part of each batch. Ranks that run out of rows get padding of weight 0.
-        sampler: rows drawn with replacement instead of each once: "balanced" for classes of the target that come
-            equally often, "weights" for rows in proportion to their weight (which batches then no longer have), or
-            a tensor of a weight for each row.
-        device: the device of the batches; by default that of the table.
-        residency: "device" for a table there, "host" for one whose batches a thread copies there in slabs, "stream"
-            for parts; "auto" for what the table is.
+        sampler: rows drawn with replacement: "balanced" for classes of the target that come equally often, "weights"
+            for rows in proportion to their weight (which batches then no longer have), or a tensor of each row's
+            weight.
+        residency: "device" for a table there, "host" for one whose batches a thread copies to `device` (else the
+            table's) in slabs, "stream" for parts; "auto" for what the table is.
 
     Raises:
         BadConfig: options that are unknown, too small, or not to be had together.
@@ -192,11 +189,7 @@ class Loader:
 
     @property
     def table(self) -> FeatureTable:
-        """The whole table.
-
-        Raises:
-            BadConfig: it is streamed.
-        """
+        """The whole table; `BadConfig` where it is streamed."""
         if isinstance(self._table, FeatureTable):
             return self._table
         problem, expected = "the whole table is asked for, and it is streamed", "a table that fits in memory"
@@ -223,13 +216,7 @@ class Loader:
         return self._like.dictionaries
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration, from 0; each iteration advances it by one.
-
-        The epoch that `load_state_dict` has just restored continues.
-
-        Raises:
-            BadConfig: no number of an epoch.
-        """
+        """Set the next iteration's epoch, from 0 (else `BadConfig`); one `load_state_dict` just restored goes on."""
         check_integer("Loader.set_epoch", "[0, inf)", epoch=epoch)
         if epoch != self._next.epoch:
             self._next = _Position(epoch)
@@ -243,10 +230,8 @@ class Loader:
         """Restore a state: the next iteration gives the batches still to come, in the same order, at no cost.
 
         `len` stays that of a whole epoch. At the beginning of an epoch, the number of ranks, the batch size and the
-        table may be others than those of the state.
-
-        Raises:
-            BadConfig: the state is from the middle of an epoch of another order, or is invalid.
+        table may be others than those of the state. Raises `BadConfig`: the state is from the middle of an epoch of
+        another order, or is invalid.
         """
         where, is_mapping = "Loader.load_state_dict", isinstance(state, Mapping)
         then = dict(state) if is_mapping else {}
@@ -284,10 +269,7 @@ class Loader:
         """Return the whole table as NumPy or CuPy arrays: numeric, codes, target, weight and the kept columns, by name.
 
         A regression's target is in its own units, of classes it is their index. NumPy's arrays are read only.
-
-        Raises:
-            BadConfig: the table is streamed.
-
+        Raises `BadConfig`: the table is streamed.
         Memory: shares; numbers stored as bfloat16, and a target that went through steps, are copied.
         """
         whole, arrays = self.table.batch_of(self.table.words), {}
@@ -413,11 +395,8 @@ class TorchBatches(IterableDataset[Any]):
 
     def __init__(self, loader: Loader, convert: Callable[[Batch], Any] | None = None) -> None:
         self.loader, self.convert = loader, convert
-        self.set_epoch, self.state_dict, self.load_state_dict = (
-            loader.set_epoch,
-            loader.state_dict,
-            loader.load_state_dict,
-        )
+        self.set_epoch = loader.set_epoch
+        self.state_dict, self.load_state_dict = loader.state_dict, loader.load_state_dict
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""

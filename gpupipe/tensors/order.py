@@ -33,8 +33,7 @@ _MASK = (1 << 64) - 1
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's
 _SCALE_BITS = 44  # of all weights together: 17,000 steps for the average of a billion rows, and a bias below 1e-5
 
-Rows: TypeAlias = slice | Tensor
-"""Rows of a table: a stretch of it, or int64 row numbers on its device."""
+Rows: TypeAlias = slice | Tensor  # of a table: a stretch of it, or int64 row numbers on its device
 Order: TypeAlias = Callable[[int, int, torch.device], Rows]
 """The order of an epoch: gives the rows at the positions from the first number to before the second."""
 Ranges: TypeAlias = list[tuple[int, int]]
@@ -43,9 +42,7 @@ Ranges: TypeAlias = list[tuple[int, int]]
 class Permutation:
     """Permutation of n rows in one epoch, counted from 0; `seed` is any integer.
 
-    Raises:
-        BadConfig: `num_rows` is negative.
-
+    Raises `BadConfig`: `num_rows` is negative.
     Memory: none; 8 bytes per position asked for.
 
     Example:

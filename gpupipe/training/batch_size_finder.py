@@ -54,25 +54,17 @@ def tune_batch_size(
     The fastest batch is not the one that learns best: bring the rate along with `scaled_rate`. Afterwards weights,
     random numbers and the loader's place are as they were.
 
-    Args:
-        trainer: whose model, loss, optimiser and precision are used.
-        loader: over a table that is not streamed; its own batch size does not matter.
-        smallest: the first batch size.
-        largest: the last one; by default all rows.
-        updates: that are timed, at each size.
-        least_gain: how many times as fast a doubled batch has to be.
+    The loader's table is not streamed, and its own batch size does not matter. Sizes go from `smallest` to `largest`
+    (by default all rows); `updates` are timed at each, and a doubled batch has to be `least_gain` times as fast.
 
-    Raises:
-        BadConfig: no such loader, no memory for the smallest batch, or sizes that make no sense.
-
+    Raises `BadConfig`: no such loader, no memory for the smallest batch, or sizes that make no sense.
     Memory: as training with the largest batch that was tried, and one more copy of the weights.
 
     Example:
         >>> import gpupipe as gp, pandas as pd
         >>> frame = pd.DataFrame({"x": [0.0, 1.0] * 32, "y": [2.0, 1.0] * 32})
-        >>> pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
-        >>> trainer = Trainer(gp.models.Linear(1), max_epochs=1, device="cpu")
-        >>> tune_batch_size(trainer, pipeline.loader(frame), smallest=64, updates=2).best
+        >>> loader = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame).loader(frame)
+        >>> tune_batch_size(Trainer(gp.models.Linear(1), max_epochs=1), loader, smallest=64, updates=2).best
         64
     """
     if not isinstance(loader, Loader):

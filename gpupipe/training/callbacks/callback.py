@@ -224,8 +224,7 @@ class GpuStats(_Closing):
         while not stopped:
             for name, ask in figures.items():
                 with suppress(nvml.NVMLError):  # not every GPU answers every question
-                    value = float(ask())
-                    self._samples.setdefault(name, []).append(value)
+                    self._samples.setdefault(name, []).append(float(ask()))
             with suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
                 self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)
@@ -309,8 +308,7 @@ class CSVLogger(_FileLogger):
 class TensorBoardLogger(_Closing):
     """TensorBoard logger: scalars `log/...` over updates, `epoch/...` over epochs, in a folder for `--logdir`.
 
-    Raises:
-        BackendMissing: TensorBoard is not installed.
+    Raises `BackendMissing`: TensorBoard is not installed.
 
     Example:
         >>> TensorBoardLogger("runs/flights").folder.name  # doctest: +SKIP

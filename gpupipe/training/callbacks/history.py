@@ -26,7 +26,6 @@ class History:
     """History of a fit, one row per epoch; prints as a table with curves, and draws itself in a notebook.
 
     Args:
-        monitor: the figure that says which epoch was best.
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
         gpu: min, median and max of NVML's values, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
         throttled: the fraction of samples at which the GPU was throttled, by reason.
@@ -87,8 +86,7 @@ class History:
     @property
     def _best(self) -> dict[str, float] | None:
         seen = [row for row in self.rows if self.monitor in row]
-        choose = max if self.higher_is_better else min
-        return choose(seen, key=lambda row: row[self.monitor], default=None)
+        return (max if self.higher_is_better else min)(seen, key=lambda row: row[self.monitor], default=None)
 
     @property
     def _cells(self) -> list[list[str]]:
@@ -171,12 +169,8 @@ class EarlyStopping:
     Whether larger is better is the metric's to say. A schedule that falls over `max_epochs` is cut off by stopping.
 
     Args:
-        patience: epochs in a row without improvement after which training stops, at least 1.
         monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
         min_delta: a change has to be larger than this to be one.
-
-    Raises:
-        BadConfig: an argument that makes no sense.
 
     Memory: one more copy of the model's state on its device; two while a better one is taken.
 

@@ -56,9 +56,6 @@ class Checkpoints:
         every_seconds: seconds between two, at the least.
         keep: how many of the last stay; the best by the history's monitored figure stays too.
 
-    Raises:
-        BadConfig: an argument that makes no sense.
-
     Memory: a copy of weights, moments and best weights on the host, pinned for a model on a GPU.
 
     Example:

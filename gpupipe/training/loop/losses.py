@@ -293,13 +293,9 @@ class PairwiseRanking:
     RankNet (Burges et al. 2005, equation 3): i before j where its target is larger. A pair counts the product of its
     rows' weights, so rows of weight 0 count nothing; a batch without such pairs has the loss 0.
 
-    Args:
-        group: a kept column (`gp.Features(keep=...)`), within whose values rows are ordered, such as a query; None for
-            all rows of a batch. Rows of a group are paired only where they are in one batch.
-
-    Raises:
-        ColumnNotFound: (when called) the batch has no such kept column.
-        SchemaMismatch: (when called) more than one output a row.
+    `group` is a kept column (`gp.Features(keep=...)`), within whose values rows are ordered, such as a query; None for
+    all rows of a batch. Rows of a group are paired only where they are in one batch. A call raises `ColumnNotFound`
+    without that column, and `SchemaMismatch` for more than one output a row.
 
     Memory: some 16 bytes per pair of rows of a batch on the device: 0.3 GB at 4096 rows, four times that at 8192.
 
@@ -336,13 +332,9 @@ class PairwiseRanking:
 class PerTarget:
     """Weighted mean, for each row, of a loss per output.
 
-    Args:
-        losses: for each of `schema.targets` "mse" or "huber" for a number, "bce" for a target of 0 and 1.
-        weights: how much each counts, for targets of different units; None lets them count alike.
-
-    Raises:
-        BadConfig: an unknown name, or not one weight a loss.
-        SchemaMismatch: (when called) another number of targets.
+    For each of `schema.targets` a loss is "mse" or "huber" for a number, "bce" for a target of 0 and 1. `weights` say
+    how much each counts, for targets of different units; None lets them count alike. Raises `BadConfig` for an unknown
+    name or not one weight a loss, and when called `SchemaMismatch` for another number of targets.
 
     Example:
         >>> from gpupipe.tensors.batch import Batch

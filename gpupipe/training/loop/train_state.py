@@ -27,10 +27,8 @@ class TrainState:
 
     Args:
         update: one step of it, with the optimiser in `update.optimizer`.
-        history: the rows of the epochs so far.
-        steps_per_epoch: batches in an epoch.
         rates: the learning rate of each update, on the host, before what a plateau multiplies them by.
-        best: early stopping's weights, where there is early stopping.
+        best: early stopping's weights, if any.
         epoch: the one under way, from 1; `step_in_epoch` batches and `rows` rows (of all ranks) of it are done.
         metrics: of the last log: loss (the epoch's mean so far), lr, rows_per_second and data_wait (the share of time
             spent waiting for batches) since the log before.
@@ -238,8 +236,7 @@ def _set_random_state(states: list[Tensor], device: torch.device) -> None:
 def check_loss(run: TrainState, since: int) -> float | None:
     """Read the epoch's mean loss so far; None where no weight was counted. The host waits for the device.
 
-    A healthy run costs no extra read. An error names the first bad batch after `since`, and its rows if they are the
-    reason.
+    A healthy run costs no extra read. An error names the first bad batch after `since`, and its rows if these are bad.
     """
     try:
         return run.update.losses.read(f"Trainer.fit, epoch {run.epoch}, batches {since + 1} to {run.step_in_epoch}")

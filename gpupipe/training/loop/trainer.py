@@ -24,15 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.support import validation
-from gpupipe.support.validation import (
-    as_list,
-    is_number,
-    is_one_of,
-    is_sequence,
-    refuse_argument,
-    refuse_choice,
-    to_python,
-)
+from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
 from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
@@ -54,15 +46,7 @@ from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
 from gpupipe.training.optim import optimizers
-from gpupipe.training.optim.optimizers import (
-    EMA,
-    Groups,
-    LossScale,
-    MakeOptimizer,
-    Schedule,
-    compute_learning_rates,
-    get_plateau_factor,
-)
+from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer, Schedule, compute_learning_rates
 
 LEARNING_RATE = 3e-3  # of a model that has none of its own
 FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
@@ -96,15 +80,14 @@ class Trainer:
 
     Args:
         model: its output is B values or logits, or B x K logits.
-        max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch, or `target`, that gives B values (weighted by `batch.weight`) or, without weights, their
             mean. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be said.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
-            torch.optim, or a function of the parameters and the learning rate (a tensor to pass on) that makes one.
+            torch.optim, or a function of the parameters and the learning rate (a tensor) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
         schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the fraction
-            of updates done, see `compute_learning_rates`. Fewer than 20 updates raise a warning.
+            of updates done (see `compute_learning_rates`). Fewer than 20 updates raise a warning.
         warmup: fraction of the updates that rises to `lr`; None for the schedule's own.
         weight_decay: of weights; biases, scales of normalisations and embeddings have none.
         param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
@@ -114,8 +97,8 @@ class Trainer:
         label_smoothing: fraction of each label given to all classes alike; in training only.
         precision: "auto" (bf16-mixed on GPUs of compute capability 8.0 and up, else 32-true), "32-true", "tf32",
             "bf16-mixed", or "fp16-mixed" with a loss scale. Weights, losses and metrics are float32 in each.
-        activation_checkpointing: blocks whose activations are recomputed in the backward pass, to save memory:
-            patterns of modules' names, or True for the members of all `nn.ModuleList`s.
+        activation_checkpointing: blocks whose activations are recomputed in the backward pass, to save memory: patterns
+            of modules' names, or True for the members of all `nn.ModuleList`s.
         compile: whether forward pass and loss go through torch.compile.
         cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
         class_weight: "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
@@ -127,14 +110,10 @@ class Trainer:
         device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two reads of the loss.
-        callbacks: `Callback`s of the user's, and loggers.
         checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: sample the GPU once a second, for `history.gpu`.
         timeout: seconds that a rank waits for the others, where several train together.
-
-    Raises:
-        BadConfig: a value that makes no sense; the closest choice is offered.
 
     Example:
         >>> from gpupipe.models import MLP
@@ -258,7 +237,7 @@ class Trainer:
                     history.append(row | speed)
                     with update.use_ema():
                         run.stop = run.stop or (best is not None and best.update(history.monitored))
-                    if (factor := get_plateau_factor(self.schedule, history)) is not None:
+                    if (factor := optimizers.get_plateau_factor(self.schedule, history)) is not None:
                         run.scale_rates(factor)
                     callbacks.call("on_epoch_end", run)
                     run.stop = ranks.any(run.stop)  # where a callback of one rank ends the fit, all ranks end it
@@ -308,11 +287,9 @@ class Trainer:
     def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
         """Compute the mean loss and the metrics over a loader, by name, without those undefined for its rows.
 
-        Raises:
-            BadData: no target, or a loss that is not finite.
-            BadConfig: no loader, or "auto" loss without a schema.
-
-        Memory: Copies some bytes to the host per metric. AUC keeps 9 bytes a row on the device meanwhile.
+        Raises `BadData`: no target, or a loss that is not finite; `BadConfig`: no loader, or "auto" loss without a
+        schema.
+        Memory: some bytes per metric to the host. AUC keeps 9 bytes a row on the device meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
         loss, metrics = choose_loss_and_metrics(self, loader)
@@ -341,17 +318,9 @@ class Trainer:
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """Return the model's outputs in the loader's order of rows: logits, or a regression's values in its own units.
 
-        Args:
-            loader: batches; needs no target.
-
-        Returns:
-            N or N x K values on the device, float32 (float64 of a float64 model or a target that goes through steps);
-            shape (0,) of a loader without rows.
-
-        Raises:
-            BadData: the model's output is no tensor.
-            BadConfig: no loader.
-
+        These are N or N x K values on the device, float32 (float64 of a float64 model or a target that goes through
+        steps); shape (0,) of a loader without rows. It needs no target. Raises `BadData` where the model's output is no
+        tensor, and `BadConfig` without a loader.
         Memory: the outputs, twice for a moment.
         """
         check_batches("Trainer.predict", loader=loader)
@@ -410,7 +379,7 @@ def _check_objects(trainer: Trainer) -> None:
     weights, callbacks = trainer.class_weight, trainer.callbacks
     if isinstance(weights, str) and weights != "balanced":
         also = "a mapping from classes to weights, or None"
-        raise refuse_choice("Trainer", "class_weight", weights, ["balanced"], also)
+        raise validation.refuse_choice("Trainer", "class_weight", weights, ["balanced"], also)
     by_name = isinstance(groups, Mapping) and all(
         isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
         for pattern, options in groups.items()
@@ -419,17 +388,13 @@ def _check_objects(trainer: Trainer) -> None:
     patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
     hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
     by_class, patterns = by_class or is_one_of(weights, (None, "balanced")), patterns or isinstance(blocks, bool | str)
+    listed = "a list of objects of classes made from gpupipe.training.Callback"
     for name, good, expected, example in (
         ("param_groups", groups is None or by_name, "mappings by patterns of names", "{'embedding.*': {'lr': 1e-4}}"),
         ("activation_checkpointing", patterns, "True, or patterns", "['layers.*']"),
         ("class_weight", by_class, "'balanced', a mapping from classes to weights, or None", "'balanced'"),
         ("profile", folder is None or validation.is_path(folder), "a folder, or None", "'runs/flights/trace'"),
-        (
-            "callbacks",
-            hooks,
-            "a list of objects of classes made from gpupipe.training.Callback",
-            "[gp.training.CSVLogger('runs/flights/log.csv')]",
-        ),
+        ("callbacks", hooks, listed, "[gp.training.CSVLogger('runs/flights/log.csv')]"),
     ):
         if not good:
             raise refuse_argument(trainer, name, getattr(trainer, name), expected, f"{name}={example}")
@@ -485,8 +450,7 @@ def _make_history(trainer: Trainer, metrics: Sequence[Metric], *, validated: boo
         directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
     monitor = "valid_loss" if validated else "train_loss"
     if trainer.early_stopping is not None:
-        monitor = trainer.early_stopping.monitor
-        validation.check_choice("EarlyStopping", directions, monitor=monitor)
+        validation.check_choice("EarlyStopping", directions, monitor=trainer.early_stopping.monitor)
     return History(monitor, directions[monitor])
 
 

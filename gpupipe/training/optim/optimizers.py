@@ -85,8 +85,7 @@ def make_parameter_groups(
 
     Weights decay; biases, scales of normalisations (fewer than two dimensions), embeddings (parameters of a module
     whose class, or a base, is named so: decay would draw rare ids to zero) and what `model.no_weight_decay()` names do
-    not. The first pattern of `groups` that fits counts; a rate of its own is a multiple of `highest`, and `tables`
-    marks embeddings.
+    not. The first pattern of `groups` that fits counts; its rate is a multiple of `highest`; `tables` marks embeddings.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -326,8 +325,8 @@ class EMA:
 
     The smaller d of the first updates keeps the initial weights out of the average (as TensorFlow's
     ExponentialMovingAverage with `num_updates`). Other buffers than floating-point ones are the model's own. torch's
-    AveragedModel reads its counter on the host. Memory: one more copy of the weights; a second one for a moment when
-    they change places.
+    AveragedModel reads its counter on the host. Memory: a copy of the weights; two for a moment when they change
+    places.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -377,12 +376,8 @@ class Plateau:
     """Reduce-on-plateau schedule: the rate falls when the monitored metric has not improved for some epochs.
 
     Args:
-        patience: epochs in a row without improvement after which it falls.
-        factor: what it is multiplied by then.
+        patience: epochs in a row without improvement after which the rate is multiplied by `factor`.
         lowest: the smallest rate, as a share of the first.
-
-    Raises:
-        BadConfig: a number that makes no sense.
 
     Example:
         >>> Plateau(patience=1, factor=0.5)
@@ -453,8 +448,7 @@ def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str =
     - "linear": lr B / B0, for SGD (Goyal et al., arXiv:1706.02677); warm up for some epochs' share of the updates.
     - "sqrt": lr sqrt(B / B0), for Adam and LAMB (You et al., arXiv:1904.00962; Malladi et al., arXiv:2205.10287).
 
-    Raises:
-        BadConfig: an unknown rule, or a number that makes no sense.
+    Raises `BadConfig`: an unknown rule, or a number that makes no sense.
 
     Example:
         >>> scaled_rate(1e-3, batch_size=4096)
