@@ -39,7 +39,7 @@ ELSEWHERE = {
     "preprocessing/steps/distributions": "preprocessing/steps/test_power_transformer",
     "preprocessing/steps/encoders": "preprocessing/steps/test_one_hot",
     "preprocessing/steps/groups": "preprocessing/steps/test_group_stats",
-    "preprocessing/steps/rows": "preprocessing/steps/test_pca",
+    "preprocessing/steps/reduction": "preprocessing/steps/test_pca",
     "preprocessing/summaries": "preprocessing/summaries/test_moments",
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
