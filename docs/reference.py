@@ -159,7 +159,7 @@ def markdown(text: str, name: str) -> str:
         parts.append(f"**{head[1]}**")
         if head[1] == "Example":
             parts.append(f"```pycon\n{body}\n```" if ">>>" in body else prose(body))
-        elif head[1] in LISTED:
+        elif head[1] in LISTED and not head[2]:  # else a sentence
             parts.append(listed(body, f"{name}: {head[1]}"))
         else:
             parts.append(prose(body))

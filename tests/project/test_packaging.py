@@ -140,6 +140,8 @@ def test_what_is_imported_is_declared_and_the_reverse() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "import_module":
+                names += [item.value for item in node.args if isinstance(item, ast.Constant)]
             imported |= {name.partition(".")[0] for name in names}
     outside = {distribution.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"gpupipe"}}
     base = {requirement.name for requirement in BASE}

@@ -224,7 +224,8 @@ class GpuStats(_Closing):
         while not stopped:
             for name, ask in figures.items():
                 with suppress(nvml.NVMLError):  # not every GPU answers every question
-                    self._samples.setdefault(name, []).append(float(ask()))
+                    value = float(ask())
+                    self._samples.setdefault(name, []).append(value)
             with suppress(nvml.NVMLError):
                 reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
                 self._throttled.update(reason for bit, reason in SLOWDOWNS.items() if reasons & bit)

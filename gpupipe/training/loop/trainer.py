@@ -450,7 +450,8 @@ def _make_history(trainer: Trainer, metrics: Sequence[Metric], *, validated: boo
         directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
     monitor = "valid_loss" if validated else "train_loss"
     if trainer.early_stopping is not None:
-        validation.check_choice("EarlyStopping", directions, monitor=trainer.early_stopping.monitor)
+        monitor = trainer.early_stopping.monitor
+        validation.check_choice("EarlyStopping", directions, monitor=monitor)
     return History(monitor, directions[monitor])
 
 

@@ -162,13 +162,13 @@ def test_a_stamp_changes_with_the_file(s3: str) -> None:
     store = fsspec.filesystem("s3", **options)
     store.pipe_file("s3://bytes/changing.bin", b"one")
     store.ls("s3://bytes")  # and remember what is there
-    stamp = stores.get_stamp("s3://bytes/changing.bin", options)
-    assert stamp is not None and stores.change_since("s3://bytes/changing.bin", stamp, options) is None
+    file = stores.Input("s3://bytes/changing.bin", storage_options=options).stamped()
+    assert file.stamp is not None and file.change() is None
     fsspec.filesystem("s3", skip_instance_cache=True, **options).pipe_file("s3://bytes/changing.bin", b"two")
-    change = stores.change_since("s3://bytes/changing.bin", stamp, options)
+    change = file.change()
     assert change is not None and change.startswith("it was replaced after it was first looked at: 3 ")
     store.rm("s3://bytes/changing.bin")
-    assert stores.change_since("s3://bytes/changing.bin", stamp, options) == "it is gone"
+    assert file.change() == "it is gone"
 
 
 def test_a_file_is_read_as_a_stream(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
