@@ -93,6 +93,7 @@ WITHOUT_GPU = """
 import json, os, sys
 import psutil
 import gpupipe as gp
+import polars  # which sets a variable of its own
 def main():
     before = dict(os.environ)
     try:

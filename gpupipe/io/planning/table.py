@@ -438,8 +438,8 @@ class RowIdFilter:
         listed, first = _between(self.file, *ends), ends[0]
         if ends[1] - first == len(row_ids) - 1:  # all identities in between
             keep = xp.zeros(len(row_ids), dtype=bool)
-            keep[backend.to_device((listed - first).astype(np.int64))] = True
-            return keep[(row_ids - first).astype(np.int64)]
+            keep[backend.to_device((listed - first).view(np.int64))] = True
+            return keep[(row_ids - first).view(np.int64)]
         listed = backend.to_device(np.append(listed, ends[1] + np.uint64(1)))  # one at least, and one behind all
         return listed[xp.searchsorted(listed, row_ids)] == row_ids
 
