@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial, wraps
 from importlib import import_module
 from math import inf
+from threading import Lock
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -35,6 +36,7 @@ _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
 _DIRECT_SPAN = 1 << 22
 _ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
+_one_at_a_time = Lock()  # `cache` lets threads that meet at a loop each compile their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,10 +347,12 @@ def _compile(*relaxed: str) -> Callable[[_Loop], _Loop]:
 
         @wraps(function)
         def run(*given: Any) -> Any:
+            with _one_at_a_time:
+                loop = load()
             try:
-                return load()(*given)
+                return loop(*given)
             except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs
-                return load()(*given)
+                return loop(*given)
 
         return run
 

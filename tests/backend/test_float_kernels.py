@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from gpupipe.backend import kernels
 from gpupipe.backend.kernels import Scale, compute_moments, fill_into, find_bounds, scale_into
 
 ARRAY_CODE = ModuleType("what a GPU runs")
@@ -123,6 +127,21 @@ def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
     """
     found = _in_a_process(code, tmp_path)
     assert found == "(0, 1.0, 1.0) (0, 1.0, 1.0, 0.0, 0.0)"
+
+
+def test_threads_that_meet_at_a_loop_compile_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def compile_slowly(function: Any) -> Any:
+        time.sleep(0.02)
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(kernels, "_import_numba", lambda: SimpleNamespace(njit=lambda **_: compile_slowly))
+    loop = kernels._compile()(abs)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(loop, [-1, -2, -3, -4])) == [1, 2, 3, 4]
+    assert compiled == [abs]
 
 
 @pytest.mark.slow
