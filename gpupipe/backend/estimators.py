@@ -71,15 +71,15 @@ class FittedEstimator:
         return self._state
 
     def __getstate__(self) -> dict[str, Any]:
-        if not self._pickled:
-            if not _is_cuml(self._estimator):
-                return vars(self)
-            try:
-                self._state = self.state()
-            except ArtifactError as error:
-                self._state = error
-            self._pickled = pickle.dumps(self._estimator)
-        return vars(self) | {"_estimator": None}
+        if self._pickled:
+            return vars(self) | {"_estimator": None}
+        if not _is_cuml(self._estimator):
+            return vars(self)
+        try:
+            state: dict[str, Any] | ArtifactError = self.state()
+        except ArtifactError as error:
+            state = error
+        return vars(self) | {"_estimator": None, "_pickled": pickle.dumps(self._estimator), "_state": state}
 
 
 def is_estimator(value: object) -> bool:

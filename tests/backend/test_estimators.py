@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpupipe import errors
 from gpupipe.backend import select
 from gpupipe.backend.estimators import (
     SAVEABLE,
+    FittedEstimator,
     apply_estimator,
     export_state,
     fit_estimator,
@@ -119,3 +121,18 @@ def test_sparse_and_flat_results_are_dense_columns() -> None:
     assert apply_estimator(one_hot, np.array([[2.0]]), CPU, "t").tolist() == [[0.0, 1.0]]
     shift = fit_estimator(cluster.MeanShift(), np.array([[1.0], [9.0]]), CPU, "t")
     assert apply_estimator(shift, np.array([[1.0], [2.0], [9.0]]), CPU, "t").shape == (3, 1)
+
+
+def test_a_copy_leaves_an_estimator_of_cuml_as_it_is() -> None:
+    """A driver pickles it for each worker: what stays would hold the bytes as well, and could not see a later change."""
+
+    class UMAP:
+        def __reduce__(self) -> Any:
+            return dict, ()
+
+    UMAP.__module__ = "cuml.manifold.umap"
+    kept = FittedEstimator(UMAP(), "test")
+    before = dict(vars(kept))
+    sent = pickle.loads(pickle.dumps(kept))
+    assert vars(kept) == before
+    assert pickle.loads(pickle.dumps(sent)).estimator == {}  # a worker may send it on, unopened
