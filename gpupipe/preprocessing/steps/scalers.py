@@ -136,7 +136,7 @@ class MaxAbsScaler(_Scaler):
 class MinMaxScaler(_Scaler):
     """Scaling of each column from its fitted range to `feature_range`; `clip` holds values outside to it.
 
-    Parameters and attributes are scikit-learn's. A constant column gets the low end.
+    Parameters, `data_min_` and `data_max_` (C float64) are scikit-learn's. A constant column gets the low end.
     Raises: BadData for an infinity, a range that is one, or a column without a value.
     Memory: transform allocates n float32 per column on the device.
 
@@ -364,7 +364,7 @@ class Downcast(base.LearnedStep):
             try:
                 made[name] = cast_column(columns[name], dtype, name, backend, exact=True)
             except BadData as error:
-                where, problem = f"Downcast, column {name!r}", f"a value does not fit {dtype}, which held all of fit"
+                where, problem = f"Downcast, column {name!r}", f"a value does not fit {dtype}, which held every value of fit"
                 remedy, expected = f"fit on more rows, or leave {name!r} out", "values like those it was fitted on"
                 raise BadData(where, problem, got=error.got, expected=expected, remedy=remedy) from None
         return made
