@@ -125,7 +125,7 @@ def test_what_is_refused() -> None:
             EstimatorStep(learner)
     with raises(errors.BadData, where="EstimatorStep(NMF)"):
         EstimatorStep(decomposition.NMF(1)).fit(frame() - 100)
-    with raises(errors.BadData, where="EstimatorStep, column 'a'"):
+    with raises(errors.BadData, where="EstimatorStep, column 'a'", got=np.inf):
         EstimatorStep(preprocessing.StandardScaler()).fit(frame().assign(a=[np.inf, *range(59)]))
     with raises(errors.SchemaMismatch, where="EstimatorStep(PCA), column 'a'", got="string"):
         EstimatorStep(decomposition.PCA(1)).fit(pd.DataFrame({"a": ["x"]}))

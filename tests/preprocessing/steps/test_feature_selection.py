@@ -84,7 +84,7 @@ def test_what_is_refused() -> None:
         VarianceThreshold(-1).fit(table)
     with raises(errors.BadConfig, where="CorrelationThreshold(threshold=)", got=1.5):
         CorrelationThreshold(1.5).fit(table)
-    with raises(errors.BadData, where="CorrelationThreshold, column 'y'"):
+    with raises(errors.BadData, where="CorrelationThreshold, column 'y'", expected="no missing values"):
         CorrelationThreshold().fit(table)
     with raises(errors.BadData, where="CorrelationThreshold", got=1):
         CorrelationThreshold().fit(table[:1])

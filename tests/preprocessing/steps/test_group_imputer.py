@@ -76,9 +76,9 @@ def test_what_is_refused() -> None:
     for strategy in _PLAIN:
         with pytest.raises(errors.BadData, match=f"column 'x': it has no value to take the {strategy.split('_')[0]}"):
             GroupImputer("g", strategy).fit(table.assign(x=np.nan))
-    with raises(errors.BadData, where="GroupImputer, column 'x'"):
+    with raises(errors.BadData, where="GroupImputer, column 'x'", got=np.inf):
         GroupImputer("g").fit(table.assign(x=[np.inf, 1.0]))
-    with raises(errors.BadData, where="GroupImputer, column 'x'"):
+    with raises(errors.BadData, where="GroupImputer, column 'x'", got=-np.inf):
         GroupImputer("g").fit(table).transform(table.assign(x=[-np.inf, 1.0]))
     with raises(errors.SchemaMismatch, where="GroupImputer, column 'g'", got="int64"):
         GroupImputer("g").fit(table).transform(table.assign(g=[1, 2]))

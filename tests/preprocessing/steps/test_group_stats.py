@@ -168,9 +168,9 @@ def test_what_is_refused() -> None:
         pre.GroupStats("g", handle_unknown="drop").fit(table)
     with raises(errors.BadConfig, where="GroupStats", got={"by": ["g"], "stats": ["mean"], "columns": []}):
         pre.GroupStats("g").fit(table[["g"]])
-    with raises(errors.BadData, where="GroupStats, column 'x'"):
+    with raises(errors.BadData, where="GroupStats, column 'x'", expected="one value at least, for a deviation two"):
         pre.GroupStats("g", "std").fit(table)
-    with raises(errors.BadData, where="GroupStats, column 'x'"):
+    with raises(errors.BadData, where="GroupStats, column 'x'", got=np.inf):
         pre.GroupStats("g").fit(table.assign(x=[np.inf, 1.0]))
     with raises(errors.SchemaMismatch, where="GroupStats, column 'g'", got="int64"):
         pre.GroupStats("g").fit(table).transform(table.assign(g=[1, 2]))

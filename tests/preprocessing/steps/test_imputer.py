@@ -98,7 +98,7 @@ def test_a_true_false_column_is_filled_by_majority() -> None:
 @pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
 def test_a_column_without_values_is_named(strategy: str) -> None:
     table = pd.DataFrame({"ok": [1.0], "x": [np.nan]})
-    with raises(errors.BadData, where="SimpleImputer, column 'x'"):
+    with raises(errors.BadData, where="SimpleImputer, column 'x'", remedy="strategy='constant', or leave the column out"):
         SimpleImputer(strategy).fit(table)
     with pytest.raises(errors.BadData, match="column 'x': 1 infinite value, got inf"):
         SimpleImputer(strategy).fit(pd.DataFrame({"x": [np.inf, 1.0]}))
@@ -107,7 +107,7 @@ def test_a_column_without_values_is_named(strategy: str) -> None:
 def test_a_constant_fills_a_column_without_values() -> None:
     found = SimpleImputer("constant", fill_value=-1).fit_transform(pd.DataFrame({"x": [np.nan, np.nan]}))
     assert found["x"].tolist() == [-1.0, -1.0]
-    with raises(errors.BadData, where="SimpleImputer, column 'x'"):
+    with raises(errors.BadData, where="SimpleImputer, column 'x'", got=np.inf):
         SimpleImputer("constant").fit_transform(pd.DataFrame({"x": [np.inf]}))
 
 

@@ -124,9 +124,9 @@ def test_what_is_refused() -> None:
     assert len(step.transform(table[:0])) == 0
     with raises(errors.BadConfig, where="PowerTransformer(method=)", got="log"):
         PowerTransformer("log").fit(table)
-    with raises(errors.BadData, where="PowerTransformer, column 'x'"):
+    with raises(errors.BadData, where="PowerTransformer, column 'x'", got=np.inf):
         PowerTransformer().fit(table.assign(x=[1.0, np.inf, 2.0]))
-    with raises(errors.BadData, where="PowerTransformer, column 'x'"):
+    with raises(errors.BadData, where="PowerTransformer, column 'x'", expected="at least one value that is not missing"):
         PowerTransformer().fit(table.assign(x=np.nan))
 
 

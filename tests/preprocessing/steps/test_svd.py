@@ -52,5 +52,5 @@ def test_what_is_refused() -> None:
         TruncatedSVD(6).fit(table)
     with pytest.raises(errors.BadData, match="there are no rows to learn from"):
         TruncatedSVD().fit(table[:0])
-    with raises(errors.BadData, where="TruncatedSVD, column 'b'"):
+    with raises(errors.BadData, where="TruncatedSVD, column 'b'", expected="no missing values"):
         TruncatedSVD().fit(table.assign(b=[np.nan, *[1.0] * 9]))

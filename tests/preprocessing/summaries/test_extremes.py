@@ -30,5 +30,5 @@ def test_a_fill_counts_only_where_something_is_missing() -> None:
 
 
 def test_infinities_are_refused() -> None:
-    with raises(errors.BadData, where="test, column 'x'"):
+    with raises(errors.BadData, where="test, column 'x'", got=np.inf):
         extremes([1.0, np.inf])

@@ -68,7 +68,7 @@ def test_missing_values_are_filled_late() -> None:
 
 
 def test_infinities_are_refused() -> None:
-    with raises(errors.BadData, where="test, column 'x'"):
+    with raises(errors.BadData, where="test, column 'x'", got=-np.inf):
         GatheredRows.of(
             {"x": Column("float64", np.array([-np.inf]))}, CPU, "test", row_numbers=None, max_rows=9, seed=0
         )
