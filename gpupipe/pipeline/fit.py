@@ -691,7 +691,8 @@ class PipelineFit:
         given, number, later = self.dataset, 0, plan_passes(features) or [[]]
         self._unscaled = ColumnUses.of(features, self.schema).unscaled
         wanted = collect_wanted(later, features, self.schema).union(self._unscaled)
-        whole, self.dataset = TransformPlan(self.steps, self.source, wanted).attach_window_columns(given, self.backend)
+        whole = TransformPlan(self.steps, self.source, wanted, counting=True)  # `Expect` looks at window columns too
+        whole, self.dataset = whole.attach_window_columns(given, self.backend)
         self._side_columns = whole.side_columns
         self.report.num_reads += len(self._side_columns)
         if self.dataset is not given:  # what was read of it may be in other partitions now

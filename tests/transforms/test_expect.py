@@ -91,6 +91,16 @@ def test_counts_are_those_of_pandas_in_any_partitions(num_partitions: int) -> No
     pd.testing.assert_frame_equal(made.transform(frame), pipeline().fit(frame).transform(frame))
 
 
+@pytest.mark.parametrize("num_partitions", [1, 3])
+def test_a_window_column_that_no_feature_needs_is_checked_over_the_whole_table(num_partitions: int) -> None:
+    frame = pd.DataFrame({"k": [1, 1, 2, 2, 1, 2] * 3, "t": range(18), "x": np.arange(18.0), "distance": 1.0})
+    made = pipeline(T.Lag("x", by="k", order_by="t"), T.Expect("x_lag_1_by_k", nullable=False))
+    made.fit(data := gp.from_frame(frame, num_partitions=num_partitions))
+    assert made.fit_report is not None
+    first_of_each = {("x_lag_1_by_k", "nullable"): 2}
+    assert found(made.fit_report.checks) == found(made.check(data)) == first_of_each
+
+
 def test_arrays_of_a_backend(backend: Backend) -> None:
     frame = table()
     coded = backend.from_arrow(*_arrow(frame))
