@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -172,7 +172,8 @@ def _bag(lists: Ragged, width: int) -> Tensor:
         return torch.stack([lists.lengths.float(), sums / lists.lengths.clamp_min(1)], 1)
     rows = torch.repeat_interleave(torch.arange(len(lists), device=lists.values.device), lists.lengths)
     places = rows * width + torch.where(lists.values < width, lists.values, 1)
-    return torch.bincount(places, minlength=len(lists) * width).float().view(-1, width)
+    counts = torch.zeros(len(lists) * width, device=places.device)  # torch's bincount takes two int64 beside them
+    return counts.scatter_add_(0, places, torch.ones(1, device=places.device).expand(len(places))).view(-1, width)
 
 
 def _note(item: Field) -> str:
@@ -281,17 +282,9 @@ class _Rows:
         self._values: Any = None
         self._in_order = Loader(block, batch_size=loader.batch_size, device=self.device, target_units=self.target_units)
         if order is not None:
-            found = self._get_feature(block)
+            self._find = _find_feature(self.schema, item)
+            found = self._find(block)
             self._values = found.take(order) if isinstance(found, Ragged) else found[order].to(self.device)
-
-    def _get_feature(self, rows: Any) -> Any:
-        """Return the feature of a block or a batch: its lists, or a view of its column."""
-        numeric, categorical = self.schema.numeric, self.schema.categorical
-        if self._item in numeric:
-            return rows.numeric[:, numeric.index(self._item)]
-        if self._item in categorical:
-            return rows.codes[:, categorical.index(self._item)]
-        return rows.lists[self._item.name]
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -303,6 +296,15 @@ class _Rows:
             if isinstance(self._values, Ragged):
                 batch.lists[self._item.name] = self._values.narrow(start, end)
             elif self._values is not None:
-                self._get_feature(batch)[:] = self._values[start:end]
+                self._find(batch)[:] = self._values[start:end]
             yield batch
             start = end
+
+
+def _find_feature(schema: Schema, item: Field) -> Callable[[Any], Any]:
+    """Return what gets a feature of a block or a batch: its lists, or a view of its column."""
+    for part, fields in (("numeric", schema.numeric), ("codes", schema.categorical)):
+        if item in fields:
+            place = fields.index(item)
+            return lambda rows: getattr(rows, part)[:, place]
+    return lambda rows: rows.lists[item.name]

@@ -599,7 +599,7 @@ class ResNet(Tabular):
     other arguments, and the errors, are those of `MLP`.
 
     Args:
-        width: of what the `blocks` add to.
+        width: of the values that each of the `blocks` adds to.
         hidden_factor: a block's inner layer is so many times as wide.
 
     Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
@@ -665,7 +665,7 @@ class _Block(nn.Module):
 class MultiTask(Tabular):
     """Multi-task network: an `MLP`'s layers for all targets, then a head for each (Caruana 1997).
 
-    What each output means is the loss' business: `gp.Trainer(loss=gp.training.PerTarget( ...))` takes one loss a
+    What each output means is the loss' business: `gp.Trainer(loss=gp.training.PerTarget(...))` takes one loss a
     target. The other arguments, and the errors, are those of `MLP`.
 
     Args:

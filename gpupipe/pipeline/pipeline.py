@@ -52,6 +52,7 @@ class Pipeline:
     Args:
         steps: transforms, in order; one alone stands for a list of it, and `Features` alone for no transforms.
         features: which columns become features, and how; without it `transform` gives the transformed frame.
+        backend: "cpu" (pandas, NumPy), "gpu" (cuDF, CuPy), or "auto" for a GPU if there is one.
 
     Raises `BadConfig`: a step is no transform, two joins have one name, or something else makes no sense.
 

@@ -259,8 +259,11 @@ class JSONLinesLogger(_FileLogger):
 
     def on_fit_start(self, run: TrainState) -> None:
         """Make the folder and the file; a resumed fit keeps the lines before its checkpoint."""
-        with self._open("a"):
-            kept = self._read_lines_until(run) if run.step else []
+        if not run.step or not self.path.is_file():
+            with self._open("w"):  # in place: it may be a pipe
+                return
+        with writing(self.path):
+            kept = self._read_lines_until(run)
         with replacing(self.path, overwrite=True) as draft:
             draft.write_text("".join(f"{line}\n" for line in kept), "utf-8")
 

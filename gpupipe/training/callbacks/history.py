@@ -105,8 +105,9 @@ class History:
             return "History of no epochs"
         widths = [max(map(len, column)) for column in zip(*self._cells, strict=True)]
         lines = ["  ".join(map(str.rjust, line, widths)) for line in self._cells]
+        best = self._best
         for index, row in enumerate(self.rows, start=1):
-            lines[index] += f"  best {self.monitor}" if row is self._best else ""
+            lines[index] += f"  best {self.monitor}" if row is best else ""
         pad = max(map(len, self._curves), default=0)
         for name, points in self._curves.items():
             values = [value for _, value in points]
@@ -120,9 +121,9 @@ class History:
 
     def _repr_html_(self) -> str:
         names, *lines = self._cells
-        head, body = "".join(f"<th>{html.escape(name)}</th>" for name in names), ""
+        head, body, best = "".join(f"<th>{html.escape(name)}</th>" for name in names), "", self._best
         for row, line in zip(self.rows, lines, strict=True):
-            style = ' style="font-weight:bold"' if row is self._best else ""
+            style = ' style="font-weight:bold"' if row is best else ""
             body += f"<tr{style}>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>"
         panels: dict[str, dict[str, _Points]] = {}
         for name, points in self._curves.items():
@@ -169,6 +170,7 @@ class EarlyStopping:
     Whether larger is better is the metric's to say. A schedule that falls over `max_epochs` is cut off by stopping.
 
     Args:
+        patience: epochs in a row without improvement after which training stops, at least 1.
         monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
         min_delta: a change has to be larger than this to be one.
 

@@ -32,8 +32,9 @@ ClassWeight: TypeAlias = str | Mapping[Any, float]
 TINY = torch.finfo(torch.float32).tiny
 _TOGETHER = 64  # losses that are summed at once on a CPU
 # Losses that mean the same of a standardised target, up to a factor or a threshold in its units.
-_SCALE_FREE = {"mse", "MSELoss", "mse_loss", "L1Loss", "l1_loss"}
-_SCALE_FREE |= {"huber", "HuberLoss", "huber_loss", "SmoothL1Loss", "smooth_l1_loss"}
+_SCALE_FREE = ("mse", "huber")
+_TORCHS_SCALE_FREE = {"MSELoss", "mse_loss", "L1Loss", "l1_loss", "SmoothL1Loss", "smooth_l1_loss"}
+_TORCHS_SCALE_FREE |= {"HuberLoss", "huber_loss"}
 _OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
 _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
@@ -117,8 +118,7 @@ def check_units(loss: str | Loss, units: object) -> None:
 
 
 def _is_scale_free(loss: str | Loss) -> bool:
-    name = loss.name if isinstance(loss, TargetLoss) else loss
-    return isinstance(name, str) and name in _SCALE_FREE
+    return loss.name in _TORCHS_SCALE_FREE if isinstance(loss, TargetLoss) else loss in _SCALE_FREE
 
 
 def _wrap_loss(loss: Any) -> Any:

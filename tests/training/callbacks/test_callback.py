@@ -169,6 +169,13 @@ def test_lines_of_json(problem: Problem, tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == len(rows)
 
 
+def test_a_link_to_a_file_stays_one(problem: Problem, tmp_path: Path) -> None:
+    train, path = problem("binary", 256), tmp_path / "log.jsonl"
+    path.symlink_to(tmp_path / "own.jsonl")
+    trainer_for(train, callbacks=[JSONLinesLogger(path)]).fit(train)
+    assert path.is_symlink() and json.loads((tmp_path / "own.jsonl").read_text().splitlines()[-1])["event"] == "epoch"
+
+
 def test_a_fit_that_goes_on_appends(problem: Problem, tmp_path: Path) -> None:
     train, path = problem("binary", 256), tmp_path / "log.jsonl"
     arguments = {"callbacks": [JSONLinesLogger(path)], "checkpoints": tmp_path / "saved"}

@@ -257,11 +257,11 @@ def test_a_regressions_loss_is_none_of_classes(classes: list[Any], loss: Any) ->
     assert caught.value.where == "Trainer(loss=)" and "loss='auto'" in caught.value.remedy
 
 
-def test_losses_of_classes_and_of_ones_own_are_free() -> None:
+def test_losses_of_classes_and_of_ones_own_are_free_whatever_their_names() -> None:
     def own(output: Tensor, batch: Any) -> Tensor:
         return (output - batch.target) ** 2
 
-    for loss in ("bce", nn.BCEWithLogitsLoss(), own, PerTarget(["mse", "bce"])):
+    for loss in ("bce", nn.BCEWithLogitsLoss(), own, huber, PerTarget(["mse", "bce"])):
         check_loss_task(choose_loss(loss, None), schema_of((False, True)))
     for loss in ("mse", "huber", nn.MSELoss()):
         check_loss_task(choose_loss(loss, None), schema_of(None))
