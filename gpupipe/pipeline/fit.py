@@ -274,9 +274,9 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     """Count each column's missing values, under ("missing", name)."""
     xp = backend.xp
     masks = {name: column.missing(xp) for name, column in columns.items()}
-    counts = [xp.asarray(0 if mask is None else xp.count_nonzero(mask)) for mask in masks.values()]
-    found = backend.to_host(xp.stack(counts)).tolist() if counts else []
-    return {("missing", name): number for name, number in zip(masks, found, strict=True)}
+    counts = [xp.asarray(xp.count_nonzero(mask)) for mask in masks.values() if mask is not None]
+    found = iter(backend.to_host(xp.stack(counts)).tolist() if counts else [])
+    return {("missing", name): 0 if mask is None else next(found) for name, mask in masks.items()}
 
 
 def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:

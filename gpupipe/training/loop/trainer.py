@@ -80,6 +80,7 @@ class Trainer:
 
     Args:
         model: its output is B values or logits, or B x K logits.
+        max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch, or `target`, that gives B values (weighted by `batch.weight`) or, without weights, their
             mean. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be said.
@@ -110,6 +111,7 @@ class Trainer:
         device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
         progress: "auto" (a bar on a terminal or in a notebook), True or False.
         log_every: batches between two reads of the loss.
+        callbacks: `Callback`s and loggers, called in this order.
         checkpoints: where and how often to save the fit's state; a path for a folder and every epoch.
         profile: a folder for a trace of some updates, which Perfetto opens.
         gpu_stats: sample the GPU once a second, for `history.gpu`.
