@@ -37,25 +37,19 @@ class ColumnReport:
 
     field: Field
     num_missing: int = 0
+    num_distinct: int | None = 0  # different present values, at least so many if `is_capped`; None of one only carried
     low: Any = None
     high: Any = None
     is_capped: bool = False
     lengths: tuple[int, int] | None = None
     num_missing_elements: int = 0
-    _distinct: pa.Array | None = None
 
-    @property
-    def num_distinct(self) -> int | None:
-        """Different present values, at least so many where `is_capped`; None of a column only carried."""
-        if self.field.kind == Kind.PASSENGER:
-            return None
-        return 0 if self._distinct is None else min(len(self._distinct), MAX_DISTINCT)
-
-    def add(self, column: Column, backend: Backend) -> None:
-        """Count a partition's values too."""
+    def add(self, column: Column, backend: Backend, seen: dict[str, pa.Array]) -> None:
+        """Count a partition's values too; `seen` has the different ones so far by column name."""
         missing, num_missing = _find_missing(column, backend)
         self.num_missing += num_missing
         if self.field.kind == Kind.PASSENGER:
+            self.num_distinct = None
             return
         if column.elements is not None:
             lengths = column.data[1:] - column.data[:-1]
@@ -77,9 +71,10 @@ class ColumnReport:
         low, high = (np.datetime64(end, "us") for end in ends) if column.dtype == "timestamp" else ends
         self.low, self.high = (low, high) if self.low is None else (min(self.low, low), max(self.high, high))
         if not self.is_capped:
-            known = self._distinct
-            self._distinct = pc.unique(found) if known is None else unite_dictionaries([known, found])
-            self.is_capped = len(self._distinct) > MAX_DISTINCT
+            known = seen.get(self.field.name)
+            distinct = pc.unique(found) if known is None else unite_dictionaries([known, found])
+            seen[self.field.name] = distinct
+            self.num_distinct, self.is_capped = min(len(distinct), MAX_DISTINCT), len(distinct) > MAX_DISTINCT
 
 
 def _find_missing(column: Column, backend: Backend) -> tuple[Array | None, int]:
@@ -180,12 +175,12 @@ def inspect(data: Any) -> Report:
     """
     dataset = as_dataset(data)
     backend = select(dataset.backend)
-    columns, num_rows = tuple(map(ColumnReport, dataset.schema)), 0
+    columns, num_rows, seen = tuple(map(ColumnReport, dataset.schema)), 0, dict[str, pa.Array]()
     for partition in dataset.partitions:
         frame = dataset.read(partition, None, backend)
         num_rows += len(frame)
         for column in columns:
-            column.add(backend.column(frame, column.field.name), backend)
+            column.add(backend.column(frame, column.field.name), backend, seen)
     layout = _describe_layout(dataset.source)
     return Report(num_rows, tuple(dataset.partitions), columns, tuple(dataset.source.notes), layout)
 

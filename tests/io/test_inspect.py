@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import sys
 
 import polars as pl
@@ -47,6 +48,12 @@ def test_more_distinct_values_than_are_counted(monkeypatch: pytest.MonkeyPatch) 
     assert (n.num_distinct, n.is_capped, n.low, n.high) == (10, True, 0, 39)
     assert (m.num_distinct, m.is_capped) == (2, False)
     assert ">= 10" in repr(report)
+
+
+def test_a_report_keeps_no_values() -> None:
+    report = inspect(gp.from_frame(pa.table({"text": [f"value {row}" for row in range(10_000)]})))
+    assert report.columns[0].num_distinct == 10_000
+    assert len(pickle.dumps(report.columns)) < 1_000
 
 
 def test_it_shows_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -60,6 +61,19 @@ def test_partitions_become_row_groups_of_many_pages(tmp_path: Path) -> None:
     chunks = pq.read_metadata(tmp_path / "gpu" / "part-00000.parquet").row_group(0)
     coded = {name: chunks.column(place).has_dictionary_page for place, name in enumerate(TABLE.column_names)}
     assert coded == {"id": False, "month": True, "origin": True, "note": False, "words": True, "x": False}
+
+
+@pytest.mark.parametrize("layout", ["default", "gpu"])
+def test_the_first_values_of_a_file_decide_on_a_dictionary(tmp_path: Path, layout: Any) -> None:
+    """Of long lists too, no more than the first elements are counted; no values tell nothing against one."""
+    lists = [[7] * 1_000_000 + list(range(1_500_000))] * 2
+    columns = {"list": lists, "late": [None, "text"], "missing": [None, None], "flag": [True, False], "once": [1, 2]}
+    kinds = pa.list_(pa.int64()), pa.string(), pa.string(), pa.bool_(), pa.int64()
+    table = pa.table(columns, pa.schema(list(zip(columns, kinds, strict=True))))
+    gp.from_frame(table).write_parquet(tmp_path / "out.parquet", rows_per_group=1, layout=layout)
+    chunks = pq.read_metadata(tmp_path / "out.parquet").row_group(1)
+    coded = {name: chunks.column(place).has_dictionary_page for place, name in enumerate(columns)}
+    assert coded == {"list": True, "late": True, "missing": True, "flag": False, "once": False}
 
 
 def test_row_groups_may_be_given_and_follow_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
