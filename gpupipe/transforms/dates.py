@@ -34,7 +34,8 @@ class DateParts(Transform):
             `at_hour_cos`, float32. A `day` goes round its own month, a `dayofyear` its own year.
         since: a time in ISO 8601, or another timestamp column: `at_since` is the float64 time passed, negative before.
         unit: of the time passed, `"seconds"`, `"minutes"`, `"hours"`, `"days"` or `"weeks"`.
-        tz: a time zone such as `"America/New_York"`, whose local time `parts` and `cyclic` are of.
+        tz: a time zone such as `"America/New_York"`, whose local time, summer time included, `parts` and `cyclic` are
+            of; UTC by default. `since` does not depend on it.
 
     Raises:
         BadConfig: no such part, unit or time zone, nothing is asked for, or a column of the name is there already.

@@ -150,7 +150,7 @@ def read_json(
 
     Args:
         path: a folder stands for all `*.jsonl`, `*.ndjson` and `*.json` below it; compressed files too (`.gz`, `.zst`).
-        columns: with them, other keys may be new.
+        columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.
         on_mismatch: with `"cast"` new keys are left out, and values still have to fit.
