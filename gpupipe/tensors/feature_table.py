@@ -54,6 +54,7 @@ class FeatureTable:
     ) -> None:
         self.schema, self.words, self.keep, self.dictionaries, self.dtype = schema, words, keep, dictionaries, dtype
         self.written_lists: dict[int, Mapping[str, Ragged]] = {}  # by the first of the rows that they are of
+        self.list_fields = schema.lists  # each batch asks for them
         self._fields = _order_fields(schema)
         self._num_numeric, self._num_codes = len(schema.numeric), len(schema.categorical)
         self._numeric_words = _count_numeric_words(schema, dtype)
@@ -155,7 +156,7 @@ class FeatureTable:
         found = [lists for row, lists in sorted(self.written_lists.items()) if start <= row < max(stop, 1)]
         return {
             item.name: concat_ragged([lists[item.name] for lists in found] or [_make_empty_list(item, self.device)])
-            for item in self.schema.lists
+            for item in self.list_fields
         }
 
     @property
@@ -221,9 +222,8 @@ class FeatureTable:
         for item in kept:
             values = _encode_kept(item, columns[item.name], self.dictionaries, backend)
             _array(there.keep[item.name][part], backend)[:] = values
-        lists = self.schema.lists
         self.written_lists[first_row] = {
-            item.name: _read_lists(item, columns[item.name], backend, self.device) for item in lists
+            item.name: _read_lists(item, columns[item.name], backend, self.device) for item in self.list_fields
         }
         if there is not self:
             for target, source in zip(self.stored, there.stored, strict=True):

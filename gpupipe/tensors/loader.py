@@ -104,6 +104,7 @@ class Loader:
         shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for one of blocks of
             `block_rows` consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
             It depends on `seed`, the epoch and the number of rows alone.
+        drop_last: leave out a last batch that is not full.
         reuse_buffers: each batch overwrites the one before (kept columns do not), which has to be used up by then.
         target_units: brings stored targets, or outputs for them, into the target's own units, for metrics.
         rank: this process's number among the `world_size` that train together; by default torch.distributed's, or 0.
@@ -285,7 +286,7 @@ class Loader:
         return arrays
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
-        """Return the batches, each passed through `convert`, as an IterableDataset for torch's DataLoader."""
+        """Return the batches, each passed through `convert`, for torch's `DataLoader(..., batch_size=None)`."""
         return TorchBatches(self, convert)
 
     def order(self, epoch: int) -> Rows:
@@ -441,7 +442,7 @@ def gather(
             target[at : at + rows.stop - rows.start].copy_(source[rows])
         else:
             torch.index_select(source, 0, rows, out=target[at : at + len(rows)])
-    if table.schema.lists:
+    if table.list_fields:
         numbers = torch.arange(rows.start, rows.stop, device=table.device) if isinstance(rows, slice) else rows
         counts = num_values or {}
         out.written_lists[at] = {name: lists.take(numbers, counts.get(name)) for name, lists in table.lists.items()}
@@ -456,7 +457,7 @@ def group_steps(ranks: Sharding, first: int, many: int) -> Iterator[list[Step]]:
 def fill(slab: FeatureTable, steps: Sequence[Step], source: RowSource) -> None:
     """Copy the rows of consecutive steps into a table of just as many; padding becomes zeros, which are missing ids."""
     at, waiting = 0, 0  # rows that are copied; steps before this one that follow each other and are copied at once
-    alone = len(slab.schema.lists) > 0  # a step's lists stay together: their end is known
+    alone = len(slab.list_fields) > 0  # a step's lists stay together: their end is known
     slab.written_lists = {}
     for number, step in enumerate(steps):
         last = number + 1 == len(steps)
@@ -687,7 +688,7 @@ class _Windows:
             table = self._window.table
             for tensor in table.tensors:
                 tensor.record_stream(self._stream)
-            if table.schema.lists:  # they are in the backend's own memory, which goes back in the order of its stream
+            if table.list_fields:  # they are in the backend's own memory, which goes back in the order of its stream
                 torch.cuda.default_stream(table.device).wait_stream(self._stream)
         self._window = None
 
