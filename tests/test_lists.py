@@ -110,7 +110,7 @@ def test_a_column_that_is_no_list_any_more(folder: Path) -> None:
 
 
 def test_lists_of_texts_are_no_feature(folder: Path) -> None:
-    with raises(errors.SchemaMismatch, where="feature 'words'"):
+    with raises(errors.SchemaMismatch, where="feature 'words'", match="pre.Categorify"):
         gp.Pipeline([], gp.Features("words", target="late")).fit(gp.read_parquet(folder))
 
 

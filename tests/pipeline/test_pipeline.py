@@ -363,7 +363,7 @@ def test_only_the_columns_that_are_needed_are_read() -> None:
 
 
 def test_no_rows_with_a_target() -> None:
-    with raises(errors.BadData, where="target 'late > 15'"):
+    with raises(errors.BadData, where="target 'late > 15'", match="none of 4 rows"):
         gp.Pipeline([], gp.Features(["x"], target="late > 15")).fit(frame().assign(late=np.nan))
 
 

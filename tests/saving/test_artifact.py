@@ -174,7 +174,7 @@ def test_large_tables_are_named_and_asked_for(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("gpupipe.saving.artifact.MAX_TABLE_BYTES", 1)
     path, frame = with_table(tmp_path)
     assert not (path / "tables").exists()
-    with raises(errors.ArtifactError, where="table 'prices'"):
+    with raises(errors.ArtifactError, where="table 'prices'", match="too large to be saved"):
         gp.load(path)
     table = pd.DataFrame({"k": ["a", "b"], "v": [3.0, 4.0]})
     assert gp.load(path, tables={"prices": table}).pipeline.transform(frame)["v"].tolist() == [3.0, 4.0]

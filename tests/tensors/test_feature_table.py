@@ -156,7 +156,7 @@ def test_one_bad_value_in_a_large_column_is_found() -> None:
     values = np.zeros(20_000)
     values[12_345] = np.nan
     block = FeatureTable.allocate(schema(2, 0), 20_000, "cpu")
-    with raises(errors.BadData, where="column 'x1'"):
+    with raises(errors.BadData, where="column 'x1'", match="1 missing value"):
         block.write(0, {"x0": column("float64", np.zeros(20_000)), "x1": column("float64", values)}, CPU)
 
 

@@ -139,7 +139,7 @@ def test_what_must_not_reach_a_model(elements: Column, problem: str) -> None:
 def test_texts_do_not_reach_a_model() -> None:
     words = Column("string", np.zeros(1, np.int8), None, pa.array(["a"], pa.large_string()))
     block = FeatureTable.allocate(SCHEMA.select(["prices"]), 1, "cpu")
-    with raises(errors.SchemaMismatch, where="column 'prices'"):
+    with raises(errors.SchemaMismatch, where="column 'prices'", match="pre.Categorify"):
         block.write(0, {"prices": Column("list<string>", np.array([0, 1]), None, None, words)}, cpu())
 
 

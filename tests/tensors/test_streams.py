@@ -81,7 +81,7 @@ class Window:
     device, row_bytes, keep = GPU, loader.SLAB_BYTES, dict[str, Any]()
 
     def __init__(self, cuda: Cuda, number: int, lists: list[str]) -> None:
-        self.schema, self.number, self._cuda = SimpleNamespace(lists=lists), number, cuda
+        self.list_fields, self.number, self._cuda = lists, number, cuda
         self.tensors = [SimpleNamespace(record_stream=lambda on: cuda.done.append(("hold", number, on.name)))]
 
     def write(self, at: int, columns: Any, backend: Any) -> int:

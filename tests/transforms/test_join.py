@@ -125,7 +125,7 @@ def test_many_gives_every_pair_in_left_order() -> None:
 
 
 def test_another_type_of_key_is_named() -> None:
-    with raises(errors.SchemaMismatch, where="Join('k')"):
+    with raises(errors.SchemaMismatch, where="Join('k')", match="string on the left and int64 on the right"):
         T.Join(pd.DataFrame({"k": [1], "v": [1]}), on="k").transform(pd.DataFrame({"k": ["1"]}))
 
 

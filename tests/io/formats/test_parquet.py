@@ -296,7 +296,7 @@ class _ReadsFooters(CpuBackend):
 def test_a_file_that_was_replaced_is_noticed_by_its_rows(numbers: Path) -> None:
     dataset = gp.read_parquet(numbers)
     pq.write_table(pa.table({"n": np.arange(12), "text": ["t"] * 12, "share": np.zeros(12)}), numbers, row_group_size=3)
-    with raises(BadFile, where="numbers.parquet", got=12):
+    with raises(BadFile, where="numbers.parquet", got=12, match="row groups 0-3"):
         dataset.read(dataset.partitions[0], ["n"], _ReadsFooters())
 
 

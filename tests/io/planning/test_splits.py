@@ -72,10 +72,10 @@ def test_ranges_put_every_row_where_it_belongs(table: pa.Table, cuts: int, parts
 def test_a_value_that_is_missing_belongs_nowhere() -> None:
     frame = pd.DataFrame({"t": pd.to_datetime(["2013-01-01", None, None]), "x": [1.0, np.nan, 3.0], "n": [1, 2, 3]})
     dataset = gp.from_frame(frame, num_partitions=2)
-    with raises(BadData, where="split(by='t')") as caught:
+    with raises(BadData, where="split(by='t')", match="missing in 2 rows") as caught:
         dataset.split(by="t", at="2013-01-02")
     assert caught.value.remedy == 'filter("notnull(t)") before, to leave them out'
-    with raises(BadData, where="split(by='x')"):
+    with raises(BadData, where="split(by='x')", match="missing in 1 row"):
         dataset.split(by="x", at=2)
     assert [len(part) for part in dataset.filter("notnull(t)").split(by="t", at="2013-01-02")] == [1, 0]
     assert [len(part) for part in dataset.split(by="n", at=2)] == [1, 2]
@@ -83,7 +83,7 @@ def test_a_value_that_is_missing_belongs_nowhere() -> None:
 
 def test_footers_tell_of_missing_values_without_a_pass() -> None:
     dataset = gp.read_parquet(FLIGHTS)
-    with raises(BadData, where="split(by='tailnum')"):
+    with raises(BadData, where="split(by='tailnum')", match="2,512 rows"):
         dataset.split(by="tailnum", at="N5")
     dataset.split(by="time_hour", at="2013-10-01")
     assert dataset.reads.passes == 0

@@ -190,7 +190,7 @@ def test_numbers_come_from_numpy_too() -> None:
 
 def test_a_column_of_too_many_values_has_no_strata() -> None:
     dataset = gp.from_frame(pd.DataFrame({"n": np.arange(20_000)}))
-    with raises(BadConfig, where="split(stratify='n')"):
+    with raises(BadConfig, where="split(stratify='n')", match="more than 10,000 values"):
         dataset.split(fraction=0.5, stratify="n")
 
 

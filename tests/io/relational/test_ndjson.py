@@ -102,7 +102,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
     assert values(dataset, "later") == [None, None]
     with raises(BadConfig, where="read_json(dtypes=)", got="text"):
         gp.read_json(path, dtypes={"x": "text"})
-    with raises(SchemaMismatch, where="a.jsonl", got=300):
+    with raises(SchemaMismatch, where="a.jsonl", got=300, match="row 2, column 'n'"):
         gp.read_json(path, dtypes={"n": "int8"})
     assert gp.read_json(path, columns="x").columns == ["x"]
     with raises(ColumnNotFound, where="a.jsonl", column="X"):
@@ -212,14 +212,14 @@ def test_a_line_that_begins_the_file_with_null_is_an_error(tmp_path: Path) -> No
 
 def test_types_that_change_within_the_first_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", {"n": 1}, {"n": "x"})
-    with raises(SchemaMismatch, where="a.jsonl", got="x"):
+    with raises(SchemaMismatch, where="a.jsonl", got="x", match="row 2, column 'n'"):
         gp.read_json(path)
 
 
 def test_a_key_that_is_new_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_lines, "BLOCK_BYTES", 20)
     path = write(tmp_path / "a.jsonl", {"n": 1}, {"n": 2}, {"n": 3, "new": "x"}, {"n": 4, "new": "y"})
-    with raises(SchemaMismatch, where="a.jsonl", got="new"):
+    with raises(SchemaMismatch, where="a.jsonl", got="new", match="new in row 3"):
         gp.read_json(path)
     assert values(gp.read_json(path, columns=["n"]), "n") == [1, 2, 3, 4]
     assert values(gp.read_json(path, dtypes={"new": "string"}), "new") == [None, None, "x", "y"]
@@ -235,7 +235,7 @@ def test_files_of_one_table(tmp_path: Path) -> None:
     assert plain(dataset.compute()) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}, {"a": 2, "b": None}]
     assert [span.file for part in dataset.partitions for span in part.spans] == [0, 1]
     write(two, {"a": "x"})
-    with raises(SchemaMismatch, where="2.ndjson", got="x"):
+    with raises(SchemaMismatch, where="2.ndjson", got="x", match="row 1, column 'a'"):
         gp.read_json(tmp_path)
     kept = gp.read_json(tmp_path, on_mismatch="skip")
     assert (values(kept, "a"), [note.file for note in kept.rejected]) == ([1], [str(two)])

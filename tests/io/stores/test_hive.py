@@ -103,7 +103,7 @@ def test_names_that_are_escaped_missing_or_no_numbers(tmp_path: Path) -> None:
     assert dataset.schema["code"].nullable
     assert len(dataset.filter("code == '007'")) == 2
     assert len(dataset.filter("isnull(code)")) == 2
-    with raises(gp.errors.BadData, where="split(by='code')"):
+    with raises(gp.errors.BadData, where="split(by='code')", match="missing in 2"):
         dataset.split(by="code", at="a")
 
 

@@ -331,7 +331,7 @@ def test_settings_that_come_later_begin_there(tmp_path: Path, later: dict[str, A
 
 
 def test_a_folder_of_another_run_is_not_written_to(saved: Path) -> None:
-    with raises(BadConfig, where="Trainer(checkpoints=)"):
+    with raises(BadConfig, where="Trainer(checkpoints=)", match="of another run"):
         _fit(saved, None)
 
 
