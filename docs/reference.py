@@ -122,7 +122,7 @@ def signature(item: Any, name: str) -> str:
     except ValueError:  # exceptions and enumerations of the standard library have none
         return name
     empty = inspect.Signature.empty
-    given = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
+    given = [p for p in found.parameters.values() if p.name not in ("self", "cls") and p.name[0] != "_"]
     given = [p if p.annotation is empty else p.replace(annotation=_Text(p.annotation)) for p in given]
     returns = found.return_annotation
     returns = empty if inspect.isclass(item) or returns is empty else _Text(returns)
@@ -149,7 +149,7 @@ def described(item: Any, name: str) -> str:
 
 
 def markdown(text: str, name: str) -> str:
-    """Convert a docstring in Google's form as Markdown."""
+    """Convert a docstring in Google's form to Markdown."""
     heads = list(HEAD.finditer(text))
     parts = [prose(text[: heads[0].start()] if heads else text)]
     ends = [*(head.start() for head in heads[1:]), len(text)]
