@@ -51,7 +51,7 @@ class Step:
         return {p.name: getattr(self, p.name) for p in self._parameters() if p.kind != p.VAR_KEYWORD}
 
     def set_params(self, /, **params: Any) -> Self:
-        """Set parameters by name, all or none (`BadConfig`); what was learned stays until the next `fit`."""
+        """Set parameters by name, all or, with `BadConfig`, none; what was learned stays until the next `fit`."""
         known = self.get_params()
         for name in params:
             if name not in known:

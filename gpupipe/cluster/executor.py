@@ -22,7 +22,7 @@ def default_threads() -> int:
 
 
 class Executor:
-    """Executor on the threads of this process: reading, decoding and NumPy release the interpreter lock."""
+    """Executor on the threads of this process, and base class of `Cluster`; NumPy and decoding release the lock."""
 
     in_process = True  # so functions may share its memory; a cluster's, and their items, are pickled
 

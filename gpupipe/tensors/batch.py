@@ -71,7 +71,7 @@ class Ragged:
         return Ragged(self.values.to(device), self.offsets.to(device))
 
     def take(self, rows: Tensor, num_values: int | None = None) -> Ragged:
-        """Return the lists of these rows, in that order; without `num_values`, their elements, the device is asked.
+        """Return the lists of these rows, in that order; the device is asked how many elements they have, unless given.
 
         Memory: the elements, and two int64 for each while they are gathered.
         """

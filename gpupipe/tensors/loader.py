@@ -412,7 +412,7 @@ class TorchBatches(IterableDataset[Any]):
 
 
 def choose_residency(asked: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
-    """Return the residency asked for, or the first with enough free bytes by kind of device, where None is enough."""
+    """Return the residency asked for, or the first with enough free bytes (by kind of device; None for unknown)."""
     check_choice("loader", RESIDENCIES, residency=asked)
     if asked != "auto":
         return asked
@@ -436,7 +436,7 @@ def get_free_bytes(device: torch.device) -> int | None:
 def gather(
     table: FeatureTable, rows: Rows, out: FeatureTable, at: int = 0, num_values: Mapping[str, int] | None = None
 ) -> None:
-    """Copy rows into `out`, from its row `at` on; the device is asked for the `num_values` of lists not given."""
+    """Copy rows into `out`, from its row `at` on; `num_values`, of each list column, spares asking the device."""
     for source, target in zip(table.stored, out.stored, strict=True):
         if isinstance(rows, slice):
             target[at : at + rows.stop - rows.start].copy_(source[rows])
