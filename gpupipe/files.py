@@ -59,12 +59,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder, in several attempts where another process is still writing to it."""
+    """Remove a folder, in several attempts where another process still writes or removes files in it."""
     for pause in (0.1, 0.3, 1.0, 3.0):
         try:
             shutil.rmtree(folder)
         except OSError as error:
-            if error.errno != errno.ENOTEMPTY:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not folder.exists():
                 raise
             time.sleep(pause)
         else:

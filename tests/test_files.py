@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import pytest
 from gpupipe import files
 
 
-def test_a_folder_that_is_still_written_to_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's last file arrives while the folder is removed: the first attempt finds it not empty."""
+@pytest.mark.parametrize("reason", [errno.ENOTEMPTY, errno.ENOENT])
+def test_a_folder_that_others_still_write_to_is_removed(
+    reason: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the folder is removed, a worker's last file arrives, or the worker removes a file of its own."""
     folder, remove, pauses = tmp_path / "draft", shutil.rmtree, list[float]()
 
     def remove_while_writing(path: Path) -> None:
         if not pauses:
-            raise OSError(errno.ENOTEMPTY, "Directory not empty", str(path))
+            raise OSError(reason, os.strerror(reason), str(path / "scratch"))
         remove(path)
 
     folder.mkdir()

@@ -124,7 +124,7 @@ def test_sparse_and_flat_results_are_dense_columns() -> None:
 
 
 def test_a_copy_leaves_an_estimator_of_cuml_as_it_is() -> None:
-    """A driver pickles it for each worker: what stays would hold the bytes as well, and could not see a later change."""
+    """A driver pickles it for each worker: what stays would hold the bytes too, and not see a later change."""
 
     class UMAP:
         def __reduce__(self) -> Any:

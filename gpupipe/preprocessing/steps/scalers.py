@@ -364,9 +364,11 @@ class Downcast(base.LearnedStep):
             try:
                 made[name] = cast_column(columns[name], dtype, name, backend, exact=True)
             except BadData as error:
-                where, problem = f"Downcast, column {name!r}", f"a value does not fit {dtype}, which held every value of fit"
+                problem = f"a value does not fit {dtype}, which held every value of fit"
                 remedy, expected = f"fit on more rows, or leave {name!r} out", "values like those it was fitted on"
-                raise BadData(where, problem, got=error.got, expected=expected, remedy=remedy) from None
+                raise BadData(
+                    f"Downcast, column {name!r}", problem, got=error.got, expected=expected, remedy=remedy
+                ) from None
         return made
 
 

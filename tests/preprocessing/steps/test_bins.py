@@ -118,7 +118,9 @@ def test_what_is_refused() -> None:
         KBinsDiscretizer(encode="onehot").fit(table)
     with raises(errors.BadConfig, where="KBinsDiscretizer(strategy=)", got="entropy"):
         KBinsDiscretizer(strategy="entropy").fit(table)
-    with raises(errors.BadData, where="KBinsDiscretizer, column 'x'", expected="at least one value that is not missing"):
+    with raises(
+        errors.BadData, where="KBinsDiscretizer, column 'x'", expected="at least one value that is not missing"
+    ):
         KBinsDiscretizer().fit(pd.DataFrame({"x": [np.nan]}))
     with raises(errors.BadData, where="KBinsDiscretizer, column 'x'", got=np.inf):
         KBinsDiscretizer().fit(pd.DataFrame({"x": [np.inf, 1.0]}))

@@ -98,7 +98,8 @@ def test_a_true_false_column_is_filled_by_majority() -> None:
 @pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
 def test_a_column_without_values_is_named(strategy: str) -> None:
     table = pd.DataFrame({"ok": [1.0], "x": [np.nan]})
-    with raises(errors.BadData, where="SimpleImputer, column 'x'", remedy="strategy='constant', or leave the column out"):
+    remedy = "strategy='constant', or leave the column out"
+    with raises(errors.BadData, where="SimpleImputer, column 'x'", remedy=remedy):
         SimpleImputer(strategy).fit(table)
     with pytest.raises(errors.BadData, match="column 'x': 1 infinite value, got inf"):
         SimpleImputer(strategy).fit(pd.DataFrame({"x": [np.inf, 1.0]}))

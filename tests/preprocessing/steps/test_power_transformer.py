@@ -126,7 +126,9 @@ def test_what_is_refused() -> None:
         PowerTransformer("log").fit(table)
     with raises(errors.BadData, where="PowerTransformer, column 'x'", got=np.inf):
         PowerTransformer().fit(table.assign(x=[1.0, np.inf, 2.0]))
-    with raises(errors.BadData, where="PowerTransformer, column 'x'", expected="at least one value that is not missing"):
+    with raises(
+        errors.BadData, where="PowerTransformer, column 'x'", expected="at least one value that is not missing"
+    ):
         PowerTransformer().fit(table.assign(x=np.nan))
 
 

@@ -105,7 +105,9 @@ def test_what_is_refused() -> None:
     table = pd.DataFrame({"x": [1.0, np.inf]})
     with raises(errors.BadData, where="QuantileTransformer, column 'x'", got=np.inf):
         QuantileTransformer().fit(table)
-    with raises(errors.BadData, where="QuantileTransformer, column 'x'", expected="at least one value that is not missing"):
+    with raises(
+        errors.BadData, where="QuantileTransformer, column 'x'", expected="at least one value that is not missing"
+    ):
         QuantileTransformer().fit(table.iloc[:0])
     with raises(errors.BadConfig, where="QuantileTransformer(n_quantiles=)", got=0):
         QuantileTransformer(n_quantiles=0).fit(table)
