@@ -112,6 +112,11 @@ class ParquetFile(TableFile):
                 total += size + 8 * max(0, size - 4 * chunk.num_values)
         return int(total)
 
+    def repeats(self, name: str) -> bool:
+        """Return whether a text column's values repeat: it has less than the four bytes that precede each in a page."""
+        chunks = [self._chunks(group, name)[0] for group in range(len(self.group_rows))]
+        return bool(sum(chunk.total_uncompressed_size - 4 * chunk.num_values for chunk in chunks) < 0)
+
     def stored_bytes(self, group: int, names: Sequence[str]) -> int:
         return sum(chunk.total_compressed_size for name in names for chunk in self._chunks(group, name))
 

@@ -105,8 +105,11 @@ def collect_columns(
     """Run a plan that computes columns for the rows of the first scan, and store them."""
     backend, fields = get_executor().resolve(like.backend), [*made, ID]
     cut = (lambda number: [assign_hashes(keys, number)] * len(scans)) if keys else None
+    is_cut = cut is not None and count_buckets(scans, backend) > 1
+    if backend == "cpu" and len(scans) == 1 and not is_cut:
+        scans = [scans[0].with_categories(keys)]
     found = run(plan, scans, fields, backend, title, cut)
-    if cut is not None and count_buckets(scans, backend) > 1:
+    if is_cut:
         found = sort_by_row(found, fields, backend, title).gather()
     source = found.source(count_largest_partition(like), title)
     side = replace(like, source=source, schema=source.schema, query=EVERYTHING)

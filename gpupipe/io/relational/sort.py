@@ -133,7 +133,8 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
         return [assign_hashes(on, num_buckets, missing_meet=True)]
 
     if count_buckets([rows], backend) == 1:
-        kept = run(in_order, [rows], [ID], backend, "deduplicate", None)
+        ours = rows if backend == "gpu" else rows.with_categories(on)
+        kept = run(in_order, [ours], [ID], backend, "deduplicate", None)
     else:  # rows of a bucket are in any order
         found = run(plan, [rows], [ID], backend, "deduplicate", cut)
         kept = sort_by_row(found, [ID], backend, "deduplicate").gather()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +17,7 @@ import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.jobs.part_writer import write_file
 from gpupipe.io.planning.table import map_frames, run_partitions
+from gpupipe.io.relational.scan import scan
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
 from tests.raising import raises
@@ -116,6 +118,36 @@ def test_duplicates_are_those_of_pandas(table: pa.Table, on: list[str] | None, p
     found = gp.from_frame(table, num_partitions=parts).deduplicate(on, keep=keep)
     assert rows_of(found) == rows_of(pandas_of(table).drop_duplicates(on, keep=keep))
     assert len(found) == len(rows_of(found))
+
+
+@several
+@given(table=meetings(), on=names_of_keys, keep=st.sampled_from(["first", "last"]))
+def test_duplicates_in_files_are_those_of_pandas(
+    tmp_path_factory: pytest.TempPathFactory, table: pa.Table, on: list[str], keep: Any
+) -> None:
+    """Text that repeats in them is grouped as categories."""
+    folder = tmp_path_factory.mktemp("files")
+    many = pa.concat_tables([table] * 20)
+    pq.write_table(many, folder / "a.parquet")
+    pq.write_table(many.slice(many.num_rows // 2), folder / "b.parquet")
+    found = gp.read_parquet([folder / "a.parquet", folder / "b.parquet"], backend="cpu").deduplicate(on, keep=keep)
+    wanted = pandas_of(pa.concat_tables([many, many.slice(many.num_rows // 2)])).drop_duplicates(on, keep=keep)
+    assert rows_of(found) == rows_of(wanted)
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string()])
+def test_text_that_repeats_in_files_is_known(tmp_path: Path, text: pa.DataType) -> None:
+    few, many = pa.array(["a", "bb", None, "a"] * 500), pa.array([f"name {n}" for n in range(2000)])
+    table = pa.table({"few": few.cast(text), "many": many.cast(text), "n": [1, 2] * 1000})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table.set_column(0, "few", few), tmp_path / "b.parquet", use_dictionary=False)
+    pq.write_table(table.set_column(0, "few", many), tmp_path / "c.parquet")
+    for names, known in (("a", {"few"}), ("b", set()), ("ac", set())):
+        data = gp.read_parquet([tmp_path / f"{name}.parquet" for name in names], backend="cpu")
+        found = scan(data, ["few", "many", "n"], "read")
+        assert found.repeating == known
+        kinds = found.with_categories(["few", "many", "n"]).frame.collect_schema()
+        assert kinds["few"] == (pl.Categorical if known else pl.String) and kinds["many"] == pl.String
 
 
 def test_what_is_deduplicated_still_prunes_and_selects() -> None:
