@@ -73,6 +73,7 @@ OPERATORS = {
     "TargetEncoder": Operator("encoding", slow=True),
     "HashBucket": Operator("encoding", unchecked=(POLARS,)),
     "Join, two tables": Operator("lookup"),
+    "JoinAsOf": Operator("lookup"),
     "GroupStats": Operator("group"),
     "group_by(dest).agg": Operator("group"),
     "group_by(origin, carrier).agg": Operator("group"),

@@ -11,6 +11,7 @@ TARGET = "arr_delay"
 TIME = "sched_ts"
 PLANES, WEATHER = ["tailnum", "plane_year", "seats"], ["origin", "time_hour", "temp", "wind_speed"]
 JOINED = ["plane_year", "seats", "temp", "wind_speed"]
+JOINED_AS_OF = ["temp", "wind_speed"]
 PCA_COLUMNS = ["distance", "load", "hour", "month", "day"]
 
 MIN_FREQUENCY = 20

@@ -72,6 +72,11 @@ def _joined(data: Data) -> list[pd.DataFrame]:
     return _transformed(data, [*joins, T.Select(s.JOINED)], None)
 
 
+def _joined_as_of(data: Data) -> list[pd.DataFrame]:
+    weather = data.weather.rename(columns={"time_hour": s.TIME})
+    return _transformed(data, [T.JoinAsOf(weather, on=s.TIME, by="origin"), T.Select(s.JOINED_AS_OF)], None)
+
+
 def _aggregated(*keys: str) -> Callable[[Data], Any]:
     def job(data: Data) -> list[pd.DataFrame]:
         asked = {f"{stat}_{name}": (name, stat) for name in ("arr_delay", "fare") for stat in s.STATS}
@@ -98,6 +103,7 @@ JOBS: dict[str, Callable[[Data], Any]] = {
     "TargetEncoder": _learned(s.TEXTS, lambda: pre.TargetEncoder(smooth=s.SMOOTH), s.TARGET),
     "HashBucket": _learned(s.TEXTS, lambda: pre.HashBucket(s.NUM_BUCKETS)),
     "Join, two tables": _joined,
+    "JoinAsOf": _joined_as_of,
     "GroupStats": _learned(["dest", *s.GROUPED], lambda: pre.GroupStats("dest", s.STATS, handle_unknown="missing")),
     "group_by(dest).agg": _aggregated("dest"),
     "group_by(origin, carrier).agg": _aggregated("origin", "carrier"),

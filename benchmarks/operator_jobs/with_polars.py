@@ -195,6 +195,13 @@ def joined(data: Data) -> pl.DataFrame:
     return query.select(s.JOINED).collect()
 
 
+def joined_as_of(data: Data) -> pl.DataFrame:
+    weather = data.weather.lazy().rename({"time_hour": s.TIME}).sort(s.TIME)
+    query = data.flights.lazy().select("origin", s.TIME).with_row_index("row").sort(s.TIME)
+    query = query.join_asof(weather, on=s.TIME, by="origin", check_sortedness=False).sort("row")
+    return query.select(s.JOINED_AS_OF).collect()
+
+
 def _stats() -> list[pl.Expr]:
     return [getattr(col(c), stat)().alias(f"{stat}_{c}") for c in s.GROUPED for stat in s.STATS]
 
@@ -262,6 +269,7 @@ JOBS: dict[str, Callable[[Data], pl.DataFrame]] = {
     "TargetEncoder": target_means,
     "HashBucket": hashed,
     "Join, two tables": joined,
+    "JoinAsOf": joined_as_of,
     "GroupStats": group_stats,
     "group_by(dest).agg": aggregated("dest"),
     "group_by(origin, carrier).agg": aggregated("origin", "carrier"),

@@ -30,7 +30,6 @@ EVERY = ["ceilings", "handover", "features", "estimators", "operators", "decode"
 WITHOUT_WORK = {
     *("Columns", "CrossFittedStep", "LearnedStep", "Invertible", "StatelessStep", "Summary", "EstimatorStep"),
     *("GatheredStep", "Transform", "WholeTableTransform", "Map", "Select", "Drop", "Rename", "ListSlice", "Expect"),
-    "JoinAsOf",  # not yet among the operators of `make bench-gpu`
 }
 
 

@@ -29,6 +29,7 @@ READS: dict[str, Sequence[str]] = {
     "OrdinalEncoder": s.COMPLETE_TEXTS,
     "TargetEncoder": [*s.TEXTS, s.TARGET],
     "Join, two tables": ["tailnum", "origin", "time_hour"],
+    "JoinAsOf": ["origin", s.TIME],
     **dict.fromkeys(["GroupStats", "GroupImputer"], ("dest", *s.GROUPED)),
     "group_by(dest).agg": ["dest", *s.GROUPED],
     "group_by(origin, carrier).agg": ["origin", "carrier", *s.GROUPED],
