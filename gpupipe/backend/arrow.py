@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
@@ -130,6 +130,11 @@ def arrow_type(dtype: str) -> pa.DataType:
     if element is not None:
         return pa.large_list(arrow_type(element))
     return _OWN[dtype] if dtype in _OWN else _parse_text(dtype)
+
+
+def get_arrow_types(fields: Iterable[Field]) -> pa.Schema:
+    """Return the Arrow schema of fields, with the type of each `dtype`."""
+    return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
 
 
 def get_file_type(item: Field) -> pa.DataType:

@@ -22,7 +22,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend.arrow import Reading, accumulate_lengths, arrow_from_polars, arrow_type, polars_from_arrow
+from gpupipe.backend.arrow import (
+    Reading,
+    accumulate_lengths,
+    arrow_from_polars,
+    arrow_type,
+    get_arrow_types,
+    polars_from_arrow,
+)
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import has_offset
 from gpupipe.schema import (
@@ -105,7 +112,7 @@ class Column:
         return None if self.valid is None else ~self.valid
 
     def present(self, xp: ModuleType) -> Array | None:
-        """Return n booleans, True where the value is there; None if no value can be missing. Allocates n bytes."""
+        """Return n booleans, True where the value is there; None if no value can be missing. Shares a mask."""
         missing = None if self.valid is not None else self.missing(xp)
         return self.valid if missing is None else ~missing
 
@@ -360,7 +367,7 @@ def floats(column: Column, xp: ModuleType) -> Array:
 
 def gather(column: Column, table: Any, missing: Any, backend: Backend) -> Array:
     """Gather for each row of strings its entry of a NumPy table, which has one per dictionary entry, or `missing`."""
-    return backend.to_device(np.append(table, table.dtype.type(missing)))[column.data]
+    return backend.to_device(np.append(table, table.dtype.type(missing))).take(column.data)
 
 
 def as_floats(data: Array, dtype: str) -> Array:
@@ -582,12 +589,11 @@ def columns_by_plan(
     rows = polars_from_arrow(host_table(frame, inputs, backend)).lazy().with_row_index(ROW)
     rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
     found = plan(rows).collect(engine=backend.plan_engine())
-    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in made])
-    result = backend.from_arrow(arrow_from_polars(found, types), made)
+    result = backend.from_arrow(arrow_from_polars(found, get_arrow_types(made)), made)
     return {item.name: backend.column(result, item.name) for item in made}
 
 
 def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:
     """Copy columns of a coded frame to the host, as the types of their fields."""
-    types = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
+    types = get_arrow_types(fields)
     return backend.to_arrow(backend.select(frame, types.names)).cast(types)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gpupipe.backend.arrow import combine
 from gpupipe.backend.kernels import KeyIndex, count_keys, hash_strings, splitmix64
 from gpupipe.errors import BadFile
 from gpupipe.files import ScratchFolder
@@ -21,8 +22,7 @@ _BUCKETS, _FILE = 64, "counts.arrow"
 
 def strings(values: Any) -> Dictionary:
     """Build a dictionary of strings from a list, or from the categories of a pandas column."""
-    array = pa.array(values, pa.large_string())
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array  # pandas gives no chunk for no value
+    return combine(pa.array(values, pa.large_string()))  # pandas gives no chunk for no value
 
 
 def value_type(dtype: str) -> pa.DataType:
@@ -44,8 +44,7 @@ def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
         raise TypeError("no list; a set has no order, and what is gone through once is empty the next time")
     # Arrow guesses the type, but for integers that only uint64 can hold.
     guess = pa.uint64() if dtype == "uint64" and isinstance(values, list | tuple) else None
-    array = values if isinstance(values, pa.Array) else pa.array(values, guess, from_pandas=True)
-    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    array = combine(values if isinstance(values, pa.Array) else pa.array(values, guess, from_pandas=True))
     array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
     tests = {"string": (pa.types.is_string, pa.types.is_large_string), "bool": (pa.types.is_boolean,)}
     # A list of integers with a NaN comes as floats.

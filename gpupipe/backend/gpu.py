@@ -87,8 +87,7 @@ class GpuBackend(Backend):
     ) -> Frame:
         _require_held(fields)
         if not any(row_groups):
-            empty = pa.schema([(item.name, arrow.arrow_type(item.dtype)) for item in fields]).empty_table()
-            return self.from_arrow(empty, fields)
+            return self.from_arrow(arrow.get_arrow_types(fields).empty_table(), fields)
         names, groups = [item.name for item in fields], [list(each) for each in row_groups]
         with _convert_file_errors():
             frame = cudf.read_parquet(list(sources), columns=names, row_groups=groups, **_AS_WRITTEN)

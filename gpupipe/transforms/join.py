@@ -21,6 +21,7 @@ from gpupipe.backend.columns import (
     as_key,
     check_distance,
     convert_distance,
+    gather,
     key_dtype,
     one_key_type,
     order_dtype,
@@ -193,8 +194,7 @@ def _rank(values: Array, wanted: Array, xp: ModuleType) -> tuple[Array, Array]:
 
 def _find_texts(dictionary: Dictionary, column: Column, backend: Backend) -> Array:
     """Return the n places of texts in a dictionary, -1 where one is missing or not there."""
-    table = np.append(find_positions(column.dictionary, dictionary), -1)
-    return backend.to_device(table.astype(np.int64))[column.data]
+    return gather(column, find_positions(column.dictionary, dictionary), -1, backend)
 
 
 def _find_numbers(low: Any, step: int, size: int, column: Column, backend: Backend) -> Array:

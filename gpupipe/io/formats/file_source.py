@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
-from gpupipe.backend.arrow import Reading, arrow_type, conform, dtype_from_arrow, plain_table, read_as
+from gpupipe.backend.arrow import Reading, conform, dtype_from_arrow, get_arrow_types, plain_table, read_as
 from gpupipe.backend.cast import cast_column
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
@@ -426,7 +426,7 @@ def _read_frame_of_files(files: Pieces, fields: Sequence[Field], backend: Backen
 def _read_tables(files: Pieces, fields: Sequence[Field]) -> pa.Table:
     """Read the spans' rows to the host, as Arrow columns in the types that `backend.arrow.conform` gives."""
     if not files:
-        return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
+        return get_arrow_types(fields).empty_table()
     return pa.concat_tables(_read_table(*file, fields) for file in files)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame, arrow, infer_backend, select
-from gpupipe.backend.arrow import arrow_type, get_file_type
+from gpupipe.backend.arrow import get_arrow_types, get_file_type
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
 from gpupipe.files import ScratchFolder, writing_scratch
@@ -267,8 +267,7 @@ class SpillSource(DerivedSource):
         if not names:
             return backend.frame({}, partition.num_rows)
         if not partition.spans:
-            empty = pa.schema([(item.name, arrow_type(item.dtype)) for item in fields]).empty_table()
-            return backend.from_arrow(empty, fields)
+            return backend.from_arrow(get_arrow_types(fields).empty_table(), fields)
         by_file = group_by_file(partition.spans)
         frames = [self._files[number].read(spans, fields, backend) for number, spans in by_file]
         return frames[0] if len(frames) == 1 else backend.concat(frames)

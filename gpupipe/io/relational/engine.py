@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import is_device_error, is_out_of_device_memory
-from gpupipe.backend.arrow import arrow_from_polars
+from gpupipe.backend.arrow import arrow_from_polars, get_arrow_types
 from gpupipe.cluster.executor import get_executor
 from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.files import ScratchFolder, writing_scratch
-from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_arrow_types, get_memory_limit
+from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_memory_limit
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores import one_line
 from gpupipe.schema import ROW, Field

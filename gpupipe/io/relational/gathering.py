@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend import Backend, Frame, free_host_memory
-from gpupipe.backend.arrow import arrow_type, parquet_path, polars_from_arrow
+from gpupipe.backend.arrow import get_arrow_types, parquet_path, polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.files import writing_scratch
 from gpupipe.io.formats.spill import (
@@ -43,11 +43,6 @@ def get_memory_limit() -> int:
 def get_table_limit() -> int:
     """Return how many bytes of a table stay in memory; a larger table is written to a file."""
     return get_memory_limit() // _KEPT_SHARE
-
-
-def get_arrow_types(fields: Iterable[Field]) -> pa.Schema:
-    """Return the Arrow schema of columns in whole tables."""
-    return pa.schema([(item.name, arrow_type(item.dtype)) for item in fields])
 
 
 def count_batch_rows(fields: Iterable[Field]) -> int:

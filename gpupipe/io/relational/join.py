@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from gpupipe.backend.arrow import arrow_from_polars
+from gpupipe.backend.arrow import arrow_from_polars, get_arrow_types
 from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table, map_frames
 from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, assign_hashes, collect, count_buckets, hash_keys, run
-from gpupipe.io.relational.gathering import count_batch_rows, get_arrow_types, identify_plan, plan_rows
+from gpupipe.io.relational.gathering import count_batch_rows, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
