@@ -1,4 +1,7 @@
-"""Backends, CPU and GPU: the only package that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM."""
+"""Backends, CPU and GPU: the only package that imports pandas, cuDF, CuPy, scikit-learn, cuML or RMM.
+
+Also the free memory of the host, and which errors of all these libraries mean that memory is short or CUDA failed.
+"""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passen
 from gpupipe.support.text import derive
 
 _NOT_A_TIME = np.iinfo("int64").min
-# The casts that are defined from types that are only carried.
 _BETWEEN = ("float64", "int64", "string")
+# The casts that are defined from types that are only carried.
 _FROM_CARRIED = (
     ("decimal", (*FLOATS, *INTEGERS, "string")),
     (("duration[", "time32[", "time64["), ("float64", "int64")),

@@ -35,7 +35,7 @@ def free_unused() -> None:
 
 @contextmanager
 def explain_out_of_memory(where: str) -> Iterator[None]:
-    """Convert any library's error for a full device, but not for a full host, to `OutOfDeviceMemory` with the bytes."""
+    """Convert any library's error for a full device to `OutOfDeviceMemory`; one for a full host passes unchanged."""
     try:
         yield
     except (MemoryError, RuntimeError) as cause:

@@ -20,7 +20,7 @@ _log = logging.getLogger("gpupipe")
 
 
 class FusedRows:
-    """Fused kernel on one device; once the first block of a kind of columns differs from the steps, not used again."""
+    """Fused kernel on one device, used until the first block of a kind of columns differs from the steps' results."""
 
     def __init__(self, xp: ModuleType, device: int) -> None:
         self._xp, self._device = xp, device
