@@ -89,7 +89,7 @@ def test_what_cannot_be_saved() -> None:
     class StandardScaler:
         """Another's of the same name."""
 
-    with raises(errors.ArtifactError, where="test", got="backend.test_estimators.StandardScaler"):
+    with raises(errors.ArtifactError, where="test", got=f"{__name__}.StandardScaler"):
         export_state(StandardScaler(), "test")
 
 

@@ -66,4 +66,17 @@ def test_errors_of_memory_and_of_the_device() -> None:
     assert not h.is_out_of_device_memory(MemoryError("Unable to allocate 8.00 GiB for an array"))
     assert h.is_device_error(RuntimeError("CUDA error encountered at: a.cu:9: 700 cudaErrorIllegalAddress"))
     assert not h.is_device_error(RuntimeError("JSON Parser encountered an invalid format at location 7"))
+
+
+def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (h.free_host_memory() or 1) > 0
+    monkeypatch.setattr(h, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(h, "_CGROUP", tmp_path)
+    assert h.free_host_memory() is None
+    (tmp_path / "meminfo").write_text("MemTotal: 64 kB\nMemAvailable: 32 kB\n")
+    (tmp_path / "memory.current").write_text("5000\n")
+    found = []
+    for limit in ("max", "20000", "4000"):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        found.append(h.free_host_memory())
+    assert found == [32 << 10, 15_000, 0]
