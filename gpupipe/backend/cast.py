@@ -79,7 +79,7 @@ def _are_connected(source: str, dtype: str) -> bool:
         return True
     if is_passenger(source):
         return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
-    if element is not None or wanted is not None:
+    if is_passenger(dtype) or element is not None or wanted is not None:
         return False
     return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
 

@@ -457,7 +457,7 @@ def require_comparable_constant(item: Field, value: Any, where: str) -> None:
 
 
 def one_key_type(left: Field, right: Field) -> str:
-    """Which columns to cast, or to make, so that the keys of a join are of one type, for an error's remedy."""
+    """Suggest which columns to cast, or make, so that the keys of a join are of one type, for an error's remedy."""
     both = {left.dtype, right.dtype}
     numbers = {*INTEGERS, *FLOATS}
     if "timestamp" in both and both & numbers:

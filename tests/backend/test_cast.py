@@ -271,6 +271,13 @@ def test_zero_has_one_text(backend: Backend, values: list[float]) -> None:
     assert plain(cast_column(column_of(values, "float64", backend), "string", "x", backend), backend) == ["0.0"] * 2
 
 
+@pytest.mark.parametrize("source", ["string", "int64", "float32", "bool", "timestamp", "list<string>"])
+def test_nothing_becomes_a_type_that_is_only_carried(source: str) -> None:
+    for dtype in CARRIED:
+        with raises(errors.SchemaMismatch, where="column 'x'", match=f"^column 'x': {source} cannot become"):
+            require_castable(source, dtype, "x")
+
+
 @pytest.mark.parametrize("dtype", ["float64", "bool", "int32"])
 def test_times_are_no_other_numbers(backend: Backend, dtype: str) -> None:
     with pytest.raises(errors.SchemaMismatch, match=f"timestamp cannot become {dtype}"):
