@@ -108,6 +108,9 @@ def test_a_ragged_row_is_named(tmp_path: Path, block: int, monkeypatch: pytest.M
         gp.read_csv(path)
     with raises(BadFile, where="a.csv", got="3", match="row 2 has 1 value"):
         gp.read_csv(write(path, "a,b\n3\n"))
+    write(path, "a,b,c\n" + "1,2,3\n" * 100 + "4,5,6,7\n" + "8,9\n")  # as many values as the rows need
+    with raises(BadFile, where="a.csv", got="4,5,6,7"):
+        gp.read_csv(path, columns="a")
 
 
 def test_a_value_that_fits_no_longer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
