@@ -1,4 +1,4 @@
-"""Files on disks and in stores, by fsspec: found by path, pattern, folder or URL, read by byte ranges with retries."""
+"""Files on disks and in stores, by fsspec: found, read by byte ranges with retries; and manifests of folders."""
 
 from __future__ import annotations
 
@@ -542,7 +542,7 @@ def _parse_keys(folders: Sequence[str]) -> dict[str, str | None]:
 def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
     """Convert the keys of every file to known types; else to int64 where all texts are whole numbers, or to string."""
     values: dict[tuple[str, str | None], pa.Scalar] = {}
-    for name in {name for one in keys for name in one}:
+    for name in dict.fromkeys(name for one in keys for name in one):
         texts = {one[name] for one in keys if name in one}
         present = [text for text in texts if text is not None]
         whole = bool(present) and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present)

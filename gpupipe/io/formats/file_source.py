@@ -474,8 +474,9 @@ def _repeat_keys(file: TableFile, groups: Sequence[int], fields: Sequence[Field]
     if not fields:
         return pa.table({})
     zeros, keys = pa.repeat(pa.scalar(0, pa.int32()), num_rows), file.origin.keys
-    known = {name: pa.DictionaryArray.from_arrays(zeros, pa.array([key])) for name, key in keys.items()}
-    columns = {item.name: known.get(item.name, pa.nulls(num_rows)) for item in fields}
+    columns = {item.name: pa.nulls(num_rows) for item in fields}
+    for name in columns.keys() & keys.keys():
+        columns[name] = pa.DictionaryArray.from_arrays(zeros, pa.array([keys[name]]))
     with _name_file_in_errors(file, groups):
         return host_table(pa.table(columns), fields)
 

@@ -87,7 +87,8 @@ def read_csv(
         backend: whose frames the dataset returns.
 
     Raises:
-        BadFile: a file is missing, empty or in another encoding; a row has too few or too many values (named).
+        BadFile: a file is missing, empty or in another encoding; or a row, which is named, has too few or too many
+            values.
         PlanFailed, OutOfDeviceMemory: the engine or the device failed; nothing is wrong with the file.
         SchemaMismatch: a value does not fit its column's type, or files differ in their columns.
         ColumnNotFound, BadConfig: an argument names no column or no type.

@@ -21,13 +21,7 @@ from gpupipe.backend import Backend, Frame, free_host_memory
 from gpupipe.backend.arrow import get_arrow_types, parquet_path, polars_from_arrow
 from gpupipe.config import settings
 from gpupipe.files import writing_scratch
-from gpupipe.io.formats.spill import (
-    GROUP_BYTES,
-    DerivedSource,
-    SpillFile,
-    SpillSource,
-    TempParquet,
-)
+from gpupipe.io.formats.spill import GROUP_BYTES, DerivedSource, SpillFile, SpillSource, TempParquet
 from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 

@@ -42,7 +42,7 @@ class GroupBy(Generic[AnyTable]):
         their order, so that `sort("time").group_by("user")` gives each user's values by time.
 
         Raises:
-            BadConfig, ColumnNotFound: nothing is asked for, no name, function or column, or a name that a key has.
+            BadConfig, ColumnNotFound: nothing is asked for; a name is missing or a key's; no such function or column.
             SchemaMismatch: a sum and the like of what is no number; any but a count, the first or the last of lists.
             BadData: a sum of integers does not fit 64 bits; names column and group, when rows are first asked for.
 

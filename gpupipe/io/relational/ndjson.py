@@ -292,8 +292,9 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 def _parse_object(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise ValueError("does not begin with {")
-    read = partial(json.loads, object_pairs_hook=_check_distinct, parse_float=_parse_finite)
-    found: dict[str, Any] = read(text, parse_constant=_parse_finite)
+    found: dict[str, Any] = json.loads(
+        text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
+    )
     if _LONE_SURROGATE.search(text):
         json.dumps(found, ensure_ascii=False).encode()
     return found

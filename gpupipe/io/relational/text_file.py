@@ -360,7 +360,7 @@ class TextFile(ABC):
                 elif not self._repair(columns):
                     raise
         times = {name: column for name, column in columns.items() if column.kind == _UTC and not column.change}
-        # Offsets were seen where each time was parsed with a Z.
+        # A format that ends in Z parses no other offset.
         zoned = [name for name, column in times.items() if careful or not (column.format or "").endswith("Z")]
         if zoned:
             others = (~pl.all().str.contains(_OFFSET_OF_UTC)).any()
