@@ -13,11 +13,11 @@ import pyarrow as pa
 from gpupipe.backend.arrow import map_schema
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile, narrowest, open_all
+from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, Readings, TableFile, narrowest, open_all
 from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
-from gpupipe.support.validation import check_names
+from gpupipe.support.validation import as_list, check_names
 
 _IPC_FILE, _IPC_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 
@@ -53,18 +53,25 @@ def read_ipc(
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     spool, one_at_a_time = TempParquet(limit), Lock()
 
-    def opener(one: Input) -> TableFile:
+    def opener(one: Input) -> tuple[TableFile, Readings]:
         try:
             if not peek(one)[1].startswith(_IPC_STREAM):
-                return _open_ipc(one)
+                return _open_ipc(one), {}
         except BadFile:
             raise
         except (OSError, pa.ArrowException) as cause:
             raise unreadable(one, cause, "an Arrow file", _IPC_FILE) from cause
         with one_at_a_time:
-            return _open_stream(one, spool, policy)
+            return _open_stream(one, spool)
 
-    files = open_all(find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options), opener, policy)
+    def finish(opened: tuple[TableFile, Readings]) -> TableFile:
+        file, read = opened
+        chosen = read if columns is None else as_list(columns)
+        policy.convert(file.origin.path, {name: read[name] for name in chosen if name in read})
+        return file
+
+    inputs = find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options)
+    files = open_all(inputs, opener, policy, finish=finish)
     source = FileSource(files, columns=columns, limit=limit, policy=policy, spool=spool)
     dataset = Dataset(source, source.schema, backend)
     return dataset if columns is None else dataset.select(columns)
@@ -97,12 +104,11 @@ def _open_batches(one: Input, columns: Sequence[int] | None = None) -> Iterator[
         yield file
 
 
-def _open_stream(one: Input, spool: TempParquet, policy: BadFilePolicy) -> TableFile:
+def _open_stream(one: Input, spool: TempParquet) -> tuple[TableFile, Readings]:
     try:
         with open_file(one) as source, pa.ipc.open_stream(source) as stream:
             fields, read = map_schema(stream.schema)
-            policy.convert(one.path, read)
-            return spool.write(stream, list(fields), one)
+            return spool.write(stream, list(fields), one), read
     except BadFile:
         raise
     except (OSError, pa.ArrowException) as cause:

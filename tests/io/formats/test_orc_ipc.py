@@ -7,6 +7,7 @@ import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import fsspec
@@ -23,6 +24,8 @@ from pyarrow import feather, orc
 import gpupipe as gp
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io import inspect
+from gpupipe.io.formats import ipc
+from gpupipe.io.stores import Input, peek
 from tests.examples import examples
 from tests.io.tables import DATA, arrow, flights, plain, tables, values
 from tests.raising import raises
@@ -196,6 +199,30 @@ def test_codes_of_several_batches(tmp_path: Path) -> None:
     table = pa.table({"c": pa.array(["b", None, "a", "b"]).dictionary_encode()})
     write_ipc(table, tmp_path / "a.arrow", 2)
     assert values(gp.read_ipc(tmp_path / "a.arrow", partition_bytes=1), "c") == ["b", None, "a", "b"]
+
+
+def test_notes_on_streams_name_the_first_and_the_columns_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the threads that open them is the first to be done."""
+    table = pa.table({"n": pa.array([1], pa.float16()), "at": pa.array([1], pa.timestamp("ms"))})
+    for number in range(2):
+        write_stream(table, tmp_path / f"{number}.arrows")
+    is_open, opened = Event(), ipc._open_stream
+
+    def wait(one: Input) -> Any:
+        assert one.path.endswith("1.arrows") or is_open.wait(10)
+        return peek(one)
+
+    def open_stream(one: Input, *others: Any) -> Any:
+        found = opened(one, *others)
+        is_open.set()
+        return found
+
+    monkeypatch.setattr(ipc, "peek", wait)
+    monkeypatch.setattr(ipc, "_open_stream", open_stream)
+    (note,) = gp.read_ipc(tmp_path, columns="n").conversions
+    assert (note.file, note.column) == (str(tmp_path / "0.arrows"), "n")
 
 
 def test_a_stream_is_kept_as_long_as_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
