@@ -296,8 +296,11 @@ class _ReadsFooters(CpuBackend):
 def test_a_file_that_was_replaced_is_noticed_by_its_rows(numbers: Path) -> None:
     dataset = gp.read_parquet(numbers)
     pq.write_table(pa.table({"n": np.arange(12), "text": ["t"] * 12, "share": np.zeros(12)}), numbers, row_group_size=3)
+    part = dataset.partitions[0]
     with raises(BadFile, where="numbers.parquet", got=12, match="row groups 0-3"):
-        dataset.read(dataset.partitions[0], ["n"], _ReadsFooters())
+        dataset.read(part, ["n"], _ReadsFooters())
+    with raises(BadFile, where="numbers.parquet", got=6, match="row groups 0, 2"):
+        dataset.read(part.keep(part.spans[::2]), ["n"], _ReadsFooters())
 
 
 def test_a_file_without_rows_is_an_empty_dataset(tmp_path: Path) -> None:
