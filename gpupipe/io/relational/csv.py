@@ -60,7 +60,7 @@ class CsvForm:
 class CsvFile(TextFile):
     """CSV file whose rows have the same number of values, copied to `folder` where Polars would read it otherwise."""
 
-    def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str) -> None:
+    def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str, *, is_whole: bool) -> None:
         super().__init__(path, text, backend, _CONTENT)
         self._form, self._copy = form, folder / REWRITTEN
         self._is_rewritten, self._num_heads = False, 0 if form.names else 1
@@ -72,7 +72,8 @@ class CsvFile(TextFile):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             remedy = "names=[...] with skip_rows=1, or another header row"
             raise SchemaMismatch(path, "columns share a name", got=twice, expected="unique names", remedy=remedy)
-        self._num_rows, is_regular, self._has_signs = _survey_bytes(text, form.delimiter, len(self.names))
+        each = backend == "gpu" or not is_whole
+        self._num_rows, is_regular, self._has_signs = _survey_bytes(text, form.delimiter, len(self.names), each=each)
         if form.comment or not is_regular:
             self._rewrite()
 
@@ -255,15 +256,15 @@ class CsvFile(TextFile):
         self._text, self._is_rewritten = self._copy, True
 
 
-def _survey_bytes(path: Path, delimiter: str, num_columns: int) -> tuple[int, bool, bool]:
+def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -> tuple[int, bool, bool]:
     """Scan the bytes of a file for the cases in which Polars and pandas parse CSV differently.
 
     Returns the number of rows that the line ends make, the header's included; whether Polars reads them as pandas does:
-    no blank lines, no quotes within values, no line ends of old Macs, and in each row as many delimiters as it needs
-    (a GPU's parser does not refuse rows that are too long, nor does Polars where it leaves out columns); and whether a
-    value may begin with a plus sign, or with a zero before another digit.
+    no blank lines, no quotes within values, no line ends of old Macs, and as many delimiters as the rows need; and
+    whether a value may begin with a plus sign, or with a zero before another digit. `each` says whether each row's
+    delimiters are counted: a GPU's parser does not refuse rows that are too long, nor does Polars without all columns.
     """
-    num_rows = num_marks = 0
+    num_rows = num_delimiters = 0
     is_regular, has_signs, is_inside = True, False, False
     before = b" \n"
     with path.open("rb") as file:
@@ -283,10 +284,12 @@ def _survey_bytes(path: Path, delimiter: str, num_columns: int) -> tuple[int, bo
                 delimiters &= ~inside
             elif is_inside:
                 ends[2:] = delimiters[2:] = False
-            marks = np.flatnonzero(ends[2:] | delimiters[2:])
-            last = num_marks + np.flatnonzero(ends[2:][marks])
-            is_regular &= np.array_equal(last, np.arange(num_rows + 1, num_rows + len(last) + 1) * num_columns - 1)
-            num_rows, num_marks = num_rows + len(last), num_marks + len(marks)
+            if each:
+                counts = num_delimiters + np.cumsum(delimiters[2:])[ends[2:]]
+                wanted = np.arange(num_rows + 1, num_rows + len(counts) + 1) * (num_columns - 1)
+                is_regular &= bool((counts == wanted).all())
+            num_rows += int(np.count_nonzero(ends[2:]))
+            num_delimiters += int(np.count_nonzero(delimiters[2:]))
             is_blank = ends[2:] & ends[1:-1]
             if b"\r" in some:
                 returns = text == _RETURN
@@ -297,9 +300,9 @@ def _survey_bytes(path: Path, delimiter: str, num_columns: int) -> tuple[int, bo
             has_signs |= bool((begins[:-2] & (zeros | (text[1:-1] == _PLUS))).any())
             before = (before + some)[-2:]
     if before[-1] != _NEWLINE:
-        num_rows, num_marks = num_rows + 1, num_marks + 1
+        num_rows += 1
         is_regular &= before[-1] != _RETURN
-    is_regular &= not is_inside and num_marks == num_rows * num_columns
+    is_regular &= not is_inside and num_delimiters == num_rows * (num_columns - 1)
     return num_rows, is_regular, has_signs
 
 
