@@ -1,4 +1,7 @@
-"""Loader: batches of a table, in order or shuffled, wherever the table is stored, and the position of an iteration."""
+"""Loader: batches of a table, in order or shuffled, wherever the table is stored, and the position of an iteration.
+
+A thread reads a table in parts, or copies one to another device, while the model computes; not yet run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -113,8 +116,9 @@ class Loader:
         sampler: rows drawn with replacement: "balanced" for classes of the target that come equally often, "weights"
             for rows in proportion to their weight (which batches then no longer have), or a tensor of each row's
             weight.
-        residency: "device" for a table there, "host" for one whose batches a thread copies to `device` (else the
-            table's) in slabs, "stream" for parts; "auto" for what the table is.
+        device: of the batches; by default the table's.
+        residency: "device" for a table there, "host" for one whose batches a thread copies there in slabs, "stream" for
+            parts; "auto" for what the table is.
 
     Raises:
         BadConfig: options that are unknown, too small, or not to be had together.
@@ -286,7 +290,10 @@ class Loader:
         return arrays
 
     def as_torch(self, convert: Callable[[Batch], Any] | None = None) -> TorchBatches:
-        """Return the batches, each passed through `convert`, for torch's `DataLoader(..., batch_size=None)`."""
+        """Return the batches for torch's `DataLoader(..., batch_size=None)`, each passed through `convert`.
+
+        That is a function of a `Batch`, such as `lambda batch: (batch.numeric, batch.target)`.
+        """
         return TorchBatches(self, convert)
 
     def order(self, epoch: int) -> Rows:

@@ -171,6 +171,9 @@ def fitted(folder: str, case: str) -> dict[str, Any]:
     elif case in ("kill", "behead", "hang", "fail", "stop"):
         settings["callbacks"].append(Acts(0 if case in ("stop", "behead") else 1, case))
         settings["timeout"] = 8.0 if case == "hang" else 600.0
+    elif case == "halt":  # all ranks save, and only where the fit ends
+        settings["callbacks"].append(Acts(1 if SEVERAL else 0, "stop"))
+        settings["checkpoints"] = Checkpoints(f"{folder}/halt", every_epochs=None)
     elif case == "waits":
         settings |= {"early_stopping": EarlyStopping(patience=1, min_delta=0.1), "lr": 1e-6}
     elif case in ("term", "resume"):

@@ -228,7 +228,7 @@ def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
 
 
 class LossMean:
-    """Mean loss over batches, summed in float64 on the device (on a CPU many at a time, 3 % of a small step)."""
+    """Mean loss over batches, summed in float64 on the device; on a CPU many at a time, which takes fewer calls."""
 
     def __init__(self, device: torch.device, ranks: RankGroup | None = None) -> None:
         self._ranks = ranks or RankGroup()

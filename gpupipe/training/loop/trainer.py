@@ -82,8 +82,9 @@ class Trainer:
         model: its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader.
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
-            output and batch, or `target`, that gives B values (weighted by `batch.weight`) or, without weights, their
-            mean. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be said.
+            output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
+            is called `target`, as torch's own, gets `batch.target`; where rows have weights it needs
+            `reduction="none"`. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be given.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
@@ -202,7 +203,8 @@ class Trainer:
             SystemExit: with `checkpoints`, after SIGTERM and one more checkpoint; exit code 143.
             ClusterLost: of several ranks another one failed, is gone or hangs; it is named.
 
-        Memory: batches on other devices; gradients, two moments, and with `early_stopping` the weights again.
+        Memory: weights, gradients and two moments; with `early_stopping` the weights again. Batches on other devices
+            are copied.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
             return _fit_on_workers(self, train, valid, resume, executor)

@@ -20,9 +20,10 @@ from gpupipe.support.validation import check_bool, refuse_argument, refuse_choic
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Load report: what became of each weight, by the name of `torch.nn.Module.load_state_dict`.
+    """Load report: the names of the weights that were loaded, and of those that were not.
 
-    Those of `other_shape` are in both, with the model's shape and the given one, and were not loaded.
+    The model's `missing` ones were not given, and are unchanged; `unexpected` ones were given, and the model has none of
+    that name; of `other_shape` are those in both that were not loaded, with the model's shape and the given one.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
@@ -104,7 +105,9 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
 
 
 def freeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Freeze the parameters whose names fit for the next fits; return their names; `BadConfig` where none fit.
+    """Freeze the parameters whose names match a pattern, for the next fits; return their names.
+
+    Raises `BadConfig`: a pattern that matches none.
 
     Example:
         >>> freeze(nn.Linear(2, 1), "bias")
@@ -114,7 +117,9 @@ def freeze(model: nn.Module, *patterns: str) -> list[str]:
 
 
 def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
-    """Unfreeze the parameters whose names fit for the next fits; return their names; `BadConfig` where none fit.
+    """Unfreeze the parameters whose names match a pattern, for the next fits; return their names.
+
+    Raises `BadConfig`: a pattern that matches none.
 
     Example:
         >>> unfreeze(nn.Linear(2, 1).requires_grad_(False), "*")

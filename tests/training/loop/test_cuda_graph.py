@@ -223,7 +223,7 @@ def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pyt
     with caplog.at_level(logging.INFO):
         Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu").fit(loader)
     assert "the step runs eagerly: it runs on a CPU" in caplog.text
-    with raises(BadConfig, where="Trainer(cuda_graph=True)", got="Loader"):
+    with raises(BadConfig, where="Trainer(cuda_graph=True)", got="Loader", match="it runs on a CPU"):
         Trainer(MLP.from_schema(loader.schema), max_epochs=1, device="cpu", cuda_graph=True).fit(loader)
 
 

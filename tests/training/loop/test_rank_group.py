@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[3]
 LIMIT, BOUND = 300, 150
 """Seconds for a job, and for the other ranks to end after one of them is gone; 15 are enough on an idle machine."""
 CASES = ["unequal", "infinite", "fail", "double", "plain", "accumulate", "rowwise", "lists", "some"]
-CASES += ["waits", "stop", "shards", "shards", "refused", "empty", "vacant", "balanced"]
+CASES += ["waits", "stop", "halt", "shards", "shards", "refused", "empty", "vacant", "balanced"]
 
 
 def start(folder: Path, cases: Sequence[str], size: int) -> list[subprocess.Popen[str]]:
@@ -121,7 +121,7 @@ def test_an_empty_rank_takes_part(two: Any, tmp_path: Path) -> None:
 
 
 def test_all_ranks_end_when_one_says_so_or_the_figure_does(two: Any, tmp_path: Path) -> None:
-    for case, epochs in (("stop", 1), ("waits", 2)):
+    for case, epochs in (("stop", 1), ("halt", 1), ("waits", 2)):
         is_that_of_one(two[1][case], case, tmp_path, 1e-3)
         assert [len(rank["history"]) for rank in two[1][case]] == [epochs, epochs]
 

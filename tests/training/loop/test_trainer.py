@@ -355,7 +355,7 @@ def test_no_rows_to_train_on_is_an_error(problem: Problem) -> None:
     trainer = trainer_for(model_for(some), loss="bce")
     hollow = [Batch(torch.zeros(0, 3), torch.zeros(0, 1).int(), torch.zeros(0))]
     for empty in (none, [], hollow):
-        with raises(BadData, where="Trainer.fit", got="0 rows"):
+        with raises(BadData, where="Trainer.fit", got="0 rows", match="no rows"):
             trainer.fit(empty)
     some.table.weight = torch.zeros(10)
     with raises(BadData, where="Trainer.fit", got="10 rows"):
