@@ -169,20 +169,15 @@ def test_lines_of_json(problem: Problem, tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == len(rows)
 
 
-def test_a_link_to_a_file_stays_one(problem: Problem, tmp_path: Path) -> None:
+def test_a_fit_that_goes_on_appends_and_a_link_to_a_file_stays_one(problem: Problem, tmp_path: Path) -> None:
     train, path = problem("binary", 256), tmp_path / "log.jsonl"
     path.symlink_to(tmp_path / "own.jsonl")
-    trainer_for(train, callbacks=[JSONLinesLogger(path)]).fit(train)
-    assert path.is_symlink() and json.loads((tmp_path / "own.jsonl").read_text().splitlines()[-1])["event"] == "epoch"
-
-
-def test_a_fit_that_goes_on_appends(problem: Problem, tmp_path: Path) -> None:
-    train, path = problem("binary", 256), tmp_path / "log.jsonl"
     arguments = {"callbacks": [JSONLinesLogger(path)], "checkpoints": tmp_path / "saved"}
     trainer_for(train, max_epochs=1, **arguments).fit(train)
+    assert path.is_symlink() and json.loads((tmp_path / "own.jsonl").read_text().splitlines()[-1])["event"] == "epoch"
     trainer_for(train, max_epochs=2, **arguments).fit(train, resume="latest")
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["step"] for row in rows if row["event"] == "epoch"] == [4, 8]
+    rows = [json.loads(line) for line in (tmp_path / "own.jsonl").read_text().splitlines()]
+    assert path.is_symlink() and [row["step"] for row in rows if row["event"] == "epoch"] == [4, 8], "it goes on"
 
 
 FILES = ("log.jsonl", "whole.jsonl")
