@@ -27,13 +27,13 @@ class Settings:
     """Defaults in force.
 
     Args:
-        backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`; at first
-            the environment variable GPUPIPE_BACKEND.
+        backend: what `backend="auto"` means: `"auto"` for the best this machine can run, `"cpu"` or `"gpu"`;
+            initially that of the environment variable GPUPIPE_BACKEND.
         partition_bytes: decoded bytes of a partition; None for the backend's own default.
         memory_limit: host bytes to stay within in reading and fitting, by smaller partitions and fewer columns kept
             between passes; None for no limit. Vocabularies and results are not counted.
         device_memory: bytes of a GPU that frames and arrays may take, from its first use on; None for what training
-            leaves; at first the environment variable GPUPIPE_DEVICE_MEMORY.
+            leaves; initially that of the environment variable GPUPIPE_DEVICE_MEMORY.
         scratch: the folder for temporary results: a path, or a URL that fsspec knows, which all workers reach; None for
             TMPDIR. With a URL, what is too large for memory is written to the local disk first.
     """

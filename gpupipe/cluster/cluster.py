@@ -55,9 +55,9 @@ class Cluster(Executor):
 
     Args:
         n_workers: processes to start here; as many as cores (four at most), or as GPUs.
-        address: instead, of a scheduler that runs already: its address, a Dask cluster object (dask-jobqueue,
-            dask-kubernetes, Coiled), or a Dask client, which stays open. gpupipe, the program's own modules and the
-            files have to be within its workers' reach.
+        address: of a scheduler that runs already, instead: its address, or a Dask cluster object (dask-jobqueue,
+            dask-kubernetes, Coiled) or client, which stays open. gpupipe, the program's own modules and the files have
+            to be within its workers' reach.
         gpu: start Dask-CUDA's workers; by default where the GPU backend would be used. False keeps workers on the CPU.
         memory_limit: of each worker's host memory, as Dask takes it.
         device_memory: of each GPU, what frames and arrays may take: bytes or `"60 GB"`; None for what training leaves.

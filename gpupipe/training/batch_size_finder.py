@@ -54,7 +54,7 @@ def tune_batch_size(
     The fastest batch is not the one that learns best: bring the rate along with `scaled_rate`. Afterwards weights,
     random numbers and the loader's place are as they were.
 
-    The loader's table is not streamed, and its own batch size does not matter. Sizes go from `smallest` to `largest`
+    The loader's table must not be streamed; its own batch size does not matter. Sizes go from `smallest` to `largest`
     (by default all rows); `updates` are timed at each, and a doubled batch has to be `least_gain` times as fast.
 
     Raises `BadConfig`: no such loader, no memory for the smallest batch, or sizes that make no sense.

@@ -156,7 +156,7 @@ class Update:
         for parameter in self._maybe_sparse:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 parameter.grad = compact(parameter.grad)
-        # A gradient that was dense once stays so: asking all of them each time would cost a small network's step 2 %.
+        # A gradient that was dense once stays so: asking all of them each time would take a small network longer.
         self._maybe_sparse = [p for p in self._maybe_sparse if p.grad is None or p.grad.is_sparse]
         if self.max_grad_norm is None and self.scale is None and not self._summed:
             return
