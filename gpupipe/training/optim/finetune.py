@@ -22,8 +22,8 @@ from gpupipe.support.validation import check_bool, refuse_argument, refuse_choic
 class LoadReport:
     """Load report: the names of the weights that were loaded, and of those that were not.
 
-    The model's `missing` ones were not given, and are unchanged; `unexpected` ones were given, and the model has none of
-    that name; of `other_shape` are those in both that were not loaded, with the model's shape and the given one.
+    `missing` ones are the model's, were not given and are unchanged; `unexpected` ones were given, and are none of the
+    model's; those of `other_shape` are in both, with the model's shape and the given one, and were not loaded.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
