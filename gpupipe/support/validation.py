@@ -198,13 +198,13 @@ def refuse_argument(
 
 
 def refuse_choice(
-    owner: object, name: str, value: object, choices: Iterable[Any], also: str | None = None
+    owner: object, name: str, value: object, choices: Iterable[Any], also: str | None = None, *, form: str = "%r"
 ) -> BadConfig:
-    """Build the error for an argument that is none of `choices`; `also` names other valid values."""
+    """Build the error for a value that is none of `choices`, nor `also`; the argument holds it in this form."""
     known = list(choices)
     near = nearest(value, [one for one in known if isinstance(one, str)]) if isinstance(value, str) else None
     expected = _join_choices(known) + (f", or {also}" if also else "")
-    remedy = f"{name}={(known[0] if near is None else near)!r}"
+    remedy = f"{name}={form % (known[0] if near is None else near,)}"
     return refuse_argument(owner, name, value, expected, remedy, problem="no such choice")
 
 

@@ -347,7 +347,7 @@ class PerTarget:
         names = [name for name in LOSSES if name != "cross-entropy"]  # that one takes K logits a target
         for name in losses if isinstance(losses, list | tuple) else [losses]:
             if not isinstance(losses, list | tuple) or name not in names:
-                raise refuse_choice("PerTarget", "losses", name, names, "a list of these, one a target")
+                raise refuse_choice("PerTarget", "losses", name, names, "a list of these, one a target", form="[%r]")
         given: Any = [1.0] * len(losses) if weights is None else weights
         weights = list(given) if is_sequence(given) else []
         good = len(weights) == len(losses) and all(is_number(weight) and 0 <= weight < math.inf for weight in weights)

@@ -95,10 +95,12 @@ def make_parameter_groups(
     patterns = groups or {}
     for pattern, options in patterns.items():
         if not any(fnmatchcase(name, pattern) for name in trained):
-            raise refuse_choice("Trainer", "param_groups", pattern, trained, "a pattern of these, as 'embedding.*'")
+            also, form = "a pattern of these, as 'embedding.*'", f"{{%r: {options}}}"
+            raise refuse_choice("Trainer", "param_groups", pattern, trained, also, form=form)
         for option, value in options.items():
             if option not in ("lr", "weight_decay"):
-                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"])
+                form = f"{{{pattern!r}: {{%r: {value}}}}}"
+                raise refuse_choice("Trainer", "param_groups", option, ["lr", "weight_decay"], form=form)
             if not value >= 0:
                 remedy = "freeze(model, pattern) for what is to stay" if option == "lr" else "weight_decay=0.0"
                 where = f"Trainer(param_groups={{{pattern!r}: ...}})"

@@ -42,7 +42,7 @@ def test_one_network_learns_a_number_and_a_yes_or_no() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with raises(BadConfig, where="PerTarget(losses=)", got="mes") as caught:
         PerTarget(["mes"])
-    assert caught.value.remedy == "losses='mse'"
+    assert caught.value.remedy == "losses=['mse']"
     for weights in ([1.0], [1.0, -1.0], [0.0, 0.0]):
         with raises(BadConfig, where="PerTarget(weights=)", remedy="weights=None"):
             PerTarget(["mse", "bce"], weights)

@@ -206,3 +206,15 @@ def test_an_optimiser_that_would_not_follow_the_schedule_is_refused(optimizer: A
 def test_a_model_without_parameters_is_refused() -> None:
     with raises(BadConfig, where="Trainer", got="no parameter with requires_grad"):
         make_parameter_groups(nn.ReLU(), torch.zeros(()), highest=1.0, weight_decay=0.0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "got", "remedy"),
+    [
+        ({"wieght": {"lr": 0.1}}, "wieght", "param_groups={'weight': {'lr': 0.1}}"),
+        ({"*": {"rl": 0.1}}, "rl", "param_groups={'*': {'lr': 0.1}}"),
+    ],
+)
+def test_a_misspelt_group_is_refused_and_the_remedy_is_one(groups: Any, got: str, remedy: str) -> None:
+    with raises(BadConfig, where="Trainer(param_groups=)", got=got, remedy=remedy):
+        make_parameter_groups(nn.Linear(2, 1), torch.zeros(()), highest=1.0, weight_decay=0.0, groups=groups)
