@@ -209,11 +209,12 @@ class TrainState:
             return next(islice(self.train, number - 1, None), None)
 
     def _rewind_loader(self) -> None:
-        """Rewind the loader to the first batch of this epoch."""
-        if hasattr(self.train, "set_epoch"):
-            if isinstance(self.train, Loader | TorchBatches | CursorBatches):
-                self.train.set_epoch(self.epoch)  # one that was put at a place in this epoch forgets it
-            self.train.set_epoch(self.epoch - 1)
+        """Rewind the loader, or what torch's DataLoader reads, to the first batch of this epoch."""
+        parts: list[Any] = [self.train, getattr(self.train, "dataset", None), getattr(self.train, "sampler", None)]
+        for part in (part for part in parts if hasattr(part, "set_epoch")):
+            if isinstance(part, Loader | TorchBatches | CursorBatches):
+                part.set_epoch(self.epoch)  # one that was put at a place in this epoch forgets it
+            part.set_epoch(self.epoch - 1)
 
     def _restore_rng(self, states: list[list[Tensor]]) -> None:
         """Restore this rank's random state; ranks without a saved one keep their own."""

@@ -218,6 +218,21 @@ def test_a_loader_without_a_state_is_gone_through_again(tmp_path: Path) -> None:
     assert torch.equal(weights(again), weights(whole))
 
 
+def test_a_dataloader_over_ours_goes_on_in_its_epoch(tmp_path: Path) -> None:
+    def fit(network: nn.Module, **arguments: Any) -> None:
+        train = DataLoader(resumed.loaders()[0].as_torch(), batch_size=None)
+        resumed.trainer(None, network, loss="bce", early_stopping=None, **arguments).fit(
+            train, resume="latest" if arguments else None
+        )
+
+    whole, again, saves = resumed.model(), resumed.model(), Checkpoints(tmp_path, every_steps=43)
+    fit(whole)
+    with pytest.raises(Stop):
+        fit(resumed.model(), checkpoints=saves, callbacks=[StopAt(43)])
+    fit(again, checkpoints=saves)
+    assert torch.equal(weights(again), weights(whole))
+
+
 # what is not taken ----------------------------------------------------------------------------------------------------
 
 

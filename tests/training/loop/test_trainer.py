@@ -12,7 +12,7 @@ import pytest
 import sklearn.metrics as sk
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
@@ -248,6 +248,10 @@ def test_the_loader_hears_of_each_epoch(problem: Problem) -> None:
     train, valid = problem("binary", 100), problem("binary", 100)
     trainer_for(model_for(train), max_epochs=3).fit(train, valid)
     assert (train.epochs_set, valid.epochs_set) == ([0, 1, 2], [])
+    sampler = DistributedSampler(list(train), num_replicas=2, rank=0)
+    dealt = DataLoader(list(train), batch_size=None, sampler=sampler)
+    trainer_for(model_for(train), loss="bce", max_epochs=3).fit(dealt)
+    assert sampler.epoch == 2, "else each epoch has the same order"
 
 
 def test_train_loss_is_the_weighted_mean_over_the_epoch(problem: Problem) -> None:
