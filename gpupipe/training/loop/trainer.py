@@ -185,8 +185,7 @@ class Trainer:
         """Train the model, leave it in evaluation mode, and return the history.
 
         Args:
-            train: iterated once an epoch, after `set_epoch(epoch)` where it, its data set or its sampler has that; epochs
-                count from 0 there.
+            train: iterated once an epoch, after `set_epoch(epoch)`, from 0, where it, its dataset or sampler has that.
             valid: evaluated after each epoch.
             resume: go on from a checkpoint of the same model and data: its path, a folder of some (the last one), or
                 "latest" for the last one of `checkpoints`; with none there yet the fit starts from the beginning.
