@@ -86,8 +86,8 @@ def baselines(
     mean, as the result says. Metrics are in the target's own units.
 
     They learn from the block of `train` and are compared on that of `valid`, weights included, with the networks in
-    `trainers`: one, or several by the names to show. `only` some of these models, or one, are fitted; XGBoost asked for
-    by name has to be there. The first of `metrics`, which are as for `Trainer`, orders the table.
+    `trainers`: one, or several by the names to show. `only` names the models to fit; XGBoost named there has to be
+    installed. The first of `metrics`, which are as for `Trainer`, orders the table. `seed` is the random state.
 
     Raises:
         BadConfig: a loader without a resident block, no target, an unknown model, or trainers that are none.
@@ -223,8 +223,8 @@ def importance(
     """Compute the loss of a metric for each permuted feature, what matters most first: its mean and deviation.
 
     Features that say the same stand in for each other: permuting one of them alone costs little. Rows come in the order
-    of the block whatever the loader's; the host waits once per feature and permutation. It is asked about the loader's
-    block, better not the one the model learned from; weights count.
+    of the block whatever the loader's; the host waits once per feature and permutation. The model is evaluated on the
+    loader's block, which should not be the one it learned from; weights count.
 
     Args:
         model: a trained one, in its trainer, in what `gp.load` gives, or by itself.

@@ -1,4 +1,4 @@
-"""Tabular networks: in a `Batch`, out B values or B x K logits."""
+"""Networks for tables: each takes a `Batch` and returns B values, or B x K logits."""
 
 from __future__ import annotations
 

@@ -488,6 +488,7 @@ class MLP(Tabular):
         dropout: fraction of hidden values zeroed in training.
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
+        seed: of the generator that draws the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
 
@@ -531,6 +532,7 @@ class DCNv2(Tabular):
     Args:
         crosses: how many cross layers; the n-th knows products of n + 1 features.
         rank: of the cross layers' matrices; None for full matrices.
+        hidden: the widths of the other layers; empty for cross layers alone.
 
     Memory: as `MLP`, and for inputs of width d: `crosses` x d^2 float32, or 2 x `crosses` x d x `rank`.
 
@@ -601,6 +603,7 @@ class ResNet(Tabular):
     Args:
         width: of the values that each of the `blocks` adds to.
         hidden_factor: a block's inner layer is so many times as wide.
+        dropout: fraction of a block's inner values zeroed in training.
 
     Memory: as `MLP`; 2 x `width`^2 x `hidden_factor` float32 a block.
 
@@ -733,7 +736,8 @@ class FTTransformer(Tabular):
     Args:
         dim: a token's width.
         heads: of the attention; divides `dim`.
-        attention_dropout, dropout: fractions of attention weights, and of the feed-forward part's hidden values.
+        attention_dropout, dropout: fractions of attention weights, and of the feed-forward part's hidden values, zeroed
+            in training.
 
     Memory: sum(cardinalities) x `dim` float32 for the embedding, about 8 x `dim`^2 a block; training with AdamW four
         times that, and for each row some 20 x `blocks` x (F + C) x `dim` values of activations.

@@ -51,6 +51,8 @@ class Drift:
         unknown: by how much the share of values that have no id of their own may be more.
         missing: by how much the share of missing values may be more or less.
         min_rows: of fewer rows nothing is said: the measures would be noise.
+
+    Raises `BadConfig`: a threshold is no positive number.
     """
 
     mean: float = 0.25

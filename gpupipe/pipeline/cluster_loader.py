@@ -48,6 +48,7 @@ class ClusterLoader:
         options: of `Loader`: batch_size (of all workers together), shuffle (among each worker's rows), block_rows,
             window, seed, drop_last.
 
+    Raises `BadConfig`: no cluster, `residency="stream"`, or options that make no sense.
     Memory: none here. Each worker: a block of its share, 4 bytes per feature and row, and one partition.
 
     Example:

@@ -390,11 +390,6 @@ class TargetSet(Labels):
         self, texts: Sequence[str], steps: Sequence[pre.LearnedStep] | Literal["auto"] = (), task: str = "auto"
     ) -> None:
         super().__init__(texts)
-        if not texts or len(set(texts)) < len(texts):
-            problem = "a target stands there twice" if texts else "it is empty"
-            expected = "a column, an expression, or a list of different ones"
-            remedy = "target='arr_delay', or target=None"
-            raise BadConfig("Features(target=)", problem, got=list(texts), expected=expected, remedy=remedy)
         self.auto = steps == "auto"
         given, where = [] if isinstance(steps, str) else list(steps), "Features(target_transform=)"
         for step in given:
@@ -601,19 +596,20 @@ class Features:
 
     Args:
         groups: each `(columns, step or steps)`, `(columns, steps, name)` (outputs are called `name_output`) or just
-            columns; a mapping from columns to steps stands for a group each. A scikit-learn or cuML estimator may be a
-            step. A selector of `gpupipe.selectors` chooses columns at each `fit`, among those that are not the target,
-            the weight, kept, or computed from what these are computed from (`explain` and the fit report name those).
+            columns, or a column's name; a mapping from columns to steps stands for a group each. A scikit-learn or cuML
+            estimator may be a step. A selector of `gpupipe.selectors` chooses columns at each `fit`, among those that
+            are not the target, the weight, kept, or computed from what these are computed from (`explain` and the fit
+            report name those).
         target: the label column, or an expression over label columns; a list of several conditions (of 0 and 1), or of
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
             why: conditions, booleans, strings and two distinct whole numbers are classes; with a warning, up to 20
-            distinct whole numbers are, each in two rows or more on average.
+            distinct whole numbers are, each in two rows or more on average; other numbers are a regression's.
         target_transform: steps a regression's target goes through before it is learned, such as `[pre.Log1p()]`;
             `"auto"` standardises it, None leaves it. Predictions and metrics are in its own units.
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
-        allow_leak: label columns that a feature may read all the same.
+        allow_leak: label columns that features may read all the same; selectors then choose what is computed from them.
 
     Example:
         >>> from gpupipe import preprocessing as pre

@@ -272,8 +272,8 @@ class Pipeline:
     def check(self, data: Any) -> ExpectationReport:
         """Count the rows that break a rule of a `T.Expect` among the steps, in one pass; change nothing.
 
-        Columns that are not there are not checked. Raises `NotFitted` before `fit`, and `BadData` where there are some
-        with `on_violation="raise"`.
+        Columns that `data` lacks are not checked. Raises `NotFitted` before `fit`, and `BadData` where rows break a
+        rule that has `on_violation="raise"`.
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
@@ -315,7 +315,7 @@ class Pipeline:
     def explain(self, data: Any = None) -> Explanation:
         """Explain what `fit` will do and what cannot be saved, as text; in a notebook with a diagram.
 
-        With the data to fit on, it tells the columns that are read and the expected peak memory too.
+        With the data to fit on, it also lists the columns that are read, and estimates the peak memory.
 
         Example:
             >>> from gpupipe import preprocessing as pre

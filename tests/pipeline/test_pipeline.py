@@ -212,7 +212,7 @@ def test_a_function_whose_first_partition_is_empty() -> None:
 
 def test_a_function_that_looks_at_a_label() -> None:
     step = T.Map(lambda given: given.assign(z=given["late"] * 2), adds=["z"])
-    with raises(errors.LeakageError, where="Map(<lambda>)"):
+    with raises(errors.LeakageError, where="Map(<lambda>)", match="looks at 'late'"):
         gp.Pipeline([step], gp.Features(["z"], target="late > 15")).fit(frame())
 
 

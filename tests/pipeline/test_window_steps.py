@@ -208,6 +208,21 @@ def test_a_join_that_repeats_rows_is_refused_before_such_a_step(flights: pd.Data
     pd.testing.assert_frame_equal(found, pipeline.transform(flights).reset_index(drop=True), check_dtype=False)
 
 
+@pytest.mark.parametrize("dtype", ["int16", "float32"])
+@pytest.mark.parametrize("made", [[], ["third"]])
+def test_columns_stored_as_another_type_are_those_of_the_fit(
+    flights: pd.DataFrame, dtype: str, made: list[str]
+) -> None:
+    frame = flights.dropna(subset=["dep_delay"]).reset_index(drop=True)
+    divide = T.Map(lambda rows: rows.assign(third=rows["dep_delay"] / 3), reads="dep_delay", adds="third")
+    lag = T.Lag(["dep_delay", *made], by="tailnum", order_by="time_hour")
+    again = T.Lag("dep_delay_lag_1_by_tailnum", by="tailnum", order_by="time_hour")
+    pipeline = gp.Pipeline([*([divide] if made else []), lag, again], backend="cpu").fit(frame)
+    wanted, other = pipeline.transform(frame), frame.astype({"dep_delay": dtype})
+    pd.testing.assert_frame_equal(pipeline.transform(other), wanted)
+    pd.testing.assert_frame_equal(pipeline.transform(parts_of(other, 3)).compute(), wanted)
+
+
 def test_it_is_explained() -> None:
     told = gp.Pipeline([*STEPS, T.Expanding("dep_delay")], features()).explain()
     assert "before: Lag of dep_delay, origin brings all rows of each tailnum together" in told
