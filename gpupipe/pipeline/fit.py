@@ -510,7 +510,12 @@ def fold(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
     total: Summaries = {}
     with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
         for found in partitions:
-            total |= {key: total[key] + summary if key in total else summary for key, summary in found.items()}
+            sums: dict[tuple[int, int], Any] = {}  # a summary under several keys, which steps share, is merged once
+            for key, summary in found.items():
+                pair = id(total.get(key)), id(summary)
+                if pair not in sums:
+                    sums[pair] = total[key] + summary if key in total else summary
+                total[key] = sums[pair]
     return total
 
 

@@ -16,6 +16,7 @@ from gpupipe import transforms as T
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit import ColumnUses, FrameCache, PartitionPass, collect_stats, fold, mark_source, plan_passes
+from gpupipe.preprocessing.summaries import Moments
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})
 
@@ -44,6 +45,19 @@ def test_the_summaries_of_partitions_add_up_to_that_of_all_rows(parts: int) -> N
     assert added["expect", 0].totals == whole["expect", 0].totals == {("x", "max"): 49}
     assert added["sample"].num_rows == 100
     np.testing.assert_array_equal(added["sample"].sorted_values["x"], whole["sample"].sorted_values["x"])
+
+
+def test_a_summary_that_steps_share_is_merged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    merge, merged = Moments.__add__, Counter[tuple[str, ...]]()
+
+    def counted(self: Moments, other: Moments) -> Moments:
+        merged[self.names] += 1
+        return merge(self, other)
+
+    monkeypatch.setattr(Moments, "__add__", counted)
+    features = Features((["x"], [pre.SimpleImputer(), pre.StandardScaler()]), target="y")
+    gp.Pipeline([], features, backend="cpu").fit(gp.from_frame(FRAME, num_partitions=5))
+    assert merged == {("x",): 4, ("y",): 4}
 
 
 def test_frames_are_cached_all_or_none() -> None:
