@@ -14,7 +14,7 @@ from gpupipe.preprocessing.steps.encoders import (
     OrdinalEncoder,
 )
 from gpupipe.preprocessing.steps.gathered import EstimatorStep, GatheredStep, KMeans
-from gpupipe.preprocessing.steps.groups import CrossFittedStep, GroupImputer, GroupStats, TargetEncoder
+from gpupipe.preprocessing.steps.groups import GroupImputer, GroupStats
 from gpupipe.preprocessing.steps.imputer import SimpleImputer
 from gpupipe.preprocessing.steps.list_slice import ListSlice
 from gpupipe.preprocessing.steps.reduction import (
@@ -33,6 +33,7 @@ from gpupipe.preprocessing.steps.scalers import (
     RobustScaler,
     StandardScaler,
 )
+from gpupipe.preprocessing.steps.target_encoder import CrossFittedStep, TargetEncoder
 
 __all__ = [
     "PCA",

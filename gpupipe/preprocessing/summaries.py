@@ -13,12 +13,7 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, dictionaries, select
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import (
-    Dictionary,
-    SpilledCounts,
-    make_dictionary,
-    merge_counts,
-)
+from gpupipe.backend.dictionaries import Dictionary, SpilledCounts, make_dictionary, merge_counts
 from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
 from gpupipe.backend.kernels import compute_moments, count_keys, find_bounds, splitmix64
 from gpupipe.config import settings

@@ -15,14 +15,7 @@ from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import MAX_BINS, Extremes, Histogram, Quantiles
 from gpupipe.schema import Field
-from gpupipe.support.validation import (
-    check_bool,
-    check_choice,
-    is_integer,
-    is_number,
-    is_sequence,
-    refuse_argument,
-)
+from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 
 _NARROWEST = 1e-8  # narrower bins, of quantiles that (nearly) coincide, are left out; as scikit-learn has it
 

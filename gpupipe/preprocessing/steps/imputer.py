@@ -17,13 +17,7 @@ from gpupipe.preprocessing.categories import make_number_field
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import CategoryCounts, Moments, Quantiles
 from gpupipe.schema import FLOATS, LISTS, Field
-from gpupipe.support.validation import (
-    check_bool,
-    check_choice,
-    is_bool,
-    is_number,
-    refuse_argument,
-)
+from gpupipe.support.validation import check_bool, check_choice, is_bool, is_number, refuse_argument
 
 
 class SimpleImputer(base.LearnedStep):

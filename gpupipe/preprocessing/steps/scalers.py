@@ -20,11 +20,7 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Extremes, Moments, Quantiles
 from gpupipe.schema import FLOATS, INTEGERS, Field
-from gpupipe.support.validation import (
-    check_bool,
-    check_choice,
-    check_pair,
-)
+from gpupipe.support.validation import check_bool, check_choice, check_pair
 
 
 class _Scaler(base.FloatStep):

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing.steps.groups import TargetSummary
+from gpupipe.preprocessing.steps.target_encoder import TargetSummary
 from gpupipe.schema import Field
 from tests.raising import raises
 
