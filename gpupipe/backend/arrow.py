@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
@@ -288,6 +288,12 @@ def conform(values: _Values, item: Field) -> pa.Array:
         remedy = "a wider type for this column"
         raise SchemaMismatch(f"column {item.name!r}", problem, expected=expected, remedy=remedy) from cause
     return combine(values)
+
+
+def concat_tables(tables: Sequence[pa.Table], fields: Sequence[Field]) -> pa.Table:
+    """Concatenate tables to one of the fields' types; Arrow unites dictionaries much faster than pandas categories."""
+    chunks = ([conform(table.column(item.name), item) for table in tables] for item in fields)
+    return pa.table(list(map(pa.chunked_array, chunks)), [item.name for item in fields])
 
 
 def combine(values: _Values) -> pa.Array:

@@ -12,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame, dictionaries, select
+from gpupipe.backend.arrow import concat_tables
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, SpilledCounts, make_dictionary, merge_counts
 from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
@@ -145,9 +146,10 @@ def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
         data = integers(column.data if column.valid is None else column.data[column.valid], column.dtype)
         addressed = _address(data, backend)
         if addressed is not None:
-            counts = backend.to_host(xp.bincount(addressed[0])).astype(np.int64)
+            places, first, _ = addressed
+            counts = backend.to_host(xp.bincount(places)).astype(np.int64)
             used = np.flatnonzero(counts)
-            return make_dictionary(addressed[1][used], column.dtype), counts[used]
+            return make_dictionary(used.astype(first.dtype) + first, column.dtype), counts[used]
         if xp is np:
             values, counts = count_keys([(data, np.ones(1, dtype=np.int64))])
             return make_dictionary(values, column.dtype), counts
@@ -155,14 +157,13 @@ def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
     return make_dictionary(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)
 
 
-def _address(data: Array, backend: Backend) -> tuple[Array, Any] | None:
-    """Return the places of integers among all values in their range, and these on the host; None for a wide range."""
+def _address(data: Array, backend: Backend) -> tuple[Array, Any, int] | None:
+    """Return how far integers are from the least, this, and how many values their range has; None for a wide one."""
     low, high = backend.to_host(backend.xp.stack([data.min(), data.max()])).tolist() if len(data) else (0, -1)
     if high - low >= max(DIRECT_RANGE, len(data)):
         return None
     first = data.dtype.type(low)
-    values = np.arange(high - low + 1, dtype=np.uint64).astype(data.dtype) + first
-    return (data - first).astype("int64"), values
+    return (data - first).astype("int64"), first, high - low + 1
 
 
 def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
@@ -177,12 +178,15 @@ def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     addressed = None if column.dtype in FLOATS else _address(present, backend)
     if addressed is None:
         found, places = xp.unique(present, return_inverse=True)
-        addressed = places, backend.to_host(found)
-    dictionary = make_dictionary(addressed[1], column.dtype)
+        values = backend.to_host(found)
+    else:
+        places, first, size = addressed
+        values = np.arange(size).astype(first.dtype) + first
+    dictionary = make_dictionary(values, column.dtype)
     if missing is None:
-        return addressed[0], dictionary
+        return places, dictionary
     codes = xp.full(len(data), len(dictionary), dtype="int64")
-    codes[~missing] = addressed[0]
+    codes[~missing] = places
     return codes, dictionary
 
 
@@ -663,7 +667,7 @@ class GroupTable:
     def merged(self) -> Frame:
         """Return a row for each group, on the host."""
         cpu, fields = select("cpu"), [*self.keys, *(state.field for state in self.states)]
-        frame = cpu.concat([cpu.from_arrow(part, fields) for part in self.parts])
+        frame = cpu.from_arrow(concat_tables(self.parts, fields), fields)
         if len(self.parts) == 1:
             return frame
         names = [item.name for item in self.keys]

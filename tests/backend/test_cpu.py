@@ -11,6 +11,8 @@ import pytest
 
 from gpupipe import errors
 from gpupipe.backend import select
+from gpupipe.backend.arrow import concat_tables
+from gpupipe.schema import Field
 from tests.raising import raises
 
 CPU = select("cpu")
@@ -79,6 +81,14 @@ def test_rows_of_frames_with_other_dictionaries() -> None:
     joined = CPU.concat(parts)
     assert CPU.decode(joined)["s"].fillna("-").tolist() == ["a", "b", "-"]
     assert CPU.positions(joined).tolist() == [0, 1, 2]
+
+
+def test_tables_of_coded_and_plain_text_are_one() -> None:
+    """A GPU gives plain text, what was merged on the host is coded."""
+    coded = pa.table({"s": pa.array(["b", None, "a"]).dictionary_encode(), "n": pa.array([1, None, 3], pa.int32())})
+    made = concat_tables([coded, pa.table({"n": [4, 5], "s": ["a", "c"]})], [Field("s", "string"), Field("n", "int64")])
+    assert made.to_pydict() == {"s": ["b", None, "a", "a", "c"], "n": [1, None, 3, 4, 5]}
+    assert pa.types.is_dictionary(made.schema.field("s").type)
 
 
 def test_positions_go_with_the_rows() -> None:

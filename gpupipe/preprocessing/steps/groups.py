@@ -175,7 +175,7 @@ class GroupStats(_GroupStep):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
             expected = "keys, statistics, and columns to take them of"
             remedy = "(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))"
-            raise BadConfig(where, "there is nothing to tell of a group", got=got, expected=expected, remedy=remedy)
+            raise BadConfig(where, "there is no statistic to compute", got=got, expected=expected, remedy=remedy)
         if "nunique" in stats:
             require_comparable(values, where)
         if set(stats) - set(_COUNTS):

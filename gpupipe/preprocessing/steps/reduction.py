@@ -1,4 +1,4 @@
-"""Fewer columns: selection by variance or correlation, PCA, truncated SVD."""
+"""Dimensionality reduction: feature selection by variance or correlation, PCA, truncated SVD."""
 
 from __future__ import annotations
 
