@@ -99,6 +99,7 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
         self._check_fields(fields)
         if not self.is_fitted:
             self._dropped({item.name: item.dtype for item in fields})
+            return [cats.make_number_field(item, item.name, self.dtype) for item in fields]
         return [cats.make_number_field(item, name, self.dtype) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:

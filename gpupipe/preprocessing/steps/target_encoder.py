@@ -169,6 +169,7 @@ class TargetEncoder(CrossFittedStep):
         cats.check_categories(fields, _WHERE)
         if not self.is_fitted:
             cats.resolve_categories(self, {item.name: item.dtype for item in fields})
+            return [cats.make_number_field(item, item.name) for item in fields]
         return [cats.make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ import sklearn.preprocessing as peers
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from tests.examples import examples
@@ -156,6 +157,13 @@ def test_what_is_refused() -> None:
 def test_a_second_fit_forgets_the_first() -> None:
     step = pre.OneHotEncoder().fit(pd.DataFrame({"s": ["a"]}))
     assert step.fit(pd.DataFrame({"t": ["b", "c"]})).get_feature_names_out() == ["t_b", "t_c"]
+
+
+def test_a_refused_fit_leaves_no_names() -> None:
+    step, frame = pre.OneHotEncoder(), pd.DataFrame({"s": ["a_b"], "s_a": ["b"]})
+    with raises(errors.BadData, where="OneHotEncoder", got="s_a_b"):
+        step.fit(frame)
+    gp.Pipeline([], gp.Features((["s", "s_a"], step))).fit(frame.assign(s="c"))
 
 
 def test_without_an_output_there_is_no_way_back() -> None:
