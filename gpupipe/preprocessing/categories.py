@@ -36,7 +36,7 @@ def check_limits(owner: object, min_frequency: float | None, max_categories: int
 
 
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
-    """Return K booleans, True for the rare categories; their group is one of `max_categories`, first ones go first."""
+    """Return K booleans, True for rare categories, which make one of `max_categories`; of equal counts the first."""
     least = min_frequency or 0
     found = counts < (least * num_rows if least < 1 else least)
     if max_categories is not None and max_categories < len(counts) - found.sum() + 1:

@@ -588,7 +588,7 @@ class GatheredRows(_HeldRows):
         return {"parts": tuple((move(block), move(numbers)) for block, numbers in self.parts)}
 
     def thinned(self, halvings: int) -> Self:
-        """Return only the rows that so many halvings leave, and as many more as leave at most `max_rows`."""
+        """Halve the sample so many times, and further until at most `max_rows` are left."""
         rows = self
         if halvings > self.halvings:
             bits = np.uint64(64 - halvings)

@@ -1,1 +1,1 @@
-"""Learned steps for users, one file each."""
+"""Learned steps for users; steps of one idea share a file."""

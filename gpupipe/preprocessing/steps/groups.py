@@ -321,7 +321,7 @@ class GroupImputer(_GroupStep):
 
 
 def _pick_most_frequent(ids: Any, values: Any, counts: Any, size: int) -> Any:
-    """Return the least most frequent value of each id from 0 to `size`, of distinct pairs of id and value."""
+    """Return the smallest most frequent value of each id from 0 to `size`, of distinct pairs of id and value."""
     made, order = np.full(size, np.nan), np.lexsort([values, -counts, ids])
     groups, first = np.unique(ids[order], return_index=True)
     made[groups] = values[order][first]

@@ -1,4 +1,4 @@
-"""Imputer of missing values."""
+"""Imputation of missing values by a statistic of the column, or by a constant."""
 
 from __future__ import annotations
 

@@ -161,11 +161,11 @@ class Projection(base.Invertible):
 class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
-    Parameters are scikit-learn's, but for `solver`: `"library"` gathers all rows and gives them to scikit-learn or
-    cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"` is the library
-    up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of scikit-learn's attributes there
-    are `mean_`, `components_`, in each of which the loading of largest absolute value is positive, `n_samples_`, and
-    `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
+    `n_components`, a number (by default all), and `whiten` are scikit-learn's. `solver="library"` gathers all rows and
+    gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in
+    float64; `"auto"` is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of
+    scikit-learn's attributes there are `mean_`, `components_`, in each of which the loading of largest absolute value
+    is positive, `n_samples_`, and `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
     Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
     or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
