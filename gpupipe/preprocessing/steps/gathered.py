@@ -26,14 +26,12 @@ from gpupipe.support.validation import check_choice, check_integer, check_number
 class GatheredStep(base.SeededStep):
     """Base class of steps fitted on rows gathered from all partitions.
 
-    Beyond `max_rows` a sample of about half as many or more, seeded by `random_state`, stands for the rest. `num_rows_`
-    are the rows there were, `num_fitted_` those it was fitted on.
+    Beyond `max_rows` a sample of about half as many or more, seeded by `random_state`, stands for the rest: the same
+    for any partitions where `summarize` is given the rows' numbers in the dataset. `num_rows_` are the rows there were,
+    `num_fitted_` those it was fitted on.
     """
 
     fills_late = True
-    # `summarize` wants rows' numbers in the dataset, for one sample under any partitioning; else each counts from 0.
-    needs_row_numbers = True
-
     max_rows: int
 
     def summarize(self, columns: Columns, backend: Backend, row_numbers: Array | None = None) -> GatheredRows:
