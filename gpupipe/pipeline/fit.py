@@ -671,8 +671,8 @@ class PipelineFit:
                 step.reset()
         if features is not None:
             features.lineage_ = None
-            for label in features._labels:
-                label.reset()
+            for learned in (*features._labels, *features._steps):
+                learned.reset()
             resolve_selectors(steps, features, dataset.schema, strict=False)
         self._fix_functions()
         if features is not None:

@@ -250,7 +250,6 @@ class CategoryStep(LearnedStep):
             resolve_categories(self, {item.name: item.dtype for item in fields})
 
     def finalize(self, summary: CategoryCounts) -> Self:
-        vars(self).pop("names_in_", None)  # not fitted where something is refused
         for attribute in self.learned_by_name:
             setattr(self, attribute, {})
         self.dtypes_in_ |= zip(summary.names, (item.dtype for item in summary.columns), strict=True)

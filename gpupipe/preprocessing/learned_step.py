@@ -127,9 +127,15 @@ class LearnedStep(Step, ABC):
             where, remedy = type(self).__name__, f"{type(self).__name__}().fit(frame)"
             raise NotFitted(where, "it has not been fitted", expected="fit before transform", remedy=remedy)
 
+    def reset(self) -> None:
+        """Begin a new fit: a step is not fitted where that fails, as part of its state may be of an earlier one."""
+        for name in ("names_in_", "unfinished"):
+            vars(self).pop(name, None)
+
     def fit(self, frame: Frame, y: object = None) -> Self:
         """Learn from a user's frame, all columns. `y` is ignored."""
         columns, backend = self._columns_to_fit(frame)
+        self.reset()
         self.finalize(self.summarize(columns, backend))
         while self.unfinished:
             self.finalize(self.summarize(columns, backend))

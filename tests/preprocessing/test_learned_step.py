@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
 
 from gpupipe import errors
+from gpupipe import preprocessing as pre
 from gpupipe.backend import Backend, Column
 from gpupipe.preprocessing import Categorify, Columns, LearnedStep
 from gpupipe.schema import Field
@@ -90,3 +92,23 @@ def test_half_a_step_cannot_be_made() -> None:
 def test_something_else_than_a_frame() -> None:
     with pytest.raises(errors.SchemaMismatch, match="not a frame"):
         Share().fit([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("step", "y", "refused"),
+    [
+        (pre.GroupStats("k"), None, ({"k": ["c", "b"], "x": [np.nan, np.nan]}, None)),
+        (pre.OrdinalEncoder(categories={"k": ["a", "b"]}), None, ({"k": ["a", "z"], "x": [1.0, 2.0]}, None)),
+        (pre.TargetEncoder(), [1.0, 2.0, 3.0], ({"k": ["a", "b"], "x": [1.0, 2.0]}, ["one", "one"])),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_step_that_refuses_a_second_fit_is_not_fitted(step: Any, y: Any, refused: Any) -> None:
+    """Part of its state may be of either fit."""
+    columns = ["k", "x"] if isinstance(step, pre.GroupStats) else ["k"]
+    table, (bad, bad_y) = pd.DataFrame({"k": ["a", "b", "a"], "x": [1.0, 2.0, 4.0]})[columns], refused
+    step.fit(table, y)
+    with pytest.raises(errors.BadData):
+        step.fit(pd.DataFrame(bad)[columns], bad_y)
+    with raises(errors.NotFitted, where=type(step).__name__):
+        step.transform(table)

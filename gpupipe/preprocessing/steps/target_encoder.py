@@ -66,6 +66,7 @@ class CrossFittedStep(base.SeededStep):
                 expected, remedy = "a value in every row", "frame[y.notna()], y[y.notna()]"
                 raise BadData(f"{where}, target {name!r}", problem, expected=expected, remedy=remedy)
         numbers = backend.xp.arange(len(frame))
+        self.reset()
         return self.finalize(self.summarize(columns, backend, target=target, row_numbers=numbers))
 
     def fit_transform(self, frame: Frame, y: Any = None) -> Frame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -183,6 +184,24 @@ def test_in_a_pipeline_passes_are_repeated_and_columns_kept(num_partitions: int)
     assert steps[0].num_passes_ == steps[1].num_passes_ > 0 and not steps[1].unfinished
     np.testing.assert_allclose(steps[1].cluster_centers_, steps[0].cluster_centers_, rtol=1e-12)
     assert found.fit_report is not None and found.fit_report.num_reads == 1  # the columns stayed in memory
+
+
+@pytest.mark.parametrize("in_a_pipeline", [False, True])
+def test_a_fit_after_one_that_was_interrupted_starts_anew(monkeypatch: pytest.MonkeyPatch, in_a_pipeline: bool) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    table = pd.DataFrame(np.random.default_rng(5).normal(size=(300, 2)), columns=["x", "y"])
+    step: KMeans = KMeans(3, max_rows=100, max_passes=2)
+    fitted: Any = gp.Pipeline([], gp.Features((["x", "y"], step))) if in_a_pipeline else step
+    with monkeypatch.context() as patched:
+        patched.setattr(KMeans, "_move", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fitted.fit(table * 9)
+    fitted.fit(table)
+    step = fitted.features.groups[0].steps[0] if in_a_pipeline else step
+    wanted = KMeans(3, max_rows=100, max_passes=2).fit(table)
+    np.testing.assert_allclose(step.cluster_centers_, wanted.cluster_centers_, rtol=1e-9)
 
 
 def test_what_is_refused() -> None:
