@@ -49,7 +49,10 @@ from gpupipe.transforms.transform import Names, Transform
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
-    def __init__(self, right: Any, keys: list[str], columns: Names | None, suffix: str, name: str | None) -> None:
+    on: Names
+    by: Names | None = None
+
+    def __init__(self, right: Any, columns: Names | None, suffix: str, name: str | None) -> None:
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             table, fields = read_stream(right, type(self).__name__)
@@ -60,13 +63,17 @@ class TableJoin(Transform):
         check_name(self, suffix=suffix)
         check_name(self, None, name=name)
         self.right, self.suffix, self.when = right, suffix, "always"
-        self.keys = keys  # of the same names on both sides
         self.columns = None if columns is None else as_list(columns)
         self.name = name or "_".join(self.keys)
         self._lock = Lock()
         self._tables: dict[str, Any] = {}
         self._schema = schema
         self.reset()
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns that are compared, of the same names on both sides."""
+        return [*as_list(self.on), *([] if self.by is None else as_list(self.by))]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without what every process prepares for itself."""
@@ -358,7 +365,7 @@ class Join(TableJoin):
         check_bool(self, many=many)
         self.on, self.how, self.many = as_list(on), how, many
         self.changes_rows = many or how == "inner"
-        super().__init__(right, self.on, columns, suffix, name)
+        super().__init__(right, columns, suffix, name)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, self.on)
@@ -434,6 +441,7 @@ class JoinAsOf(TableJoin):
         [39.0, 41.0, nan]
     """
 
+    on: str
     finds_own_rows: bool = False  # whether the right table holds rows learned from: its columns have their lineage
 
     def __init__(
@@ -457,11 +465,10 @@ class JoinAsOf(TableJoin):
         self.on, self.by = on, by
         self.tolerance, self.lag = _text(tolerance), _text(lag)
         self.allow_exact_matches = allow_exact_matches
-        self._by = [] if by is None else as_list(by)
-        super().__init__(right, [on, *self._by], columns, suffix, name)
+        super().__init__(right, columns, suffix, name)
 
     def output_schema(self, schema: Schema) -> Schema:
-        self._check_keys(schema, self._by)
+        self._check_keys(schema, self.keys[1:])
         self._distances(self._order_dtype(schema))
         return schema.assign(self._added_fields(schema))
 
@@ -482,7 +489,7 @@ class JoinAsOf(TableJoin):
             return frame
         dtype = self._order_dtype(schema)
         columns, history = self._prepare_once(f"{backend.name}, {dtype}", lambda: self._prepare(dtype, backend))
-        rows = history.find(backend.column(frame, self.on), {key: backend.column(frame, key) for key in self._by})
+        rows = history.find(backend.column(frame, self.on), {key: backend.column(frame, key) for key in self.keys[1:]})
         self._count(rows < 0)
         return _take_rows(frame, rows, columns, names, backend)
 
@@ -492,7 +499,7 @@ class JoinAsOf(TableJoin):
             problem, remedy = "the right table has no rows", "a look at its files or its filter"
             raise BadData(self._where, problem, expected="rows to match", remedy=remedy)
         tolerance, lag = self._distances(dtype)
-        keys = {key: backend.column(table, key) for key in self._by}
+        keys = {key: backend.column(table, key) for key in self.keys[1:]}
         rules = lag or 0, tolerance, self.allow_exact_matches
         history = _History(backend.column(table, self.on), keys, dtype, rules, backend, self._where)
         return _with_missing_rows(table, backend), history

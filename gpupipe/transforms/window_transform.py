@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
@@ -40,7 +40,16 @@ class WholeTableTransform(Transform):
     def __init__(self, by: Names | None, order_by: Names | None) -> None:
         check_names(self, None, by=by, order_by=order_by)
         self.by, self.order_by = by, order_by
-        self.keys, self.order = ([] if names is None else as_list(names) for names in (by, order_by))
+
+    @property
+    def keys(self) -> list[str]:
+        """The key columns."""
+        return [] if self.by is None else as_list(self.by)
+
+    @property
+    def order(self) -> list[str]:
+        """The columns that order the rows of a key."""
+        return [] if self.order_by is None else as_list(self.order_by)
 
     @property
     @abstractmethod
@@ -133,7 +142,11 @@ class _OfColumns(WholeTableTransform):
     """Base class of the steps that make columns of each of their columns, one for each number of rows or statistic."""
 
     columns: list[str]
-    _choices: list[Any]
+
+    @property
+    @abstractmethod
+    def _choices(self) -> list[Any]:
+        """The numbers of rows or statistics."""
 
     @abstractmethod
     def _what(self, choice: Any) -> list[Any]:
@@ -182,7 +195,11 @@ class _Shifted(_OfColumns):
         numbers: Any = periods if is_sequence(periods) else [periods]
         if not len(numbers) or not all(is_integer(number) and number for number in numbers):
             raise refuse_argument(self, "periods", periods, "an integer other than 0, or several")
-        self.columns, self.periods, self._choices = as_list(columns), periods, list(map(int, numbers))
+        self.columns, self.periods = as_list(columns), periods
+
+    @property
+    def _choices(self) -> list[Any]:
+        return list(map(int, self.periods if isinstance(self.periods, Iterable) else [self.periods]))
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         made = {}
@@ -325,18 +342,30 @@ class _Windowed(_OfColumns):
         order_by: Names | None,
         min_periods: int | None,
         closed: Literal["left", "right"],
-        rows: int | None = None,
     ) -> None:
         super().__init__(by, order_by)
         check_names(self, columns=columns)
         check_names(self, empty=False, stats=stats)
         for stat in as_list(stats):
             check_choice(self, _STATS, stats=stat)
-        check_integer(self, f"[0, {rows}]" if rows else "[0, inf)", None, min_periods=min_periods)
+        interval = f"[0, {self._rows}]" if self._rows else "[0, inf)"
+        check_integer(self, interval, None, min_periods=min_periods)
         check_choice(self, ("left", "right"), closed=closed)
         self.columns, self.stats, self.min_periods, self.closed = as_list(columns), stats, min_periods, closed
-        self._choices, self._window_rows = as_list(stats), min(rows or _LONGEST, _LONGEST)
-        self._least = (rows or 1) if min_periods is None else int(min_periods)  # values in a window
+
+    @property
+    def _choices(self) -> list[Any]:
+        return as_list(self.stats)
+
+    @property
+    def _rows(self) -> int | None:
+        """The largest number of rows in a window, where there is one."""
+        return None
+
+    @property
+    def _least(self) -> int:
+        """The least number of values in a window."""
+        return (self._rows or 1) if self.min_periods is None else self.min_periods
 
     def made_fields(self, schema: Schema) -> list[Field]:
         self._require_numbers(schema)
@@ -349,7 +378,7 @@ class _Windowed(_OfColumns):
 
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         rows = self._in_order(self._with_values(rows), backend)
-        window, is_left = self._window_rows, self.closed == "left"
+        window, is_left = min(self._rows or _LONGEST, _LONGEST), self.closed == "left"
         if is_left and backend == "gpu":  # its engine takes no shift inside a window
             rows = rows.with_columns(self._over(_value(name).shift(1), backend) for name in self.columns)
 
@@ -419,9 +448,17 @@ class Rolling(_Windowed):
         if not is_integer(window, 1) and not (isinstance(window, str) and parse_duration_us(window)):
             expected = "a number of rows, or one of seconds, minutes, hours, days or weeks"
             raise refuse_argument(self, "window", window, expected, "window='7 days'")
-        rows = None if isinstance(window, str) else int(window)
-        super().__init__(columns, stats, by, order_by, min_periods, closed, rows)
-        self.window, self._microseconds = window, parse_duration_us(window) or 0
+        self.window = window
+        super().__init__(columns, stats, by, order_by, min_periods, closed)
+
+    @property
+    def _rows(self) -> int | None:
+        return None if isinstance(self.window, str) else self.window
+
+    @property
+    def _microseconds(self) -> int:
+        """The window's length in time; 0 where it is one in rows."""
+        return parse_duration_us(self.window) or 0
 
     def made_fields(self, schema: Schema) -> list[Field]:
         if self._microseconds and len(self.order) != 1:

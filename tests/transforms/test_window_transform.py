@@ -353,3 +353,23 @@ def test_neighbours_beyond_two_to_the_53_differ_by_what_they_differ() -> None:
     assert found["x_diff_1"].tolist()[1:3] == [2.0, -(2.0**62) - 1.7e18]
     assert found["x_diff_1"].isna().tolist() == [True, False, False, True]
     assert found["u_diff_1"].tolist()[1:] == [-2.0, -(2.0**64), 5.0]
+
+
+@pytest.mark.parametrize(
+    ("step", "given"),
+    [
+        (T.Lag("x"), {"periods": [1, 2], "by": "k", "order_by": "n"}),
+        (T.CumulativeCount("n"), {"by": np.array(["k"])}),
+        (T.Rolling("x", 2), {"window": 3, "stats": ["min", "sum"]}),
+        (T.Rolling("x", 2, order_by="t"), {"window": "2 days", "by": "k", "closed": "left"}),
+        (T.Expanding("x", "sum"), {"min_periods": 2, "order_by": ["k", "n"]}),
+        (T.JoinAsOf(pd.DataFrame({"n": [1, 2], "k": ["b", "a"], "y": [1.0, 2.0]}), on="n", columns="y"), {"by": "k"}),
+    ],
+)
+def test_a_parameter_that_is_assigned_later_counts(step: T.Transform, given: dict[str, Any]) -> None:
+    days = pd.to_datetime(["2013-01-01", "2013-01-03", "2013-01-04", "2013-01-05"])
+    table = pd.DataFrame({"k": ["a", "b", "a", "a"], "n": [4, 3, 2, 1], "t": days, "x": [1.0, 2.0, 4.0, 8.0]})
+    for name, value in given.items():
+        setattr(step, name, value)
+    wanted = type(step)(**step.get_params()).transform(table)
+    pd.testing.assert_frame_equal(step.transform(table), wanted)
