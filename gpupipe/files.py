@@ -53,9 +53,10 @@ def writing(path: Path) -> Iterator[None]:
     except GpupipeError:
         raise
     except OSError as cause:
-        problem, expected = f"it cannot be written ({' '.join(str(cause).split())})", "room on that disk, and leave to"
+        problem = f"it cannot be written ({' '.join(str(cause).split())})"
+        expected = "free space on that disk, and permission to write there"
         remedy = "the same call again when there is; a folder's parts that are done are kept till then"
-        raise BadFile(str(path), problem, expected=f"{expected} write there", remedy=remedy) from cause
+        raise BadFile(str(path), problem, expected=expected, remedy=remedy) from cause
 
 
 def remove_folder(folder: Path) -> None:

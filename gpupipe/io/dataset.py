@@ -223,8 +223,8 @@ class Dataset(Table):
     ) -> Manifest:
         """Write all rows, a partition at a time; what is at `path` is whole at any moment.
 
-        A folder gets a part per partition, and a manifest. Called again after a crash, it writes the parts that are
-        missing; called again on a folder it has finished, what comes from new input files.
+        A folder gets a part per partition, and the manifest that is returned: parts, row groups, rows in and out. After
+        a crash the same call writes the parts that are missing; on a finished folder, those of new input files.
 
         Args:
             path: a file where it ends in `.parquet`; else a folder. A URL that fsspec knows is one in a store.

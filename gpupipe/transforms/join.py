@@ -34,6 +34,7 @@ from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.backend.groups import group_by_keys
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -241,7 +242,7 @@ class Lookup:
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
             key = {name: _value_at(column, int(rows[twice[0]]), backend) for name, column in keys.items()}
-            problem = f"{len(twice)} rows of the right table repeat a key, for instance {key}"
+            problem = f"a key is repeated in {format_count(len(twice), 'row')} of the right table, for instance {key}"
             remedy = "many=True for every pair, or drop the duplicates on the right"
             raise BadData(where, problem, expected="unique keys on the right", remedy=remedy)
         self._sorted: Array = None

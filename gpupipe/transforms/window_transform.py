@@ -83,9 +83,9 @@ class WholeTableTransform(Transform):
         where, order = type(self).__name__, [*self.keys, *self.order]
         schema.require(self.reads, where)
         require_comparable(schema.select(dict.fromkeys(order)), where)
-        made = self.made_fields(schema)
-        for name in self.makes:
-            if name in schema or self.makes.count(name) > 1:
+        made, makes = self.made_fields(schema), self.makes
+        for name in makes:
+            if name in schema or makes.count(name) > 1:
                 problem, expected = "a new column would have another one's name", "a name of its own for each column"
                 remedy = f"Rename({{{name!r}: {name + '_before'!r}}}) before it"
                 raise BadConfig(where, problem, got=name, expected=expected, remedy=remedy)

@@ -111,7 +111,7 @@ def test_columns_that_are_not_asked_for_need_no_name() -> None:
 
 def test_a_repeated_key_names_it() -> None:
     right = pd.DataFrame({"origin": ["JFK", "JFK", "LGA"], "temp": [1.0, 2.0, 3.0]})
-    with raises(errors.BadData, where="Join('origin')") as caught:
+    with raises(errors.BadData, where="Join('origin')", match=r"in 1 row of .* \{'origin': 'JFK'\}") as caught:
         T.Join(right, on="origin").transform(pd.DataFrame({"origin": ["JFK"]}))
     assert "many=True" in caught.value.remedy
 
