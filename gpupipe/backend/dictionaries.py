@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.arrow import combine
+from gpupipe.backend.columns import sort_unique
 from gpupipe.backend.kernels import KeyIndex, count_keys, hash_strings, splitmix64
 from gpupipe.errors import BadFile
 from gpupipe.files import ScratchFolder
@@ -94,7 +95,7 @@ def find_positions(values: Dictionary, vocabulary: Dictionary) -> Any:
 def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
     """Index strings by their hashes, for `find_positions_by_hash`; None if two strings have the same hash."""
     hashes = hash_strings(vocabulary)
-    return KeyIndex(hashes) if len(np.unique(hashes)) == len(hashes) else None
+    return KeyIndex(hashes) if len(sort_unique(hashes, np)) == len(hashes) else None
 
 
 def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:

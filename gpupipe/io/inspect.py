@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, select
+from gpupipe.backend.columns import sort_unique
 from gpupipe.backend.dictionaries import unite_dictionaries
 from gpupipe.io.dataset import as_dataset
 from gpupipe.io.formats.file_source import FileSource
@@ -65,7 +66,7 @@ class ColumnReport:
             return
         if column.dtype in FLOATS:
             present = present + 0.0  # -0.0 is no other value than 0.0
-        values = backend.to_host(backend.xp.unique(present))
+        values = backend.to_host(sort_unique(present, backend.xp))
         found = pa.array(values) if column.dictionary is None else column.dictionary.take(pa.array(values))
         ends = pc.min_max(found).as_py().values()
         low, high = (np.datetime64(end, "us") for end in ends) if column.dtype == "timestamp" else ends

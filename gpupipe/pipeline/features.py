@@ -16,7 +16,14 @@ import numpy as np
 
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
-from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
+from gpupipe.backend.columns import (
+    as_floats,
+    chain_columns,
+    get_storage,
+    refuse_passengers,
+    require_comparable,
+    sort_unique,
+)
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.backend.expressions.evaluate import evaluate
@@ -310,7 +317,7 @@ class TargetValues:
         present = column.data if missing is None else column.data[~missing]
         made = cls(len(column), len(column) - len(present), limit)
         if column.dictionary is not None:
-            return replace(made, strings=column.dictionary.take(backend.to_host(xp.unique(present))))
+            return replace(made, strings=column.dictionary.take(backend.to_host(sort_unique(present, xp))))
         if column.dtype == "bool":
             return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
         if len(present):
@@ -911,7 +918,7 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
         there[name] = column.data if missing is None else column.data[~missing]
     empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
     whole = [item.name for item in schema if item.dtype in INTEGERS and item.name not in empty]
-    return {name for name in whole if len(xp.unique(there[name])) <= _FEW}, empty | useless, is_small
+    return {name for name in whole if len(sort_unique(there[name], xp)) <= _FEW}, empty | useless, is_small
 
 
 def _propose_groups(

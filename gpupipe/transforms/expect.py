@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable_constant
+from gpupipe.backend.columns import require_comparable_constant, sort_unique
 from gpupipe.backend.dictionaries import find_positions, parse_values
 from gpupipe.backend.kernels import hash_column
 from gpupipe.errors import BadConfig, BadData
@@ -49,7 +49,7 @@ class Findings:
         distinct, repeated = dict(self.distinct), dict(self.repeated)
         for name, bits in other.distinct.items():
             both = np.concatenate([distinct.get(name, bits[:0]), bits])
-            distinct[name] = np.unique(both)
+            distinct[name] = sort_unique(both, np)
             repeated[name] = repeated.get(name, 0) + other.repeated[name] + len(both) - len(distinct[name])
         examples = dict(self.examples)
         for key, found in other.examples.items():
@@ -169,7 +169,7 @@ class Expect(Transform):
         totals = backend.to_host(xp.stack([xp.asarray(item) for item in numbers])).tolist() if numbers else []
         found = {key: int(total) for key, total in zip(masks, totals, strict=True) if total}
         examples = {key: (place, _first(masks[key](), columns[key[0]], backend)) for key in found}
-        distinct = {name: backend.to_host(xp.unique(bits)) for name, bits in unique.items()}
+        distinct = {name: backend.to_host(sort_unique(bits, xp)) for name, bits in unique.items()}
         repeated = {name: len(unique[name]) - len(bits) for name, bits in distinct.items()}
         counts = {key: Counter({place: total}) for key, total in found.items()}
         findings = Findings(len(frame), counts, examples, distinct, repeated)

@@ -27,6 +27,7 @@ from gpupipe.backend.columns import (
     order_dtype,
     require_comparable,
     require_comparable_times,
+    sort_unique,
     whole_numbers,
     with_missing_row,
 )
@@ -283,7 +284,7 @@ def _index_key(
     if column.dictionary is not None:
         return len(column.dictionary), partial(_find_texts, column.dictionary)
     missing = column.missing(backend.xp)
-    present = np.unique(backend.to_host(column.data if missing is None else column.data[~missing]))
+    present = sort_unique(backend.to_host(column.data if missing is None else column.data[~missing]), np)
     kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
     values, found = whole_numbers(Column(column.dtype, present), kind, np)
     if not found.all():
@@ -529,7 +530,7 @@ class _History:
             there = there & (times <= np.iinfo(times.dtype).max - lag)
         rows = xp.flatnonzero(there)
         known = times[rows] + times.dtype.type(lag)
-        self._times = xp.unique(known)
+        self._times = sort_unique(known, xp)
         places = groups[rows] * (len(self._times) + 1) + xp.searchsorted(self._times, known)
         order = xp.argsort(places, kind="stable")
         # One more, that no row finds, for a list of at least one.
