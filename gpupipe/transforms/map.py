@@ -113,11 +113,11 @@ class Map(Transform):
         try:
             result = self.fn(given)
         except KeyError as cause:
-            if cause.args[0] in names or cause.args[0] not in schema:
+            name = cause.args[0] if cause.args else None
+            if not isinstance(name, str) or name in names or name not in schema:
                 raise
-            problem = f"the function looks at {cause.args[0]!r}, which only target, weight or filters in training read"
-            expected = "columns that are there when predicting too"
-            remedy = f"reads=[..., {cause.args[0]!r}] if that is meant"
+            problem = f"the function looks at {name!r}, which only target, weight or filters in training read"
+            expected, remedy = "columns that are there when predicting too", f"reads=[..., {name!r}] if that is meant"
             raise LeakageError(self._where, problem, expected=expected, remedy=remedy) from cause
         if not hasattr(result, "columns"):
             problem = "the function returned no frame"

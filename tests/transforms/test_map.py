@@ -91,3 +91,13 @@ def test_labels_are_not_given_to_a_function_that_reads_everything() -> None:
 def test_a_function_is_wanted() -> None:
     with raises(errors.BadConfig, where="Map(fn=)", got=3):
         T.Map(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("facts", [(), ([],), ("y", 1)])
+def test_a_key_error_of_the_function_that_names_no_column_is_its_own(facts: tuple[object, ...]) -> None:
+    def fail(frame: pd.DataFrame) -> pd.DataFrame:
+        raise KeyError(*facts)
+
+    with pytest.raises(KeyError) as caught:
+        T.Map(fail).transform(pd.DataFrame({"x": [1]}))
+    assert caught.value.args == facts
