@@ -817,16 +817,6 @@ def parse(text: str, where: str = "expression") -> Expression:
 
     Raises `ExpressionError`: it does not parse, or asks for something that is not allowed; points at the place.
     Memory: the last few hundred are kept, so that parsing again costs nothing.
-
-    Example:
-        >>> print(parse("dep_delay > 15 & distance < 500", "Filter"))
-        Traceback (most recent call last):
-        ...
-        gpupipe.errors.ExpressionError: Filter: `&` binds tighter than comparisons.
-        Expected `and`.
-        Try: (dep_delay > 15) and (distance < 500)
-            dep_delay > 15 & distance < 500
-                           ^
     """
     if not isinstance(text, str):
         raise ExpressionError(where, "not an expression", got=text, expected="text", remedy="'dep_delay > 15'")

@@ -403,11 +403,6 @@ def missing_column(dtype: str, num_rows: int, xp: ModuleType) -> Column:
     return Column(dtype, xp.zeros(num_rows, dtype=stored), xp.zeros(num_rows, dtype=bool))
 
 
-def sort_unique(values: Array, xp: ModuleType) -> Array:
-    """Sort distinct values; without counts NumPy's `unique` hashes integers, which takes it fifty times as long."""
-    return xp.unique(values, return_counts=True)[0]
-
-
 def with_missing_row(column: Column, xp: ModuleType) -> Column:
     """Append one missing value to a column, so that gathering at -1 gives a missing value."""
     last, valid = missing_column(column.dtype, 1, xp), column.valid

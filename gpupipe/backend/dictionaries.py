@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend.arrow import combine
-from gpupipe.backend.columns import sort_unique
-from gpupipe.backend.kernels import KeyIndex, count_keys, hash_strings, splitmix64
+from gpupipe.backend.kernels import KeyIndex, count_keys, hash_strings, sort_unique, splitmix64
 from gpupipe.errors import BadFile
 from gpupipe.files import ScratchFolder
 from gpupipe.schema import FLOATS

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Column, select
-from gpupipe.backend.columns import sort_unique
 from gpupipe.backend.dictionaries import unite_dictionaries
+from gpupipe.backend.kernels import sort_unique
 from gpupipe.io.dataset import as_dataset
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile

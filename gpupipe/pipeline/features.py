@@ -16,17 +16,11 @@ import numpy as np
 
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
-from gpupipe.backend.columns import (
-    as_floats,
-    chain_columns,
-    get_storage,
-    refuse_passengers,
-    require_comparable,
-    sort_unique,
-)
+from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.estimators import is_estimator
 from gpupipe.backend.expressions.evaluate import evaluate
+from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
 from gpupipe.io import Dataset, as_dataset

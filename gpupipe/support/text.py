@@ -18,12 +18,7 @@ def _is_argument(name: str) -> bool:
 
 
 def arguments(named: Mapping[str, Any]) -> str:
-    """Write arguments by name as Python; names that it does not take as such are in a mapping.
-
-    Example:
-        >>> arguments({"night": "hour < 6", "class": "x * 2"})
-        "night='hour < 6', **{'class': 'x * 2'}"
-    """
+    """Write arguments by name as Python; those whose names it does not take are in a mapping: `a=1, **{'class': 2}`."""
     other = {name: value for name, value in named.items() if not _is_argument(name)}
     shown = [f"{name}={value!r}" for name, value in named.items() if name not in other]
     return ", ".join([*shown, f"**{other!r}"] if other else shown)
@@ -41,12 +36,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_columns(names: Sequence[str], most: int = 12) -> str:
-    """Join column names in one line: numbered runs by their ends; of very many the first and the last.
-
-    Example:
-        >>> format_columns(["id", *(f"x{number}" for number in range(2000)), "y"]), format_columns("abcdef", 3)
-        ('id, x0 ... x1999 (2,000 columns), y', 'a, b, ... 3 more ..., f')
-    """
+    """Join column names in one line: numbered runs by their ends, `x0 ... x1999 (2,000 columns)`; of many few."""
     told: list[tuple[str, int]] = []  # with how many names each stands for
     for _, places in groupby(range(len(names)), key=lambda place: _find_run(names[place], place)):
         run = [names[place] for place in places]

@@ -14,9 +14,9 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Frame
-from gpupipe.backend.columns import require_comparable_constant, sort_unique
+from gpupipe.backend.columns import require_comparable_constant
 from gpupipe.backend.dictionaries import find_positions, parse_values
-from gpupipe.backend.kernels import hash_column
+from gpupipe.backend.kernels import hash_column, sort_unique
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.expressions import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema

@@ -27,12 +27,12 @@ from gpupipe.backend.columns import (
     order_dtype,
     require_comparable,
     require_comparable_times,
-    sort_unique,
     whole_numbers,
     with_missing_row,
 )
 from gpupipe.backend.dictionaries import Dictionary, find_positions
 from gpupipe.backend.groups import group_by_keys
+from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import format_count

@@ -34,11 +34,11 @@ from gpupipe.backend.columns import (
     locate_values,
     one_key_type,
     order_dtype,
-    sort_unique,
     split_parts,
     whole_numbers,
 )
 from gpupipe.backend.dictionaries import make_dictionary, parse_values, value_type
+from gpupipe.backend.kernels import sort_unique
 from gpupipe.schema import Field
 
 

@@ -117,12 +117,7 @@ def require_unique(names: Sequence[str], where: str, remedy: str) -> None:
 
 
 def narrowest(schema: pa.Schema) -> str:
-    """Return the column that is fetched where only rows are counted.
-
-    Example:
-        >>> narrowest(pa.schema([("text", pa.string()), ("wide", pa.int64()), ("flag", pa.bool_())]))
-        'flag'
-    """
+    """Return the column that is fetched where only rows are counted."""
     widths = {item.name: item.type.bit_width if pa.types.is_primitive(item.type) else math.inf for item in schema}
     return str(min(widths, key=widths.__getitem__))
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial, reduce
 from itertools import pairwise
 from operator import and_, eq, ge, gt, le, lt, ne, or_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -27,6 +27,7 @@ from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.table import (
     EVERYTHING,
     Between,
+    Query,
     RandomSplit,
     StratifiedSplit,
     Table,
@@ -37,9 +38,6 @@ from gpupipe.io.planning.table import (
 from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
-
-if TYPE_CHECKING:
-    from gpupipe.io.planning.table import Query
 
 STEP = 0x9E3779B97F4A7C15
 

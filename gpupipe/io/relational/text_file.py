@@ -74,10 +74,6 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
 
     `numbers` are the same with a decimal point and without separators of thousands; `formats` are those of times that
     are tried before ISO 8601.
-
-    Example:
-        >>> [infer(s, s, None, ()).kind for s in (pl.Series(["1", "-2"]), pl.Series(["1", "2.5"]), pl.Series(["007"]))]
-        [DataType(int64), DataType(double), DataType(large_string)]
     """
     if asked is not None and asked != "timestamp":
         return Column(arrow_type(asked), is_asked=True)
