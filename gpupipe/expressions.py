@@ -755,12 +755,7 @@ class _Reader:
 
 @dataclass(frozen=True, repr=False)
 class Expression:
-    """Parsed expression, created by `parse`; `reads` are the columns it reads, each once, in the order of the text.
-
-    Example:
-        >>> parse("6 <= hour < 22 and dep_delay > 15").reads
-        ('hour', 'dep_delay')
-    """
+    """Parsed expression, created by `parse`; `reads` are the columns it reads, each once, in the order of the text."""
 
     source: Source
     tree: Node = field(compare=False)
@@ -817,6 +812,10 @@ def parse(text: str, where: str = "expression") -> Expression:
 
     Raises `ExpressionError`: it does not parse, or asks for something that is not allowed; points at the place.
     Memory: the last few hundred are kept, so that parsing again costs nothing.
+
+    Example:
+        >>> parse("6 <= hour < 22 and dep_delay > 15").reads
+        ('hour', 'dep_delay')
     """
     if not isinstance(text, str):
         raise ExpressionError(where, "not an expression", got=text, expected="text", remedy="'dep_delay > 15'")

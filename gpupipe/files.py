@@ -53,8 +53,7 @@ def writing(path: Path) -> Iterator[None]:
     except GpupipeError:
         raise
     except OSError as cause:
-        problem = f"it cannot be written ({' '.join(str(cause).split())})"
-        expected = "free space on that disk, and permission to write there"
+        problem, expected = f"it cannot be written ({' '.join(str(cause).split())})", "free space, and write permission"
         remedy = "the same call again when there is; a folder's parts that are done are kept till then"
         raise BadFile(str(path), problem, expected=expected, remedy=remedy) from cause
 

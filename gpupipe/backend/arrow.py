@@ -284,8 +284,7 @@ def conform(values: _Values, item: Field) -> pa.Array:
         if item.dtype == "timestamp" and pa.types.is_timestamp(values.type):
             refuse_times(item.name, cause)
         problem = f"values of type {values.type} do not fit {item.dtype} ({cause})"
-        expected = f"values that fit {item.dtype}"
-        remedy = "a wider type for this column"
+        expected, remedy = f"values that fit {item.dtype}", "a wider type for this column"
         raise SchemaMismatch(f"column {item.name!r}", problem, expected=expected, remedy=remedy) from cause
     return combine(values)
 

@@ -21,7 +21,7 @@ class Transform(Step, ABC):
     is always the set of columns that something downstream still uses.
     """
 
-    changes_rows: bool = False  # whether rows may be dropped or reordered; such a step has a parameter `when`
+    changes_rows: bool = False  # whether rows may go or move; such a step has a parameter `when`: "train" or "always"
 
     @abstractmethod
     def output_schema(self, schema: Schema) -> Schema:

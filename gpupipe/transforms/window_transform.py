@@ -174,8 +174,7 @@ class _OfColumns(WholeTableTransform):
             if schema[name].dtype not in (*FLOATS, *INTEGERS, "bool", *others):
                 where, expected = f"{type(self).__name__}, column {name!r}", ["numbers", "booleans"]
                 expected += [f"{other}s" for other in others]
-                remedy = "another column, or numbers made of it before"
-                got = schema[name].dtype
+                remedy, got = "another column, or numbers made of it before", schema[name].dtype
                 raise SchemaMismatch(where, "not a number", got=got, expected=" or ".join(expected), remedy=remedy)
 
 
@@ -348,8 +347,7 @@ class _Windowed(_OfColumns):
         check_names(self, empty=False, stats=stats)
         for stat in as_list(stats):
             check_choice(self, _STATS, stats=stat)
-        interval = f"[0, {self._rows}]" if self._rows else "[0, inf)"
-        check_integer(self, interval, None, min_periods=min_periods)
+        check_integer(self, f"[0, {self._rows}]" if self._rows else "[0, inf)", None, min_periods=min_periods)
         check_choice(self, ("left", "right"), closed=closed)
         self.columns, self.stats, self.min_periods, self.closed = as_list(columns), stats, min_periods, closed
 

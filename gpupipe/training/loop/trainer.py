@@ -259,8 +259,7 @@ class Trainer:
         for batch in run.batches():
             run.step_in_epoch += 1
             if run.step_in_epoch > run.steps_per_epoch:
-                problem = "the train loader gives more batches than its len()"
-                got = f"more than {run.steps_per_epoch}"
+                problem, got = "the train loader gives more batches than its len()", f"more than {run.steps_per_epoch}"
                 expected = "len(loader) batches each epoch, which the schedule is made for"
                 remedy = "a loader whose __len__ counts the batches of one epoch, not rows"
                 raise BadConfig("Trainer.fit", problem, got=got, expected=expected, remedy=remedy)
