@@ -36,7 +36,7 @@ _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
 _DIRECT_SPAN = 1 << 22
 _ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
-_one_at_a_time = Lock()  # `cache` lets threads that meet at a loop each compile their own
+_one_at_a_time = Lock()  # or threads that meet at a loop would each compile their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,22 +342,25 @@ def _import_numba() -> Any:
 
 def _compile(*relaxed: str) -> Callable[[_Loop], _Loop]:
     def decorate(function: _Loop) -> _Loop:
-        @cache
-        def load() -> Any:
+        loops: list[Any] = []
+
+        def load() -> None:
             compiler = partial(_import_numba().njit, nogil=True, fastmath=set(relaxed), error_model="numpy")
             try:
-                return compiler(cache=True)(function)
+                loops.append(compiler(cache=True)(function))
             except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
-                return compiler()(function)
+                loops.append(compiler()(function))
 
         @wraps(function)
         def run(*given: Any) -> Any:
-            with _one_at_a_time:
-                loop = load()
+            if not loops:
+                with _one_at_a_time:
+                    if not loops:
+                        load()
             try:
-                return loop(*given)
+                return loops[0](*given)
             except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs
-                return loop(*given)
+                return loops[0](*given)
 
         return run
 

@@ -36,7 +36,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def format_columns(names: Sequence[str], most: int = 12) -> str:
-    """Join column names in one line: numbered runs by their ends, `x0 ... x1999 (2,000 columns)`; of many few."""
+    """Join column names in one line: numbered runs by their ends (`x0 ... x9`), of very many the first and last."""
     told: list[tuple[str, int]] = []  # with how many names each stands for
     for _, places in groupby(range(len(names)), key=lambda place: _find_run(names[place], place)):
         run = [names[place] for place in places]
