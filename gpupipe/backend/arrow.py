@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -448,7 +448,7 @@ def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
         elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
             copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
             columns[place] = pa.chunked_array(copies, column.type)
-    return pl.DataFrame(pa.table(columns, table.column_names))
+    return cast(pl.DataFrame, pl.from_arrow(pa.table(columns, table.column_names), rechunk=False))
 
 
 def arrow_from_polars(frame: pl.DataFrame, schema: pa.Schema) -> pa.Table:
