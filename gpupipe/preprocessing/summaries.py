@@ -158,7 +158,7 @@ def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
 
 
 def _address(data: Array, backend: Backend) -> tuple[Array, Any, int] | None:
-    """Return how far integers are from the least, this, and how many values their range has; None for a wide one."""
+    """Return integers as offsets from the smallest, the smallest, and the size of their range; None if it is wide."""
     low, high = backend.to_host(backend.xp.stack([data.min(), data.max()])).tolist() if len(data) else (0, -1)
     if high - low >= max(DIRECT_RANGE, len(data)):
         return None
