@@ -22,7 +22,8 @@ from gpupipe.support.text import TableReport, flush_right
 from gpupipe.support.validation import as_list, check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.loop.losses import LOSS_OF_TASK, InUnits, Metric, choose_metrics
+from gpupipe.training.loop.losses import LOSS_OF_TASK
+from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
 from gpupipe.training.loop.trainer import choose_loss_and_metrics
 
 EXACT_IN_FLOAT32 = 1 << 24

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
-from gpupipe.models.networks import MLP, DCNv2, FTTransformer, Linear, MultiTask, Periodic, PiecewiseLinear, ResNet
+from gpupipe.models.dcn import DCNv2
+from gpupipe.models.embeddings import Periodic, PiecewiseLinear
+from gpupipe.models.ft_transformer import FTTransformer
+from gpupipe.models.mlp import MLP, Linear
+from gpupipe.models.multitask import MultiTask
+from gpupipe.models.resnet import ResNet
 
 __all__ = ["MLP", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet"]

@@ -37,7 +37,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.files import replacing, writing
 from gpupipe.io import as_dataset, as_rows
-from gpupipe.models.networks import Tabular
+from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.reports import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.schema import Field, Role, Schema

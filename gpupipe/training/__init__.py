@@ -6,7 +6,8 @@ from gpupipe.training.batch_size_finder import BatchSizes, tune_batch_size
 from gpupipe.training.callbacks.callback import Callback, CSVLogger, JSONLinesLogger, TensorBoardLogger
 from gpupipe.training.callbacks.history import EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
-from gpupipe.training.loop.losses import Metric, PairwiseRanking, PerTarget
+from gpupipe.training.loop.losses import PairwiseRanking, PerTarget
+from gpupipe.training.loop.metrics import Metric
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze

@@ -10,7 +10,8 @@ from torch import nn
 
 from gpupipe import errors
 from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
-from gpupipe.models.networks import SharedEmbedding, Tabular
+from gpupipe.models.embeddings import SharedEmbedding
+from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import Batch, Ragged
 from tests.raising import raises

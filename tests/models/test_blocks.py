@@ -11,7 +11,9 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 
 from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
-from gpupipe.models.networks import Attention, BatchNorm, Cross
+from gpupipe.models.dcn import Cross
+from gpupipe.models.ft_transformer import Attention
+from gpupipe.models.resnet import BatchNorm
 from gpupipe.tensors.batch import Batch
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpupipe.models.networks import RESERVED, SharedEmbedding
+from gpupipe.models.embeddings import RESERVED, SharedEmbedding
 
 CARDINALITIES = [5, 2, 40]
 

@@ -18,7 +18,7 @@ from gpupipe import models
 from gpupipe import preprocessing as pre
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, Periodic, PiecewiseLinear, ResNet
-from gpupipe.models.networks import Tabular
+from gpupipe.models.tabular import Tabular
 from gpupipe.tensors.batch import Batch
 from tests.training.host_waits import no_host_wait
 

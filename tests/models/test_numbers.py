@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, Periodic, PiecewiseLinear
-from gpupipe.models.networks import parse_numbers
+from gpupipe.models.embeddings import parse_numbers
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.tensors import FeatureTable, Loader
 from tests.raising import raises
@@ -90,7 +90,7 @@ def test_edges_are_numpys_quantiles_without_repetitions() -> None:
 
 
 def test_of_many_rows_a_sample_tells_the_edges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.models.networks.SAMPLE_ROWS", 2000)
+    monkeypatch.setattr("gpupipe.models.embeddings.SAMPLE_ROWS", 2000)
     values = np.linspace(0, 1, 50_000, dtype="float32")[:, None]
     edges = PiecewiseLinear.fit(loader_of(values), bins=4).edges[0]
     assert edges == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=0.05)

@@ -15,7 +15,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe.tensors import Batch
-from gpupipe.training.loop.losses import METRICS
+from gpupipe.training.loop.metrics import METRICS
 from tests.raising import raises
 
 TARGETS = ["y > 0", "late"]

@@ -31,17 +31,8 @@ from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Check
 from gpupipe.training.loop import losses
 from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
 from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
-from gpupipe.training.loop.losses import (
-    LOSSES,
-    ClassWeight,
-    InUnits,
-    Loss,
-    LossMean,
-    Metric,
-    check_task,
-    choose_metrics,
-    compute_mean_loss,
-)
+from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss, LossMean, compute_mean_loss
+from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.tensors.batch import Batch
-from gpupipe.training.loop.losses import METRICS, Metric, choose_metrics
+from gpupipe.training.loop.metrics import METRICS, Metric, choose_metrics
 from tests.raising import raises
 
 Oracle = Callable[[Any, Any, Any], float]

@@ -13,7 +13,8 @@ from gpupipe.errors import BadConfig
 from gpupipe.models import MLP
 from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.device import make_forward
-from gpupipe.training.loop.losses import LOSSES, METRICS
+from gpupipe.training.loop.losses import LOSSES
+from gpupipe.training.loop.metrics import METRICS
 from gpupipe.training.loop.train_step import Update
 from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import (

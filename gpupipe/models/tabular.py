@@ -1,0 +1,215 @@
+"""Base class of networks over `Batch`es, sized from a schema: their arguments, checks, inputs and layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from typing import Any, ClassVar, Literal, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from gpupipe.errors import BadConfig, SchemaMismatch, nearest
+from gpupipe.models.embeddings import BAGS, RESERVED, Numbers, NumericEmbedding, SharedEmbedding, parse_numbers
+from gpupipe.schema import Schema
+from gpupipe.support import validation
+from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
+from gpupipe.tensors.batch import Batch
+
+_WIDTHS = ("hidden", "head")
+
+
+class Tabular(nn.Module):
+    """Base class of networks over `Batch`es that remember their arguments.
+
+    `forward` computes B values or logits of one output, else B x K. Weights are drawn on the CPU from the model's own
+    generator: the same on every device, and torch's global one is left as it was. It is not kept: it has no copy.
+    """
+
+    learning_rate: ClassVar[float] = 3e-3
+    """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
+
+    def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
+        """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
+        super().__init__()
+        given = {name: value for name, value in given.items() if name not in ("self", "__class__")}
+        _check(self, given)
+        config = {name: _plain(value) for name, value in given.items()}
+        config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
+        config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
+        generator, cardinalities = torch.Generator("cpu").manual_seed(config["seed"]), config["cardinalities"]
+        numbers = parse_numbers(config.get("numbers"))
+        self._config = config if numbers is None else config | {"numbers": numbers}
+        self.outputs: int = config["outputs"]
+        self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
+        self.embedding: SharedEmbedding | None = None
+        self.lists = list(lists)
+        if cardinalities or lists:
+            dim = config["embedding_dim"] if dim is None else dim
+            self.embedding = SharedEmbedding(cardinalities, dim, generator, lists, config["bag"])
+        self.numbers: NumericEmbedding | None = None
+        if numbers is not None and config["numeric"]:
+            self.numbers = numbers.build(config["numeric"], generator)
+        return generator
+
+    @classmethod
+    def from_schema(cls, schema: Schema, **options: Any) -> Self:
+        """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
+
+        Raises `BadConfig`: no schema, no target, a target of one class, a categorical feature without a cardinality, a
+        list of what are no ids, or an option the network has not.
+
+        Example:
+            >>> from gpupipe.schema import Field, Role
+            >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
+            >>> MLP.from_schema(schema, hidden=(8,)).get_config()["numeric"]
+            1
+        """
+        make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
+        where, given = f"{cls.__name__}.from_schema", cast(Any, schema)
+        if not isinstance(given, Schema):
+            has_one = isinstance(getattr(given, "schema", None), Schema)
+            remedy = f"{where}({type(given).__name__.lower() if has_one else 'pipeline'}.schema)"
+            expected = "the schema of a fitted pipeline"
+            raise BadConfig(where, "not a schema", got=type(given), expected=expected, remedy=remedy)
+        parameters = signature(cls).parameters
+        known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists")]
+        if all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
+            for option in [option for option in options if option not in known]:
+                near, expected = nearest(option, known), f"some of {', '.join(known)}"
+                remedy = f"{where}(schema)" if near is None else f"{near}="
+                raise BadConfig(where, "no such option", got=option, expected=expected, remedy=remedy)
+        return make(**_sizes(schema, where), **options)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments as JSON values: `type(model)(**config)` starts with the same weights."""
+        numbers: Numbers | None = self._config.get("numbers")
+        return dict(self._config) if numbers is None else self._config | {"numbers": numbers.to_json()}
+
+    def check(self, batch: Batch) -> None:
+        """Raise `SchemaMismatch` for a batch of other columns than the model was made for, or of other lists."""
+        name = type(self).__name__
+        if not hasattr(batch, "numeric"):
+            expected = "a gpupipe.Batch, which a loader of gp.Pipeline gives"
+            remedy = "trainer.fit(pipeline.loader(train)), or model(gp.Batch(numeric, codes))"
+            raise SchemaMismatch(name, "not a batch", got=type(batch), expected=expected, remedy=remedy)
+        found = (batch.numeric.shape[1], batch.codes.shape[1])
+        if found == self.num_features and self.lists == list(batch.lists):
+            return
+        got: Any = list(batch.lists)
+        problem, expected = "the batch has other lists than the model", str(self.lists)
+        if found != self.num_features:
+            problem = "the batch has other features than the model"
+            got, expected = ("{} numeric and {} categorical columns".format(*n) for n in (found, self.num_features))
+        remedy = f"{name}.from_schema(pipeline.schema) with the pipeline that makes the batches"
+        raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise `SchemaMismatch` for a pipeline's output of other features or lists, or of ids beyond the model's."""
+        ids = [*self._config["cardinalities"], *self._config["lists"].values()]
+        given = [field.cardinality or 0 for field in (*schema.categorical, *schema.lists)]
+        same = (len(schema.numeric), len(schema.categorical)) == self.num_features
+        same = same and [field.name for field in schema.lists] == self.lists
+        if not same or any(found > own for found, own in zip(given, ids, strict=True)):
+            name, problem = type(self).__name__, "the model was made for the output of another pipeline"
+            got = f"{len(schema.numeric)} numeric features, ids {given}"
+            expected = f"{self.num_features[0]} numeric features, ids {ids}"
+            remedy = f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches"
+            raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
+
+    @property
+    def num_inputs(self) -> int:
+        """The width of `inputs`."""
+        numbers = self.num_features[0] * (1 if self.numbers is None else self.numbers.dim)
+        return numbers + (0 if self.embedding is None else self.embedding.num_columns * self.embedding.dim)
+
+    def inputs(self, batch: Batch) -> Tensor:
+        """Return B x `num_inputs`: the numbers, embedded where configured, then the embedded ids."""
+        self.check(batch)
+        numbers = batch.numeric if self.numbers is None else self.numbers(batch.numeric).flatten(1)
+        return numbers if self.embedding is None else torch.cat([numbers, self.embedding.of(batch).flatten(1)], 1)
+
+    def shaped(self, output: Tensor) -> Tensor:
+        """Return B values of one output, else B x K."""
+        return output.squeeze(1) if self.outputs == 1 else output
+
+
+def make_linear(
+    inputs: int, outputs: int, generator: torch.Generator, start: Literal["he", "glorot"] = "he", *, gain: float = 1.0
+) -> nn.Linear:
+    """Make a linear layer whose biases are 0, and whose weights are drawn from `generator`, uniformly.
+
+    "he" draws from +-sqrt(6 / inputs), before a ReLU (He et al. 2015, arXiv:1502.01852); "glorot" from
+    +-gain sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010).
+    """
+    # By way of the meta device, because nn.Linear's own start would draw from the global generator.
+    layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
+    if start == "he":
+        nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+    else:
+        nn.init.xavier_uniform_(layer.weight, gain=gain, generator=generator)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _sizes(schema: Schema, where: str) -> dict[str, Any]:
+    """Return the arguments of a network that a schema decides."""
+    if schema.target is None:
+        expected = "a column with the role target, which decides the number of outputs"
+        remedy = "gp.Features(..., target='column')"
+        raise BadConfig(where, "the schema has no target", got=schema.names, expected=expected, remedy=remedy)
+    classes = schema.target.classes
+    if classes is not None and len(classes) < 2:
+        where, problem = f"{where}, target {schema.target.name!r}", "there is nothing to tell apart"
+        remedy = "fit the pipeline on data that holds more than one"
+        raise BadConfig(where, problem, got=classes, expected="at least two classes", remedy=remedy)
+    for field in [*schema.categorical, *schema.lists]:
+        if field.cardinality is None:
+            where, expected = f"{where}, column {field.name!r}", "a cardinality in the schema"
+            problem = f"a {field.kind} feature whose number of ids is not known"
+            remedy = f"([{field.name!r}], pre.Categorify()); for numbers a model that reads batch.lists"
+            raise BadConfig(where, problem, got=field.dtype, expected=expected, remedy=remedy)
+    return {
+        "numeric": len(schema.numeric),
+        "cardinalities": [field.cardinality for field in schema.categorical],
+        "outputs": len(classes) if classes is not None and schema.task == "multiclass" else len(schema.targets),
+        "lists": {field.name: field.cardinality for field in schema.lists},
+    }
+
+
+def _check(model: Tabular, config: Mapping[str, Any]) -> None:
+    """Raise `BadConfig` for an invalid argument of those that all models, or several, have."""
+    validation.check_seed(model, seed=config["seed"])
+    check_integer(model, "[0, inf)", numeric=config["numeric"])
+    check_integers(model, f"[{RESERVED}, inf)", cardinalities=config["cardinalities"])
+    check_integer(model, "[1, inf)", outputs=config["outputs"])
+    validation.check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
+    check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
+    validation.check_choice(model, BAGS, bag=config["bag"])
+    check_integer(model, "[1, inf)", "auto", embedding_dim=config.get("embedding_dim", "auto"))
+    validation.check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
+    for name in _WIDTHS:
+        if not is_integer(config.get(name), 1):  # one layer
+            check_integers(model, "[1, inf)", **{name: config.get(name, ())})
+    if not config["numeric"] and not len(config["cardinalities"]) and not config["lists"]:
+        raise refuse_argument(model, "numeric", 0, "a feature, numeric or categorical", "numeric=1")
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as a JSON value: a number of NumPy's as Python's, several as a list."""
+    if validation.is_sequence(value):
+        return [_plain(one) for one in value]
+    return value.item() if is_number(value) and hasattr(value, "item") else value
+
+
+def make_relu_layers(
+    inputs: int, hidden: Sequence[int], dropout: float, generator: torch.Generator
+) -> tuple[nn.Sequential, int]:
+    """Return Linear, ReLU and dropout for each hidden width, and the width at their end."""
+    layers: list[nn.Module] = []
+    for width, following in itertools.pairwise([inputs, *hidden]):
+        layers += [make_linear(width, following, generator), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers), [inputs, *hidden][-1]
