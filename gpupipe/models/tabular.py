@@ -89,15 +89,16 @@ class Tabular(nn.Module):
             expected = "the schema of a fitted pipeline"
             raise BadConfig(where, "not a schema", got=type(given), expected=expected, remedy=remedy)
         parameters = signature(cls).parameters
-        known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists")]
+        known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists", "task")]
         if all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
             for option in [option for option in options if option not in known]:
                 near, expected = nearest(option, known), f"some of {', '.join(known)}"
                 remedy = f"{where}(schema)" if near is None else f"{near}="
                 raise BadConfig(where, "no such option", got=option, expected=expected, remedy=remedy)
+        sizes = _sizes(schema, where) | ({"task": schema.task} if "task" in parameters else {})
         if "numbers" in parameters and 0 < len(schema.numeric) <= MAX_EMBEDDED and schema.edges:
-            options = {"numbers": PiecewiseLinear.from_schema(schema)} | options
-        return make(**_sizes(schema, where), **options)
+            sizes["numbers"] = PiecewiseLinear.from_schema(schema)
+        return make(**sizes | options)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON values: `type(model)(**config)` starts with the same weights."""

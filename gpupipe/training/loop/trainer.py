@@ -577,6 +577,8 @@ def build_update(
     lr, schema, by_rows = torch.zeros((), device=device), get_schema(train), trainer.optimizer == "rowwise"
     if trainer.label_smoothing:
         loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema), trainer.label_smoothing)
+    if isinstance(members := getattr(trainer.model, "members", None), int):
+        loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
     groups = optimizers.make_parameter_groups(
         trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows
