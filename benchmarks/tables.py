@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
@@ -46,30 +46,31 @@ Run = dict[str, Any]  # table, model, seed, key, and either error, wall_s, cpu_s
 
 
 def run_default(data: Data, target: str, seed: int) -> np.ndarray:
-    """What a new user writes."""
+    """What a new user writes: no argument but the target."""
     features = gp.Features.auto(data["train"], target=target)
     pipeline = gp.Pipeline([], features).fit(data["train"])
     model = gp.models.MLP.from_schema(pipeline.schema, seed=seed)
-    trainer = gp.Trainer(model, max_epochs=3, seed=seed, progress=False)
+    trainer = gp.Trainer(model, seed=seed, progress=False)
     trainer.fit(pipeline.loader(data["train"], shuffle="rows"), pipeline.loader(data["valid"]))
     return trainer.predict(pipeline.loader(data["test"])).numpy()
 
 
-def run_by_hand(network: str, data: Data, target: str, seed: int) -> np.ndarray:
-    """A network in 20 epochs of batches of 256 rows, with the best epoch's weights."""
-    features = gp.Features.auto(data["train"], target=target)
-    pipeline = gp.Pipeline([], features).fit(data["train"])
-    model = getattr(gp.models, network).from_schema(pipeline.schema, seed=seed)
-    best = gp.EarlyStopping(patience=20)
-    trainer = gp.Trainer(model, max_epochs=20, early_stopping=best, seed=seed, progress=False)
-    train = pipeline.loader(data["train"], shuffle="rows", batch_size=256)
+def run_network(
+    name: str, data: Data, target: str, seed: int, *, batch_size: int | str = "auto", max_epochs: int | str = "auto"
+) -> np.ndarray:
+    """The same with another network, or with batches and epochs by hand."""
+    pipeline = gp.Pipeline([], gp.Features.auto(data["train"], target=target)).fit(data["train"])
+    model = getattr(gp.models, name).from_schema(pipeline.schema, seed=seed)
+    trainer = gp.Trainer(model, max_epochs=max_epochs, seed=seed, progress=False)
+    train = pipeline.loader(data["train"], shuffle="rows", batch_size=batch_size)
     trainer.fit(train, pipeline.loader(data["valid"]))
     return trainer.predict(pipeline.loader(data["test"])).numpy()
 
 
-NETWORKS: dict[str, Callable[[Data, str, int], np.ndarray]] = {
-    DEFAULT: run_default,
-    **{f"{name}, by hand": partial(run_by_hand, name) for name in ("MLP", "ResNet", "DCNv2", "FTTransformer")},
+NETWORKS: dict[str, partial[np.ndarray]] = {
+    DEFAULT: partial(run_default),
+    **{name: partial(run_network, name) for name in ("TabM", "ResNet", "DCNv2", "FTTransformer")},
+    "MLP, 20 epochs of 256": partial(run_network, "MLP", batch_size=256, max_epochs=20),
 }
 
 
@@ -130,13 +131,12 @@ def run_key(table: str, model: str) -> str:
     """What a run depends on: the table, the model's program, and its library's version or the package's files."""
     data = ROOT / "data" / "flights.parquet" if table in FLIGHTS else table_file(table)
     if model in PEERS:
-        package, program = PEERS[model]
-        library = version(package)
+        library = version(PEERS[model][0])
         source = (HERE / "table_peers.py").read_text()
     else:
         program = NETWORKS[model]
         library = package_state()
-        source = inspect.getsource(getattr(program, "func", program))
+        source = f"{inspect.getsource(program.func)}{program.args}{program.keywords}"
     parts = [data.read_bytes(), inspect.getsource(split_table).encode(), library.encode(), source.encode()]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:16]
 
