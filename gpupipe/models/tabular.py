@@ -61,6 +61,7 @@ class Tabular(nn.Module):
         list of what are no ids, or an option the network has not.
 
         Example:
+            >>> from gpupipe.models import MLP
             >>> from gpupipe.schema import Field, Role
             >>> schema = Schema([Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)])
             >>> MLP.from_schema(schema, hidden=(8,)).get_config()["numeric"]
