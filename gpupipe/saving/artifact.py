@@ -209,7 +209,9 @@ def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ..
 
 
 _FORMAT = 2
-_NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
+_NETWORKS = [
+    name for name, item in vars(models).items() if isinstance(item, type) and issubclass(item, torch.nn.Module)
+]
 _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
 _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")

@@ -31,6 +31,7 @@ from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Check
 from gpupipe.training.loop import losses
 from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
 from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
+from gpupipe.training.loop.loader_fit import FitsLoaders, fit_loaders, refuse_settings
 from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss, LossMean, compute_mean_loss
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
@@ -231,6 +232,8 @@ class Trainer:
             raise refuse_argument(
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
+        if isinstance(self.model, FitsLoaders):
+            return self._fit_loaders(train, valid, resume)
         loss, metrics = choose_loss_and_metrics(self, train)
         stopping = self.choose_stopping(validated=valid is not None)
         history = _make_history(stopping, metrics, validated=valid is not None)
@@ -280,6 +283,18 @@ class Trainer:
             return False  # validation without rows that count
         top = int(run.rates.argmax()) * self.accumulate
         return best.update(history.monitored, counts=run.epoch * run.steps_per_epoch > top)
+
+    def _fit_loaders(self, train: Batches, valid: Batches | None, resume: str | Path | None) -> History:
+        """Fit a model that learns from loaders by itself."""
+        refuse_settings(self, resume)
+        _, metrics = choose_loss_and_metrics(self, train)
+        history = _make_history(self.choose_stopping(validated=valid is not None), metrics, validated=valid is not None)
+        device, weights = choose_device(self.device, train), None
+        if self.class_weight is not None:
+            weights = losses.compute_class_weights(self.class_weight, train, get_schema(train))
+        with self._session(device):
+            fit_loaders(self, train, valid, metrics, history, device=device, class_weight=weights)
+        return history
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
         """Train on each batch left of the epoch, and return the mean loss."""
