@@ -36,9 +36,10 @@ from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_me
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.report import Report
 from gpupipe.training.loop.report_rows import ReportRows
-from gpupipe.training.loop.scored_rows import Threshold
+from gpupipe.training.loop.scored_rows import DECIDED_TASKS, Threshold
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
+from gpupipe.training.loop.yes_watch import YesWatch
 from gpupipe.training.optim import optimizers
 from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer, Schedule, compute_learning_rates
 
@@ -208,7 +209,7 @@ class Trainer:
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
         loss, metrics = choose_loss_and_metrics(self, train)
-        history = _make_history(self, metrics, validated=valid is not None)
+        history, watches = _make_history(self, metrics, validated=valid is not None), _make_watches(self, train)
         device = choose_device(self.device, train)
         with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), prepare_model(self):
             learner, run = _start_run(self, loss, train, history, device, ranks)
@@ -225,7 +226,7 @@ class Trainer:
                         with fork_rng(device), update.use_ema():
                             run.validating = True
                             try:
-                                figures = self._evaluate(valid, loss, metrics, device, ranks)
+                                figures = self._evaluate(valid, loss, [*metrics, *watches], device, ranks)
                             finally:
                                 run.validating = False
                         if not figures and ranks.is_main and not len(history):
@@ -241,6 +242,8 @@ class Trainer:
                     run.stop = ranks.any(run.stop)  # where a callback of one rank ends the fit, all ranks end it
                 if (best is None or not best.restore()) and update.average is not None:
                     update.average.swap()
+                for watch in watches if ranks.is_main and len(history) else ():
+                    watch.warn(len(history) - int(history.best["epoch"]) if best is not None else 0)
                 self.model.eval().zero_grad()  # gives the gradients' memory back
         return history
 
@@ -455,6 +458,13 @@ def _make_history(trainer: Trainer, metrics: Sequence[Metric], *, validated: boo
         monitor = trainer.early_stopping.monitor
         validation.check_choice("EarlyStopping", directions, monitor=monitor)
     return History(monitor, directions[monitor])
+
+
+def _make_watches(trainer: Trainer, loader: object) -> list[YesWatch]:
+    """Make what watches whether a model of true and false says yes to a row; nothing for another task."""
+    schema = get_schema(loader)
+    is_decided = losses.choose_task(losses.choose_loss(trainer.loss, schema), schema) in DECIDED_TASKS
+    return [YesWatch([] if schema is None else [item.name for item in schema.targets])] if is_decided else []
 
 
 def _make_callbacks(trainer: Trainer, ranks: RankGroup, *, resumed: bool) -> Callbacks:
