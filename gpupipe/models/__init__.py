@@ -8,5 +8,6 @@ from gpupipe.models.ft_transformer import FTTransformer
 from gpupipe.models.mlp import MLP, Linear
 from gpupipe.models.multitask import MultiTask
 from gpupipe.models.resnet import ResNet
+from gpupipe.models.tabm import TabM
 
-__all__ = ["MLP", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet"]
+__all__ = ["MLP", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet", "TabM"]

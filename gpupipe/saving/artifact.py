@@ -139,7 +139,7 @@ class Scorer:
         assert self.model is not None
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
         loader = pipeline.loader(data, batch_size=batch_size, device=str(self.device))
-        trainer = Trainer(self.model, max_epochs=1, precision="32-true", device=self.device)
+        trainer = Trainer(self.model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 
     def _require_model(self, method: str) -> None:
@@ -263,6 +263,7 @@ _FIELD = {
     "role": (str, None),
     "classes": ([(str, bool, int, float)], None),
     "range": ([_NUMBER], None),
+    "edges": ([_NUMBER], None),
 }
 _STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
 _FEATURES = {
@@ -279,6 +280,7 @@ _FEATURES = {
 _PROFILE: dict[str, Any] = {"edges": [_NUMBER], "shares": [_NUMBER], "unknown": (int, float, None)}
 _PROFILE |= dict.fromkeys(("missing", "mean", "std"), _NUMBER)
 _PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
+_PIPELINE["rows"] = (int, None)
 _PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str, "threshold?": (float, {str: float})}
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
@@ -338,6 +340,7 @@ def save(
         "gpupipe": __version__,
         "source": pipeline._fitted_source().to_json(),
         "schema": schema.to_json(),
+        "rows": schema.num_rows,
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
         "profiles": {name: vars(profile) for name, profile in pipeline.profiles.items()},
@@ -441,7 +444,8 @@ def load(
         pipeline = Pipeline(steps, decoder.features(description["features"]), backend)
         decoder.check_all_used()
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
-        pipeline._bind(Schema.from_json(description["source"]), Schema.from_json(description["schema"]).ranges)
+        statistics = Schema.from_json(description["schema"], description["rows"])
+        pipeline._bind(Schema.from_json(description["source"]), statistics)
     described = _read_json(folder / "model.json", _MODEL) if "model.json" in names else {}
     network = _load_network(folder, described, model) if described else None
     with _blame_file(folder / "model.json"):
