@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpupipe.saving.artifact import Scorer, load, save
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
-    from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
+    from gpupipe.training import Checkpoints, EarlyStopping, History, Report, Trainer
 
 _NAMES = {
     "": "errors io models preprocessing selectors tensors training transforms",
@@ -41,15 +41,15 @@ _NAMES = {
     "saving.artifact": "Scorer load save",
     "schema": "Schema",
     "tensors": "Batch",
-    "training": "Checkpoints EarlyStopping History Trainer",
+    "training": "Checkpoints EarlyStopping History Report Trainer",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "Dataset", "Drift", "EarlyStopping"]
-__all__ += ["Features", "History", "Importance", "Pipeline", "Schema", "Scorer", "Trainer", "baselines", "configure"]
-__all__ += ["errors", "from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv"]
-__all__ += ["read_ipc", "read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training"]
-__all__ += ["transforms"]
+__all__ += ["Features", "History", "Importance", "Pipeline", "Report", "Schema", "Scorer", "Trainer", "baselines"]
+__all__ += ["configure", "errors", "from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing"]
+__all__ += ["read_csv", "read_ipc", "read_json", "read_orc", "read_parquet", "save", "selectors", "tensors"]
+__all__ += ["training", "transforms"]
 
 
 def __getattr__(name: str) -> Any:

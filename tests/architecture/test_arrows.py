@@ -33,7 +33,7 @@ OURS: dict[str, set[str]] = {
     "models": BASE | {"tensors"},
     "monitoring": BASE | STAGES | {"backend"},
     "pipeline": BASE | STAGES | {"backend", "cluster", "selectors", "monitoring"},
-    "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline"},
+    "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline", "training"},
     "evaluation": BASE | STAGES | {"backend", "pipeline", "saving", "training"},
     "cli": BASE | STAGES | {"backend", "pipeline"},
 }
