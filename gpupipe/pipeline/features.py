@@ -19,10 +19,10 @@ from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
 from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.estimators import is_estimator
-from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
+from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
@@ -283,7 +283,7 @@ class Weight(Labels):
         bad = bad if missing is None else bad | missing
         if bool(bad.any()):
             there = data if missing is None else data[~missing]
-            text = f"fillna({self.text}, 1.0)"
+            text = f"coalesce({self.text}, 1.0)"
             if len(there) == len(data):
                 text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
             where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
