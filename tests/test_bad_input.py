@@ -791,7 +791,7 @@ def test_a_run_of_few_updates_is_pointed_out(
     ("wrote", "meant"),
     [
         ("min(x, z) > 0", "minimum(x, y)"),
-        ("coalesce(x, z) > 0", "fillna(x, value)"),
+        ("fillna(x, z) > 0", "coalesce(x, y, ...)"),
         ("between(x, 1, 2)", "low <= x <= high"),
         ("isna(x)", "isnull(x)"),
         ("if_else(x > 1, 1, 2) > 1", "where(condition, x, y)"),
