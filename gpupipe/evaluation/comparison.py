@@ -9,7 +9,7 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,35 +18,18 @@ from gpupipe.backend.baselines import BASELINES, MatrixLayout, make_baselines
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.saving.artifact import Scorer
 from gpupipe.schema import Field, Schema
-from gpupipe.support.text import TableReport, flush_right
+from gpupipe.support.text import RowTable
 from gpupipe.support.validation import as_list, check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import InUnits, Metric, choose_metrics
-from gpupipe.training.loop.trainer import choose_loss_and_metrics
+from gpupipe.training.loop.trainer import choose_loss_and_metrics, compute_metrics
 
 EXACT_IN_FLOAT32 = 1 << 24
 MAX_ELEMENTS = 100  # ids of a feature of lists that have a column of their counts, the most frequent ones
 
 _log = logging.getLogger("gpupipe")
-
-
-class RowTable(TableReport):
-    """Base class of tables of figures, a row by name; displays itself."""
-
-    rows: list[dict[str, Any]]
-    _formats: ClassVar[Mapping[str, str]] = {"seconds": ".1f", "std": ".2g"}
-
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        return next(row for row in self.rows if name == next(iter(row.values())))
-
-    def _table(self) -> list[list[str]]:
-        head = list(self.rows[0]) if self.rows else ["model"]
-        return flush_right([head, *([self._format(name, row[name]) for name in head] for row in self.rows)])
-
-    def _format(self, name: str, value: Any) -> str:
-        return (value or "") if isinstance(value, str | None) else format(value, self._formats.get(name, ".4g"))
 
 
 class Baselines(RowTable):
@@ -260,7 +243,7 @@ def importance(
         remedy = "gp.save(path, pipeline, model)"
         raise BadConfig("importance", "there is no model", expected="a pipeline saved with one", remedy=remedy)
     trainer = model if isinstance(model, Trainer) else Trainer(module)
-    whole = trainer.evaluate(_Rows(loader))
+    whole = compute_metrics(trainer, _Rows(loader))
     check_choice("importance", ["auto", *whole], metric=metric)
     name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
     _, metrics = choose_loss_and_metrics(trainer, loader)
@@ -270,7 +253,7 @@ def importance(
     for repeat in range(int(repeats)):
         order = Permutation(len(block), seed=int(seed), epoch=repeat).order(block.device)
         for item in features:
-            losses[item.name].append(sign * (whole[name] - trainer.evaluate(_Rows(loader, item, order))[name]))
+            losses[item.name].append(sign * (whole[name] - compute_metrics(trainer, _Rows(loader, item, order))[name]))
     return Importance(losses, name, whole[name])
 
 

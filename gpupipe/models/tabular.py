@@ -40,22 +40,17 @@ class Tabular(nn.Module):
     """What `Trainer(lr=)` does well with, at batches of some hundred rows or more and AdamW."""
     updates: ClassVar[int] = 1200
     """How many updates `Trainer(max_epochs="auto")` makes on a table that does not need more for two epochs."""
+    _config: dict[str, Any]
 
     def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
-        super().__init__()
-        given = {name: value for name, value in given.items() if name not in ("self", "__class__")}
-        _check(self, given)
-        config = {name: _plain(value) for name, value in given.items()}
-        config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
-        config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
+        self.remember(given)
+        config = self._config
+        lists = config["lists"]
         generator, cardinalities = torch.Generator("cpu").manual_seed(config["seed"]), config["cardinalities"]
         numbers = parse_numbers(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
-        self.outputs: int = config["outputs"]
-        self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
         self.embedding: SharedEmbedding | None = None
-        self.lists = list(lists)
         if cardinalities or lists:
             dim = config["embedding_dim"] if dim is None else dim
             self.embedding = SharedEmbedding(cardinalities, dim, generator, lists, config["bag"])
@@ -63,6 +58,19 @@ class Tabular(nn.Module):
         if numbers is not None and config["numeric"]:
             self.numbers = numbers.build(config["numeric"], generator)
         return generator
+
+    def remember(self, arguments: Mapping[str, Any]) -> None:
+        """Check and keep a constructor's `locals()`; it needs nothing else where a model has no weights to draw."""
+        super().__init__()
+        given = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
+        _check(self, given)
+        config = {name: _plain(value) for name, value in given.items()}
+        config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
+        config["lists"] = {name: int(n) for name, n in (config.get("lists") or {}).items()}
+        self._config = config
+        self.outputs: int = config["outputs"]
+        self.num_features: tuple[int, int] = (config["numeric"], len(config["cardinalities"]))
+        self.lists = list(config["lists"])
 
     @classmethod
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
@@ -204,7 +212,7 @@ def _check(model: Tabular, config: Mapping[str, Any]) -> None:
     check_integer(model, "[1, inf)", outputs=config["outputs"])
     validation.check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
     check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
-    validation.check_choice(model, BAGS, bag=config["bag"])
+    validation.check_choice(model, BAGS, bag=config.get("bag", "mean"))
     check_integer(model, "[1, inf)", "auto", embedding_dim=config.get("embedding_dim", "auto"))
     validation.check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
     for name in _WIDTHS:

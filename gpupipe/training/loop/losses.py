@@ -102,6 +102,13 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
     raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
 
 
+def choose_task(loss: str | Loss, schema: Schema | None) -> str | None:
+    """Choose what outputs are read as: by the loss's name, else by the target; None where nothing tells."""
+    task = None if schema is None else schema.task
+    named = [name for name, each in LOSS_OF_TASK.items() if each == loss or (name, loss) == ("regression", "huber")]
+    return task if not named or task in named else named[0]
+
+
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
     """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds."""
     if schema.task not in (None, "regression") and _is_scale_free(loss):
