@@ -259,7 +259,7 @@ def importance(
     if module is None:
         remedy = "gp.save(path, pipeline, model)"
         raise BadConfig("importance", "there is no model", expected="a pipeline saved with one", remedy=remedy)
-    trainer = model if isinstance(model, Trainer) else Trainer(module, max_epochs=1)
+    trainer = model if isinstance(model, Trainer) else Trainer(module)
     whole = trainer.evaluate(_Rows(loader))
     check_choice("importance", ["auto", *whole], metric=metric)
     name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric

@@ -11,13 +11,22 @@ import torch
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, SchemaMismatch, nearest
-from gpupipe.models.embeddings import BAGS, RESERVED, Numbers, NumericEmbedding, SharedEmbedding, parse_numbers
+from gpupipe.models.embeddings import (
+    BAGS,
+    RESERVED,
+    Numbers,
+    NumericEmbedding,
+    PiecewiseLinear,
+    SharedEmbedding,
+    parse_numbers,
+)
 from gpupipe.schema import Schema
 from gpupipe.support import validation
 from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
 _WIDTHS = ("hidden", "head")
+MAX_EMBEDDED = 200  # numeric features that `from_schema` embeds: each becomes 16 inputs
 
 
 class Tabular(nn.Module):
@@ -28,7 +37,9 @@ class Tabular(nn.Module):
     """
 
     learning_rate: ClassVar[float] = 3e-3
-    """What `Trainer(lr=)` does well with, at batches of some thousand rows and AdamW."""
+    """What `Trainer(lr=)` does well with, at batches of some hundred rows or more and AdamW."""
+    updates: ClassVar[int] = 1200
+    """How many updates `Trainer(max_epochs="auto")` makes on a table that does not need more for two epochs."""
 
     def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
@@ -57,6 +68,9 @@ class Tabular(nn.Module):
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
         """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
 
+        Up to 200 numbers are embedded piecewise between the edges that the fit computed, where the network can embed
+        numbers; `numbers=None` leaves them as they are.
+
         Raises `BadConfig`: no schema, no target, a target of one class, a categorical feature without a cardinality, a
         list of what are no ids, or an option the network has not.
 
@@ -81,8 +95,10 @@ class Tabular(nn.Module):
                 near, expected = nearest(option, known), f"some of {', '.join(known)}"
                 remedy = f"{where}(schema)" if near is None else f"{near}="
                 raise BadConfig(where, "no such option", got=option, expected=expected, remedy=remedy)
-        sizes = _sizes(schema, where)
-        return make(**sizes, **({"task": schema.task} if "task" in parameters else {}), **options)
+        sizes = _sizes(schema, where) | ({"task": schema.task} if "task" in parameters else {})
+        if "numbers" in parameters and 0 < len(schema.numeric) <= MAX_EMBEDDED and schema.edges:
+            sizes["numbers"] = PiecewiseLinear.from_schema(schema)
+        return make(**sizes | options)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON values: `type(model)(**config)` starts with the same weights."""

@@ -701,7 +701,7 @@ class Features:
         free = [item for item in schema if item.name not in taken and item.name not in useless]
         groups = _propose_groups(free, ids, least)
         made = cls(*groups, target=target, weight=weight, keep=keep)
-        used = taken.union(*(names for names, _ in groups))
+        used = taken.union(*(group[0] for group in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
         if made.omitted:
@@ -915,19 +915,25 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
     return {name for name in whole if len(sort_unique(there[name], xp)) <= _FEW}, empty | useless, is_small
 
 
-def _propose_groups(
-    free: Sequence[Field], ids: AbstractSet[str], least: int | None
-) -> list[tuple[list[str], list[pre.LearnedStep]]]:
-    """Propose groups of columns and their steps; `ids` are integers that are names of things, not amounts."""
+def _propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:
+    """Propose groups of columns and their steps; `ids` are integers of few values: they may be names or amounts.
+
+    An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps.
+    """
     words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
-    groups: list[tuple[list[str], list[pre.LearnedStep]]] = [
+    groups: list[tuple[Any, ...]] = [
         (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+        (
+            [name for name in words if name in ids],
+            [pre.SimpleImputer(strategy="median"), pre.StandardScaler()],
+            "number",
+        ),
         (flags, [pre.SimpleImputer(strategy="most_frequent")]),
         (words, [pre.Categorify(min_frequency=least)]),
         (several, [pre.Categorify(min_frequency=least)]),
         (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
     ]
-    return [(names, steps) for names, steps in groups if names]
+    return [group for group in groups if group[0]]

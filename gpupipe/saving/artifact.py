@@ -225,6 +225,7 @@ _FIELD = {
     "role": (str, None),
     "classes": ([(str, bool, int, float)], None),
     "range": ([_NUMBER], None),
+    "edges": ([_NUMBER], None),
 }
 _STEP = {"class": str, "params": _OBJECT, "state?": _OBJECT}
 _FEATURES = {
@@ -241,6 +242,7 @@ _FEATURES = {
 _PROFILE: dict[str, Any] = {"edges": [_NUMBER], "shares": [_NUMBER], "unknown": (int, float, None)}
 _PROFILE |= dict.fromkeys(("missing", "mean", "std"), _NUMBER)
 _PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
+_PIPELINE["rows"] = (int, None)
 _PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
@@ -290,6 +292,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         "gpupipe": __version__,
         "source": pipeline._fitted_source().to_json(),
         "schema": schema.to_json(),
+        "rows": schema.num_rows,
         "steps": [encoder.step(step) for step in pipeline.steps],
         "features": encoder.features(pipeline.features),
         "profiles": {name: vars(profile) for name, profile in pipeline.profiles.items()},
@@ -392,7 +395,8 @@ def load(
         pipeline = Pipeline(steps, decoder.features(description["features"]), backend)
         decoder.check_all_used()
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
-        pipeline._bind(Schema.from_json(description["source"]), Schema.from_json(description["schema"]).ranges)
+        statistics = Schema.from_json(description["schema"], description["rows"])
+        pipeline._bind(Schema.from_json(description["source"]), statistics)
     network = _load_network(folder, model) if "model.json" in names else None
     if model is None and isinstance(network, Tabular):
         with _blame_file(folder / "model.json"):

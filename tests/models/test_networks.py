@@ -232,8 +232,8 @@ def test_it_learns_is_saved_and_loaded(name: str, fitted: tuple[gp.Pipeline, pd.
 def test_piecewise_linear_bins_are_saved_with_the_model(
     fitted: tuple[gp.Pipeline, pd.DataFrame], tmp_path: Path, rows: Any
 ) -> None:
-    pipeline, frame = fitted
-    numbers = PiecewiseLinear.fit(pipeline.loader(frame), bins=5)
+    pipeline, _ = fitted
+    numbers = PiecewiseLinear.from_schema(pipeline.schema, dim=5)
     model = MLP.from_schema(pipeline.schema, hidden=(8,), numbers=numbers).eval()
     gp.save(tmp_path / "run", pipeline, model)
     again = gp.load(tmp_path / "run", backend="cpu").model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ class History:
 
     Args:
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
+        settings: what the fit chose, or was told: max_epochs, updates, lr (the highest), batch_size where it is known.
         gpu: min, median and max of NVML's values, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
         throttled: the fraction of samples at which the GPU was throttled, by reason.
 
@@ -43,6 +44,7 @@ class History:
     monitor: str = "train_loss"
     higher_is_better: bool = False
     rows: list[dict[str, float]] = field(default_factory=list)
+    settings: dict[str, float] = field(default_factory=dict)
     gpu: dict[str, dict[str, float]] = field(default_factory=dict)
     throttled: dict[str, float] = field(default_factory=dict)
 
@@ -76,8 +78,9 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings."""
-        found = {"monitor": self.monitor, "higher_is_better": self.higher_is_better, "rows": [*map(dict, self.rows)]}
-        return found | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
+        content = {"monitor": self.monitor, "higher_is_better": self.higher_is_better, "rows": [*map(dict, self.rows)]}
+        content |= {"settings": self.settings} if self.settings else {}
+        return content | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""
@@ -117,6 +120,7 @@ class History:
         for name, spread in self.gpu.items():
             lines.append(f"gpu {name}  " + ", ".join(f"{how} {_short(value)}" for how, value in spread.items()))
         lines += [f"gpu throttled {share:.0%} of the time: {reason}" for reason, share in self.throttled.items()]
+        lines += [format_settings(self.settings)] if self.settings else []
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -130,7 +134,15 @@ class History:
             part, _, figure = name.partition("_")
             panels.setdefault(figure, {})[part] = points
         drawings = "".join(_draw_panel(figure, lines) for figure, lines in panels.items())
-        return f"<div>{drawings}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        settings = f"<p>{html.escape(format_settings(self.settings))}</p>" if self.settings else ""
+        return f"<div>{drawings}</div>{settings}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def format_settings(settings: Mapping[str, float]) -> str:
+    """Format what a fit chose as one line."""
+    size = f" of {settings['batch_size']:,} rows" if "batch_size" in settings else ""
+    epochs, updates = (f"{settings[name]:,} {name.removeprefix('max_')}" for name in ("max_epochs", "updates"))
+    return f"{epochs}, {updates}{size}, learning rate up to {settings['lr']:g}"
 
 
 def _short(value: float | None) -> str:
@@ -170,7 +182,8 @@ class EarlyStopping:
     Whether larger is better is the metric's to say. A schedule that falls over `max_epochs` is cut off by stopping.
 
     Args:
-        patience: epochs in a row without improvement after which training stops, at least 1.
+        patience: epochs in a row without improvement after which training stops, at least 1; None never stops. Epochs
+            before the learning rate has been at its highest do not count: the loss is not expected to fall steadily.
         monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
         min_delta: a change has to be larger than this to be one.
 
@@ -181,12 +194,12 @@ class EarlyStopping:
         EarlyStopping(patience=2, monitor='valid_auc', min_delta=0.0)
     """
 
-    patience: int = 3
+    patience: int | None = 3
     monitor: str = "valid_loss"
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        check_integer(self, "[1, inf)", patience=self.patience)
+        check_integer(self, "[1, inf)", None, patience=self.patience)
         check_name(self, monitor=self.monitor)
         check_number(self, "[0, inf)", min_delta=self.min_delta)
 
@@ -199,9 +212,12 @@ class BestWeights:
         self._best, self._waited = -float("inf"), 0
         self._state: dict[str, Any] = {}
 
-    def update(self, value: float) -> bool:
-        """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop."""
-        self._waited += 1
+    def update(self, value: float, *, counts: bool = True) -> bool:
+        """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop.
+
+        An epoch that does not count is one not waited for: patience begins after it.
+        """
+        self._waited += counts
         if self._sign * value - self._best > self._stopping.min_delta:
             self._best, self._waited = self._sign * value, 0
             self._state = deepcopy(self._model.state_dict())
@@ -210,7 +226,7 @@ class BestWeights:
     @property
     def should_stop(self) -> bool:
         """True when patience is exhausted."""
-        return self._waited >= self._stopping.patience
+        return self._stopping.patience is not None and self._waited >= self._stopping.patience
 
     def restore(self) -> bool:
         """Restore the best weights in the model, and return whether there are any."""

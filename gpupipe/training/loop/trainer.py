@@ -26,7 +26,7 @@ from gpupipe.schema import Schema
 from gpupipe.support import validation
 from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
-from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History
+from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History, format_settings
 from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
 from gpupipe.training.loop import losses
 from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
@@ -40,6 +40,8 @@ from gpupipe.training.optim import optimizers
 from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer, Schedule, compute_learning_rates
 
 LEARNING_RATE = 3e-3  # of a model that has none of its own
+UPDATES = 1200  # of max_epochs="auto" for a model that says no number of its own
+FEWEST_EPOCHS, MOST_EPOCHS = 2, 40  # of max_epochs="auto"
 FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
 
 logger = logging.getLogger(__name__)
@@ -71,7 +73,8 @@ class Trainer:
 
     Args:
         model: its output is B values or logits, or B x K logits.
-        max_epochs: passes over the train loader.
+        max_epochs: passes over the train loader; "auto" for as many as make about the model's own number of `updates`,
+            or 1,200, from 2 to 40 (see `choose_epochs`).
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
             output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
             is called `target`, as torch's own, gets `batch.target`; where rows have weights it needs
@@ -97,7 +100,8 @@ class Trainer:
         class_weight: "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
             mapping from classes to weights. Times `batch.weight`, in training only.
         metrics: "auto" (those that go with a named loss), or a list of names and `Metric`s, computed on validation.
-        early_stopping: when to stop before `max_epochs`, with the best weights restored. Without it the last are kept.
+        early_stopping: when to stop before `max_epochs`, with the best weights restored; "auto" never stops, and keeps
+            the weights of the epoch whose `valid_loss` is least where there is a valid loader. None keeps the last.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
         deterministic: on a GPU, the same bits in every run or an error; the CPU gives them anyway.
         device: "auto" (where the loader's data is, else a GPU if torch sees one), "cpu", "cuda:1", a device.
@@ -121,7 +125,7 @@ class Trainer:
 
     model: nn.Module
     _: KW_ONLY
-    max_epochs: int
+    max_epochs: int | str = "auto"
     loss: str | Loss = "auto"
     optimizer: str | MakeOptimizer = "adamw"
     lr: float | None = None
@@ -139,7 +143,7 @@ class Trainer:
     cuda_graph: bool | str = "auto"
     class_weight: ClassWeight | None = None
     metrics: str | Sequence[str | Metric] = "auto"
-    early_stopping: EarlyStopping | None = None
+    early_stopping: EarlyStopping | str | None = "auto"
     seed: int = 0
     deterministic: bool = False
     device: str | torch.device = "auto"
@@ -162,8 +166,31 @@ class Trainer:
         """The highest learning rate of a run."""
         if self.lr is not None:
             return self.lr
-        own = getattr(self.model, "learning_rate", None)
-        return float(own) if isinstance(own, int | float) else LEARNING_RATE
+        of_model = getattr(self.model, "learning_rate", None)
+        return float(of_model) if isinstance(of_model, int | float) else LEARNING_RATE
+
+    def choose_epochs(self, batches: int) -> int:
+        """Return `max_epochs`, or with "auto" how many passes over a loader of so many batches make enough updates.
+
+        Enough are the model's own `updates`, or 1,200: with fewer a network is not done on a table of some thousand
+        rows, with more it gains nothing. From 2 to 40 passes.
+
+        Example:
+            >>> trainer = Trainer(nn.Linear(1, 1))
+            >>> [trainer.choose_epochs(batches) for batches in (5, 64, 244, 100_000)]
+            [40, 19, 5, 2]
+        """
+        if not isinstance(self.max_epochs, str):
+            return self.max_epochs
+        of_model = getattr(self.model, "updates", None)
+        updates = of_model if isinstance(of_model, int) else UPDATES
+        return min(max(round(updates * self.accumulate / max(batches, 1)), FEWEST_EPOCHS), MOST_EPOCHS)
+
+    def choose_stopping(self, *, validated: bool) -> EarlyStopping | None:
+        """Return `early_stopping`, or with "auto" one that keeps the best weights and never stops, if `validated`."""
+        if isinstance(self.early_stopping, str):
+            return EarlyStopping(patience=None) if validated else None
+        return self.early_stopping
 
     def fit(
         self,
@@ -205,10 +232,11 @@ class Trainer:
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
         loss, metrics = choose_loss_and_metrics(self, train)
-        history = _make_history(self, metrics, validated=valid is not None)
+        stopping = self.choose_stopping(validated=valid is not None)
+        history = _make_history(stopping, metrics, validated=valid is not None)
         device = choose_device(self.device, train)
         with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), prepare_model(self):
-            learner, run = _start_run(self, loss, train, history, device, ranks)
+            learner, run = _start_run(self, loss, train, history, device, ranks, stopping)
             update, best = run.update, run.best
             resumed = resume is not None and resume_run(run, resume, self.saves)
             callbacks = _make_callbacks(self, ranks, resumed=resumed)
@@ -231,7 +259,7 @@ class Trainer:
                         row |= {f"valid_{name}": value for name, value in figures.items()}
                     history.append(row | speed)
                     with update.use_ema():
-                        run.stop = run.stop or (best is not None and best.update(history.monitored))
+                        run.stop = run.stop or (best is not None and self._keeps_best(run, best))
                     if (factor := optimizers.get_plateau_factor(self.schedule, history)) is not None:
                         run.scale_rates(factor)
                     callbacks.call("on_epoch_end", run)
@@ -240,6 +268,18 @@ class Trainer:
                     update.average.swap()
                 self.model.eval().zero_grad()  # gives the gradients' memory back
         return history
+
+    def _keeps_best(self, run: TrainState, best: BestWeights) -> bool:
+        """Keep an epoch's weights if they are the best so far, and return whether to stop.
+
+        Patience begins where the rate is highest, with "one-cycle" after 30 % of the updates: while it rises, the loss
+        is not expected to fall steadily.
+        """
+        history = run.history
+        if self.early_stopping == "auto" and history.monitor not in history.rows[-1]:
+            return False  # validation without rows that count
+        top = int(run.rates.argmax()) * self.accumulate
+        return best.update(history.monitored, counts=run.epoch * run.steps_per_epoch > top)
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
         """Train on each batch left of the epoch, and return the mean loss."""
@@ -340,8 +380,9 @@ class Trainer:
 def _check(trainer: Trainer) -> None:
     """Refuse invalid settings before anything is read."""
     _check_objects(trainer)
-    counts = {"max_epochs": trainer.max_epochs, "accumulate": trainer.accumulate, "log_every": trainer.log_every}
-    validation.check_integer(trainer, "[1, inf)", **counts)
+    validation.check_integer(trainer, "[1, inf)", accumulate=trainer.accumulate, log_every=trainer.log_every)
+    if not is_one_of(trainer.max_epochs, ["auto"]):
+        validation.check_integer(trainer, "[1, inf)", max_epochs=trainer.max_epochs)
     validation.check_number(trainer, "(0, inf)", None, lr=trainer.lr, max_grad_norm=trainer.max_grad_norm)
     validation.check_number(trainer, "(0, inf)", timeout=trainer.timeout)
     validation.check_number(trainer, "[0, inf)", weight_decay=trainer.weight_decay)
@@ -365,7 +406,8 @@ def _check_objects(trainer: Trainer) -> None:
     check, folder = validation.check_instance, trainer.profile
     check(trainer, nn.Module, "a torch.nn.Module", remedy="gp.models.MLP.from_schema(schema)", model=trainer.model)
     remedy = "early_stopping=gp.EarlyStopping(patience=3)"
-    check(trainer, EarlyStopping, "an EarlyStopping", None, remedy=remedy, early_stopping=trainer.early_stopping)
+    if not is_one_of(trainer.early_stopping, ["auto"]):
+        check(trainer, EarlyStopping, "an EarlyStopping", None, remedy=remedy, early_stopping=trainer.early_stopping)
     kinds, remedy = (Checkpoints, str, PathLike), "checkpoints='runs/flights'"
     check(trainer, kinds, "a folder, a Checkpoints", None, remedy=remedy, checkpoints=trainer.checkpoints)
     groups: Any = trainer.param_groups
@@ -437,14 +479,14 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
     return LOSSES[loss] if isinstance(loss, str) else loss, metrics
 
 
-def _make_history(trainer: Trainer, metrics: Sequence[Metric], *, validated: bool) -> History:
+def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, validated: bool) -> History:
     """Make an empty history; refuse to monitor a figure that there will not be."""
     directions = {"train_loss": False}
     if validated:
         directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
     monitor = "valid_loss" if validated else "train_loss"
-    if trainer.early_stopping is not None:
-        monitor = trainer.early_stopping.monitor
+    if stopping is not None:
+        monitor = stopping.monitor
         validation.check_choice("EarlyStopping", directions, monitor=monitor)
     return History(monitor, directions[monitor])
 
@@ -494,7 +536,13 @@ def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> It
 
 
 def _start_run(
-    trainer: Trainer, loss: Loss, train: Any, history: History, device: torch.device, ranks: RankGroup
+    trainer: Trainer,
+    loss: Loss,
+    train: Any,
+    history: History,
+    device: torch.device,
+    ranks: RankGroup,
+    stopping: EarlyStopping | None,
 ) -> tuple[Update | CapturedUpdate, TrainState]:
     """Move the model to the device, and make the update and the initial state of a run."""
     steps = num_batches(train)
@@ -504,16 +552,22 @@ def _start_run(
         what = f"{name} ({' x '.join(f'{size:,}' for size in table.shape)})"
         logger.warning("%s is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", what)
     ranks.broadcast_model(model)
-    updates = -(-steps // trainer.accumulate) * trainer.max_epochs
+    epochs = trainer.choose_epochs(steps)
+    updates = -(-steps // trainer.accumulate) * epochs
     rates = compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
     if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
         text = "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs"
         logger.warning(text, updates, rates[-1])
+    history.settings = {"max_epochs": epochs, "updates": updates, "lr": trainer.learning_rate}
+    size = getattr(train, "batch_size", None)
+    history.settings |= {"batch_size": size} if isinstance(size, int) else {}
+    if isinstance(trainer.max_epochs, str) and ranks.is_main:
+        logger.info("max_epochs='auto': %s", format_settings(history.settings))
     update = build_update(trainer, loss, rates, device, train, ranks)
     learner, batches = capture_update(trainer, update, train, device)
-    if trainer.early_stopping is not None:
-        best = BestWeights(model, trainer.early_stopping, higher_is_better=history.higher_is_better)
-    return learner, TrainState(model, update, batches, history, steps, trainer.max_epochs, rates, device, best, ranks)
+    if stopping is not None:
+        best = BestWeights(model, stopping, higher_is_better=history.higher_is_better)
+    return learner, TrainState(model, update, batches, history, steps, epochs, rates, device, best, ranks)
 
 
 def build_update(

@@ -298,8 +298,13 @@ def test_the_best_weights_are_restored_when_the_epochs_run_out_too() -> None:
     assert (len(history), model.epoch.item()) == (4, 2)
 
 
-def test_without_early_stopping_the_last_weights_are_kept() -> None:
+def test_by_default_the_best_weights_are_kept_and_all_epochs_run() -> None:
     model, history = scripted([5, 3, 4, 4])
+    assert (len(history), model.epoch.item(), history.best["epoch"]) == (4, 2, 2)
+
+
+def test_without_early_stopping_the_last_weights_are_kept() -> None:
+    model, history = scripted([5, 3, 4, 4], early_stopping=None)
     assert (model.epoch.item(), history.best["epoch"]) == (4, 2)
     assert [row["train_loss"] for row in history] == [0, -1, -2, -3]  # each epoch's own
 
