@@ -250,6 +250,7 @@ _FORMAT = 2
 _NETWORKS = [
     name for name, item in vars(models).items() if isinstance(item, type) and issubclass(item, torch.nn.Module)
 ]
+_OTHER_TREES = ("catboost", "lightgbm", "sklearn", "xgboost")
 _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
 _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
@@ -472,8 +473,13 @@ def _check_model(function: str, given: object) -> None:
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
-    where, expected = f"{function}(model=)", "a torch.nn.Module, or None"
-    raise BadConfig(where, "not a model", got=type(given), expected=expected, remedy=remedy)
+    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
+    library = type(given).__module__.partition(".")[0]
+    if library in _OTHER_TREES:
+        problem = f"a model of {library}, whose files are not safe to load"
+        expected = "a torch.nn.Module, as gp.models.XGB is for trees"
+        remedy = "gp.Trainer(gp.models.XGB.from_schema(pipeline.schema)).fit(train, valid)"
+    raise BadConfig(where, problem, got=type(given), expected=expected, remedy=remedy)
 
 
 def _as_local(path: str | Path) -> Path:

@@ -297,10 +297,10 @@ class Trainer:
         _, metrics = choose_loss_and_metrics(self, train)
         history = _make_history(self.choose_stopping(validated=valid is not None), metrics, validated=valid is not None)
         device, weights = choose_device(self.device, train), None
-        if self.class_weight is not None:
-            weights = losses.compute_class_weights(self.class_weight, train, get_schema(train))
-        with self._session(device):
-            fit_loaders(self, train, valid, metrics, history, device=device, class_weight=weights)
+        with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank):
+            if self.class_weight is not None:
+                weights = losses.compute_class_weights(self.class_weight, train, get_schema(train), ranks)
+            fit_loaders(self, train, valid, metrics, history, device=device, class_weight=weights, ranks=ranks)
         return history
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
