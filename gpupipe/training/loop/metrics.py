@@ -20,6 +20,7 @@ from torch import Tensor
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
+from gpupipe.training.loop.quantiles import compute_pinball, is_covered, lack_quantiles
 
 TINY_DOUBLE = torch.finfo(torch.float64).tiny
 
@@ -252,7 +253,8 @@ class InUnits:
         self._update, self._units = metric.update, units
 
     def update(self, output: Tensor, batch: Any) -> None:
-        target = matching_target(output, batch, f"metric {self.name!r}")
+        several = _has_class_logits(output, batch)  # values of one target: its quantiles
+        target = matching_target(output, batch, f"metric {self.name!r}", classes=several)
         self._update(self._units(output), replace(batch, target=self._units(target)))
 
 
@@ -270,18 +272,35 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
             raise refuse_argument("Trainer", "metrics", name, expected, f"metrics={fit!r}", problem=problem)
 
 
-def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
-    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss."""
+def make_quantile_metrics(quantiles: Sequence[float]) -> dict[str, Callable[[], Metric]]:
+    """Make the metrics of a model that predicts quantiles, by name."""
+    metrics = {"pinball": partial(_Mean, "pinball", partial(compute_pinball, quantiles), classes=True)}
+    if len(quantiles) > 1:
+        metrics["coverage"] = partial(_Mean, "coverage", is_covered, higher_is_better=True, classes=True)
+    return {**metrics}
+
+
+def choose_metrics(
+    metrics: str | Sequence[str | Metric], loss: object, quantiles: Sequence[float] | None = None
+) -> list[Metric]:
+    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss.
+
+    A model that predicts quantiles has metrics of its own.
+    """
+    available = METRICS if quantiles is None else make_quantile_metrics(quantiles)
     if is_one_of(metrics, ["auto"]):
-        metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
+        of_loss = METRICS_OF_LOSS if quantiles is None else {"pinball": tuple(available)}
+        metrics = of_loss.get(loss, ()) if isinstance(loss, str) else ()
     chosen = list[Metric]()
     for metric in metrics if isinstance(metrics, list | tuple) else [metrics]:
         needed = ("name", "higher_is_better", "reset", "update", "compute")
-        own: Any = METRICS[metric]() if isinstance(metric, str) and metric in METRICS else metric
+        own: Any = available[metric]() if isinstance(metric, str) and metric in available else metric
         listed = isinstance(metrics, list | tuple) or isinstance(metric, str)
         if not listed or isinstance(own, type) or not all(hasattr(own, name) for name in needed):
+            if quantiles is None and metric in ("pinball", "coverage"):
+                raise lack_quantiles("metrics", metric)
             also = "a list of these and of Metrics"
-            raise refuse_choice("Trainer", "metrics", metric, ["auto", *METRICS], also)
+            raise refuse_choice("Trainer", "metrics", metric, ["auto", *available], also)
         own.reset()
         chosen.append(own)
     return chosen
