@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
-    from gpupipe.evaluation.comparison import Baselines, Importance, baselines, importance
+    from gpupipe.evaluation.comparison import Comparison, compare
+    from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
@@ -32,7 +33,8 @@ _NAMES = {
     "": "errors io models preprocessing selectors tensors training transforms",
     "cluster": "Cluster",
     "config": "configure",
-    "evaluation.comparison": "Baselines Importance baselines importance",
+    "evaluation.comparison": "Comparison compare",
+    "evaluation.importance": "Importance importance",
     "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",
@@ -45,8 +47,8 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "Dataset", "Drift", "EarlyStopping"]
-__all__ += ["Features", "History", "Importance", "Pipeline", "Schema", "Scorer", "Trainer", "baselines", "configure"]
+__all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "Dataset", "Drift", "EarlyStopping"]
+__all__ += ["Features", "History", "Importance", "Pipeline", "Schema", "Scorer", "Trainer", "compare", "configure"]
 __all__ += ["errors", "from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv"]
 __all__ += ["read_ipc", "read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training"]
 __all__ += ["transforms"]

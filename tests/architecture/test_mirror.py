@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "backend/arrow": "backend/test_cpu",
-    "backend/baselines": "evaluation/test_baselines",
+    "backend/candidates": "evaluation/test_comparison",
     "backend/device/memory": "rapids/test_memory",
     "backend/fused/kernel": "kernels/test_compiled",
     "backend/fused/launch": "kernels/test_compiled",
@@ -15,7 +15,9 @@ ELSEWHERE = {
     "backend/kernels": "backend/test_float_kernels",
     "cli/demo": "project/test_program",
     "cli/warm_up": "cli/test_main",
-    "evaluation/comparison": "evaluation/test_baselines",
+    "evaluation/entrants": "evaluation/test_comparison",
+    "evaluation/host_rows": "test_lists",
+    "evaluation/row_table": "evaluation/test_comparison",
     "expressions": "expressions/test_expression",
     "io/formats/file_source": "io/formats/test_bad_files",
     "io/formats/ipc": "io/formats/test_orc_ipc",

@@ -156,6 +156,7 @@ class Trainer:
         vars(self).update({name: to_python(value) for name, value in vars(self).items()})
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+        self.history: History | None = None  # of the last fit
 
     @property
     def learning_rate(self) -> float:
@@ -198,7 +199,8 @@ class Trainer:
             are copied.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
-            return _fit_on_workers(self, train, valid, resume, executor)
+            self.history = _fit_on_workers(self, train, valid, resume, executor)
+            return self.history
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
@@ -239,6 +241,7 @@ class Trainer:
                 if (best is None or not best.restore()) and update.average is not None:
                     update.average.swap()
                 self.model.eval().zero_grad()  # gives the gradients' memory back
+        self.history = history
         return history
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
