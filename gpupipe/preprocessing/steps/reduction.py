@@ -175,10 +175,11 @@ class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
     `n_components`, a number (by default all) or a share of the variance in (0, 1) that the components explain together,
-    and `whiten` are scikit-learn's. `solver="library"` gathers all rows and gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in
-    float64; `"auto"` is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of
-    scikit-learn's attributes there are `mean_`, `components_`, in each of which the loading of largest absolute value
-    is positive, `n_samples_`, and `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
+    and `whiten` are scikit-learn's. `solver="library"` gathers all rows and gives them to scikit-learn or cuML;
+    `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"` is the library up to
+    64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of scikit-learn's attributes there are
+    `mean_`, `components_`, in each of which the loading of largest absolute value is positive, `n_samples_`, and
+    `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
     Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
     or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
@@ -190,7 +191,7 @@ class PCA(Projection):
         [1.0]
     """
 
-    def __init__(self, n_components: int | float | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
+    def __init__(self, n_components: float | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
         if not (is_integer(n_components, 1) or n_components is None or _is_share(n_components)):
             expected = "an integer in [1, inf), a share of the variance in (0, 1), or None"
             raise refuse_argument(self, "n_components", n_components, expected)
@@ -258,7 +259,7 @@ class IncrementalPCA(PCA):
 
     _seen: Covariance | None = None
 
-    def __init__(self, n_components: int | float | None = None, *, whiten: bool = False) -> None:
+    def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         super().__init__(n_components, whiten=whiten, solver="fold")
 
     def finalize(self, summary: Covariance) -> Self:
