@@ -478,6 +478,10 @@ def _check_model(function: str, given: object) -> None:
     if isinstance(given, torch.nn.Module | None):
         return
     remedy = "the network itself, which its weights alone cannot make again"
+    problem = "not a model"
+    if callable(getattr(given, "fit", None)) and callable(getattr(given, "predict", None)):
+        problem = "an estimator, whose file would be a pickle, which can run code"
+        remedy = "gp.models.XGB for boosted trees, gp.models.Linear for a linear model"
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):

@@ -167,6 +167,7 @@ class Trainer:
         vars(self).update({name: to_python(value) for name, value in vars(self).items()})
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+        self.history: History | None = None  # of the last fit
 
     @property
     def learning_rate(self) -> float:
@@ -232,7 +233,8 @@ class Trainer:
             are copied.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
-            return _fit_on_workers(self, train, valid, resume, executor)
+            self.history = _fit_on_workers(self, train, valid, resume, executor)
+            return self.history
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
@@ -279,6 +281,7 @@ class Trainer:
                 for watch in watches if ranks.is_main else ():
                     watch.warn(len(history) - int(history.best["epoch"]) if is_best else 0)
                 self.model.eval().zero_grad()  # gives the gradients' memory back
+        self.history = history
         return history
 
     def _keeps_best(self, run: TrainState, best: BestWeights) -> bool:
