@@ -6,7 +6,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from gpupipe.support.validation import (
 from gpupipe.tensors.batch import Batch
 
 ROUNDS, ROUNDS_UNJUDGED = 1000, 300  # with a valid loader, which stops them, and without one
-ROWS_OF_HISTORY = 40
+ROWS_OF_HISTORY = 20
 PARAMS = {
     *("colsample_bylevel", "colsample_bynode", "colsample_bytree", "gamma", "grow_policy", "interaction_constraints"),
     *("max_bin", "max_cat_threshold", "max_cat_to_onehot", "max_delta_step", "max_leaves", "min_child_weight"),
@@ -106,11 +106,6 @@ class XGB(Tabular):
         """The task: "binary", "multiclass", "multilabel" or "regression"."""
         return self.layout.task
 
-    @classmethod
-    def from_schema(cls, schema: Schema, **options: Any) -> Self:
-        """Build the model for `pipeline.schema`, with its task; see `Tabular.from_schema`."""
-        return super().from_schema(schema, task=getattr(schema, "task", None), **options)
-
     def check_schema(self, schema: Schema) -> None:
         """Raise `SchemaMismatch` for another pipeline's output or task, and `NotFitted` before a fit."""
         super().check_schema(schema)
@@ -138,7 +133,8 @@ class XGB(Tabular):
             device: where the rows are quantised and the trees grow; by default the loader's.
             class_weight: a weight for each class, times that of the row, in training.
             ranks: the group of ranks of which each has rows of its own, as `Trainer.fit` opens it; None for one.
-            on_round: gets about 40 rounds' numbers, losses, and margins, targets and weights of the valid rows.
+            on_round: gets the numbers of about 20 rounds and of the best one, their losses, and margins, targets and
+                weights of the valid rows. The best one has no `train_loss` where it is none of the 20.
 
         Raises `BadData`: no rows, no target, or values that XGBoost refuses; `ClusterLost`: another rank failed.
         Memory: the quantised matrix and what XGBoost keeps of each row, some 9 bytes a value; two chunks of rows.

@@ -147,12 +147,11 @@ def _boost(
 ) -> xgb.Booster:
     """Add trees round by round, report some rounds and the best one, and return the booster up to that one."""
     learned, judged = matrices["train"], matrices.get("valid")
-    evaluated = [(matrix, name) for name, matrix in matrices.items()]
     truth = None if judged is None else _get_targets(judged, layout)
     best, least, of_best, reported = 0, math.inf, dict[str, Any](), set[int]()
     for number in range(1, settings.rounds + 1):
         booster.update(learned, number - 1)
-        losses = _read_losses(booster.eval_set(evaluated), layout)
+        losses = {} if judged is None else _compute_loss(booster, judged, "valid", layout)
         improves = losses.get("valid_loss", math.inf) < least
         is_last = number == settings.rounds or (
             judged is not None and number - best >= settings.patience and not improves
@@ -162,8 +161,8 @@ def _boost(
             margins = torch.from_numpy(booster.predict(judged, output_margin=True))
         if improves:
             best, least, of_best = number, losses["valid_loss"], {"losses": losses, "output": margins}
-        if is_reported:
-            on_round(number, losses, margins, truth)
+        if is_reported:  # the loss of the train rows takes half as long as a round
+            on_round(number, _compute_loss(booster, learned, "train", layout) | losses, margins, truth)
             reported.add(number)
         if is_last:
             break
@@ -191,11 +190,10 @@ def _get_targets(matrix: xgb.DMatrix, layout: Layout) -> Batch:
     return Batch(nothing, nothing.int(), target, weight if len(weight) == len(target) else None)
 
 
-def _read_losses(text: str, layout: Layout) -> dict[str, float]:
-    r"""Read `[0]\ttrain-rmse:0.5\tvalid-rmse:0.6` as the means of losses, squared errors of a regression."""
-    parts = (part.split(":") for part in text.split("\t")[1:])
-    found = {f"{name.partition('-')[0]}_loss": float(value) for name, value in parts}
-    return {name: value**2 for name, value in found.items()} if layout.task == "regression" else found
+def _compute_loss(booster: xgb.Booster, matrix: xgb.DMatrix, name: str, layout: Layout) -> dict[str, float]:
+    """Compute the mean loss over a matrix, of a regression the squared error, from XGBoost's text."""
+    loss = float(booster.eval_set([(matrix, name)]).rpartition(":")[2])
+    return {f"{name}_loss": loss**2 if layout.task == "regression" else loss}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import MISSING, fields
 from typing import Any
 
 import pandas as pd
@@ -25,16 +24,14 @@ def pipeline() -> gp.Pipeline:
 
 
 def trainer(pipeline: gp.Pipeline, **more: Any) -> gp.Trainer:
-    needed = (
-        {"max_epochs": 1} if any(f.name == "max_epochs" and f.default is MISSING for f in fields(gp.Trainer)) else {}
-    )
     model = gp.models.XGB.from_schema(pipeline.schema, n_estimators=20)
-    return gp.Trainer(model, device="cpu", progress=False, **needed, **more)
+    return gp.Trainer(model, device="cpu", progress=False, **more)
 
 
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
+        ("max_epochs", 5),
         ("lr", 0.1),
         ("loss", "mse"),
         ("loss", torch.nn.BCEWithLogitsLoss()),
