@@ -81,6 +81,7 @@ class Scorer:
         schema = pipeline.schema
         if isinstance(model, Tabular):
             model.check_schema(schema)
+            model.check_fitted()
         self.threshold = check_threshold("Scorer", threshold, schema.task, [item.name for item in schema.targets])
         self.pipeline, self.model = pipeline, model
         self.device = select(pipeline.backend).device if device == "auto" else device
@@ -347,6 +348,7 @@ def save(
         threshold = check_threshold(save, threshold, task, [item.name for item in schema.targets])
     if isinstance(model, Tabular):
         model.check_schema(schema)
+        model.check_fitted()
     encoder = Encoder(select(pipeline.backend), MAX_TABLE_BYTES)
     description = {
         "format": _FORMAT,

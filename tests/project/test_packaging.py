@@ -135,6 +135,7 @@ def test_constraints_fix_torch_and_nothing_else() -> None:
 def test_what_is_imported_is_declared_and_the_reverse() -> None:
     # cuDF brings cuda-bindings
     distribution = {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "cuda": "cudf", "cudf_polars": "cudf-polars"}
+    distribution["xgboost"] = "xgboost-cpu"
     imported = set()
     for path in (ROOT / "gpupipe").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -146,8 +147,8 @@ def test_what_is_imported_is_declared_and_the_reverse() -> None:
     outside = {distribution.get(name, name) for name in imported - set(sys.stdlib_module_names) - {"gpupipe"}}
     base = {requirement.name for requirement in BASE}
     assert base <= outside
-    (triton,) = (Requirement(line) for line in PROJECT["optional-dependencies"]["triton"])
-    assert outside - base <= {triton.name, *(plain(requirement.name) for requirement in EXTRAS["cuda13"])}
+    extras = [Requirement(line).name for name in ("triton", "trees") for line in PROJECT["optional-dependencies"][name]]
+    assert outside - base <= {*extras, *(plain(requirement.name) for requirement in EXTRAS["cuda13"])}
 
 
 def test_the_installed_package_is_this_one() -> None:
