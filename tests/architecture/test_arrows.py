@@ -90,7 +90,7 @@ THEIRS: dict[str, set[str]] = {
 }
 ONLY_IN = {
     "torch": {"backend/device/memory.py"},
-    "xgboost": {"models/xgboost_fit.py"},
+    "xgboost": {"models/xgboost_fit.py", "models/xgboost_rows.py"},
     **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
 }
 LAZY = {"__init__.py", "backend/__init__.py", "cluster/__init__.py", "cli/main.py"}

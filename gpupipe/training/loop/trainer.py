@@ -78,7 +78,8 @@ class Trainer:
     from the model's present weights with a fresh optimiser, and moves the model to the device for good.
 
     Args:
-        model: its output is B values or logits, or B x K logits.
+        model: its output is B values or logits, or B x K logits. For one that learns by itself, as trees do, only
+            `class_weight`, `metrics`, `device`, `progress` and `timeout` count; other settings are errors.
         max_epochs: passes over the train loader; "auto" for as many as make about the model's own number of `updates`,
             or 1,200, from 2 to 40 (see `choose_epochs`).
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"; "pinball" of a model that has quantiles),
@@ -306,6 +307,7 @@ class Trainer:
             if self.class_weight is not None:
                 weights = losses.compute_class_weights(self.class_weight, train, get_schema(train), ranks)
             fit_loaders(self, train, valid, metrics, history, device=device, class_weight=weights, ranks=ranks)
+        self.history = history
         return history
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
