@@ -216,5 +216,5 @@ def test_ranks_report_what_one_does(tmp_path: Path) -> None:
         assert first["confusion_matrix"] == alone["confusion_matrix"] and first["rows"] == alone["rows"] == 101
         assert first["metrics"] == pytest.approx(alone["metrics"], rel=1e-6)
         for mine, theirs in zip(first["by"], alone["by"], strict=True):
-            (label, *values), (expected, *numbers) = mine.values(), theirs.values()
-            assert label == expected and values == pytest.approx(numbers, rel=1e-6)
+            numbers = {name: value for name, value in theirs.items() if isinstance(value, float)}
+            assert mine == theirs | {name: pytest.approx(value, rel=1e-6) for name, value in numbers.items()}
