@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpupipe.backend import to_pandas
 from gpupipe.support.svg import PALETTE
 from gpupipe.support.text import RowTable, flush_right, format_count, html_table, text_table
 from gpupipe.tensors import Batch
@@ -29,6 +30,10 @@ class GroupTable(RowTable):
 
     def _format(self, name: str, value: Any) -> str:
         return str(value) if name == self.by else super()._format(name, value)
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame, a row per group."""
+        return to_pandas(self.rows)
 
 
 class Report(ScoredRows, Mapping[str, float]):
@@ -134,6 +139,11 @@ class Report(ScoredRows, Mapping[str, float]):
         if self.by is not None:
             content["by"] = [{name: _to_plain(value) for name, value in row.items()} for row in self.by.rows]
         return content
+
+    def to_frame(self) -> Any:
+        """Return the metrics as a pandas frame: a row of all rows, whose group is missing, then one for each group."""
+        whole = {"rows": self.num_rows, **self._metrics}
+        return to_pandas([whole] if self.by is None else [{self.by.by: None, **whole}, *self.by.rows])
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""

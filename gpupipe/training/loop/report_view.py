@@ -33,7 +33,7 @@ def make_tables(rows: ScoredRows) -> Iterator[list[list[str]]]:
     elif len(labels) <= MAX_CLASSES:
         counts = rows.confusion_matrix().tolist()
         lines = [[label, *map(_format_count, each)] for label, each in zip(labels, counts, strict=True)]
-        yield [["true, and predicted", *labels], *lines]
+        yield [["true / predicted", *labels], *lines]
 
 
 def make_notes(rows: ScoredRows) -> Iterator[str]:

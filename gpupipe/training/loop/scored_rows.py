@@ -295,7 +295,9 @@ def compute_quantiles(values: Tensor, weight: Tensor, quantiles: Tensor, *, inte
     values, order = values.sort()
     weight = weight[order]
     below = weight.cumsum(0) - weight
-    places = quantiles * below[-1] * (1 + 1e-14)  # where a product is a hair too small for the row it means
+    places = quantiles * below[-1]
+    if not interpolate:
+        places *= 1 + 1e-14  # where a product is a hair too small for the row that it means
     first = (torch.searchsorted(below, places, right=True) - 1).clamp_min(0)
     if not interpolate:
         return values[first]

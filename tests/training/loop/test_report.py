@@ -111,7 +111,7 @@ def test_many_classes_are_not_ranked_by_default() -> None:
     output, target = torch.randn(5, module.MAX_RANKED_CLASSES + 1), torch.arange(5).int()
     report = Report({}, output, target, task="multiclass")
     assert "auc" not in report and "accuracy" in report and report.labels == [*range(101)]
-    assert "true, and predicted" not in repr(report) and "confusion" not in report._repr_html_()
+    assert "true / predicted" not in repr(report) and "confusion" not in report._repr_html_()
 
 
 @pytest.mark.parametrize("task", list(LABELS))
