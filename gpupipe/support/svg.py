@@ -33,12 +33,15 @@ def draw_panel(
     y: tuple[float, float] | None = None,
     height: int = HEIGHT,
 ) -> str:
-    """Draw lines between the ends `x` and `y` of the axes, by default those of their points."""
+    """Draw lines between the ends `x` and `y` of the axes, which are drawn then, or those of their points."""
     points = [point for line in lines for point in line.points]
     (left, right), (low, high) = (
         ends or (min(axis), max(axis)) for ends, axis in zip((x, y), zip(*points, strict=True), strict=True)
     )
     elements = ""
+    if x is not None and y is not None:
+        corner = f"{MARGIN},{MARGIN} {MARGIN},{height - MARGIN} {WIDTH - MARGIN},{height - MARGIN}"
+        elements += f'<polyline points="{corner}" fill="none" stroke="{GRAY}" stroke-width="0.5"/>'
     for index, line in enumerate(lines):
         places = []
         for place, value in line.points:
