@@ -44,8 +44,8 @@ def draw_panel(
         elements += f'<polyline points="{corner}" fill="none" stroke="{GRAY}" stroke-width="0.5"/>'
     for index, line in enumerate(lines):
         places = []
-        for place, value in line.points:
-            across = (place - left) / (right - left) if right > left else 0.5
+        for position, value in line.points:
+            across = (position - left) / (right - left) if right > left else 0.5
             up = (value - low) / (high - low) if high > low else 0.5
             places.append((MARGIN + across * (WIDTH - 2 * MARGIN), height - MARGIN - up * (height - 2 * MARGIN)))
         path, dash = " ".join(f"{x:.1f},{y:.1f}" for x, y in places), ' stroke-dasharray="4"' if line.dashed else ""

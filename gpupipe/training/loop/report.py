@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ class Report(ScoredRows, Mapping[str, float]):
         options: task, labels, threshold and units, as for `ScoredRows`, and so are the tensors.
 
     Memory: shares outputs, targets and weights as long as it is kept: 8 to 12 bytes a row of one output, 4 more a
-        further class. Metrics take some 60 a row meanwhile; `curve` and `threshold` keep 24 a different score.
+        further class. Metrics take some 80 a row meanwhile; `curve` and `threshold` keep 20 a different score.
 
     Example:
         >>> output, target = torch.tensor([-2.0, 0.5, 1.0, 3.0]), torch.tensor([0.0, 1.0, 0.0, 1.0])
@@ -110,7 +111,8 @@ class Report(ScoredRows, Mapping[str, float]):
                 rows = slice(start, start + CHUNK_ROWS)
                 empty = output.new_empty(len(output[rows]), 0)
                 metric.update(output[rows], Batch(empty, empty, target[rows], None if weight is None else weight[rows]))
-            figures[name] = metric.compute()
+            value = metric.compute()
+            figures[name] = value if value is not None and math.isfinite(value) else None
         return figures
 
     def _compare_groups(self, by: str, labels: Sequence[Any], places: Tensor) -> GroupTable:

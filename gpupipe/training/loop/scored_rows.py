@@ -154,9 +154,9 @@ class ScoredRows:
             edges = compute_quantiles(predicted, weight, edges, interpolate=False)
         elif self.task == "regression":
             edges = torch.lerp(predicted.min(), predicted.max(), edges)
-        place = torch.searchsorted(edges, predicted)
+        bin_of_row = torch.searchsorted(edges, predicted)
         sums = predicted.new_zeros(3, bins)
-        sums.index_add_(1, place, torch.stack([weight, weight * predicted, weight * observed]))
+        sums.index_add_(1, bin_of_row, torch.stack([weight, weight * predicted, weight * observed]))
         total, mean, share = sums[:, sums[0] > 0].cpu()
         mean, share = mean / total, share / total
         return Calibration(share, mean, total, float(((mean - share).abs() * total).sum() / total.sum()))

@@ -366,7 +366,7 @@ class Trainer:
             ColumnNotFound: `by` is not kept.
 
         Memory: outputs, targets and weights of all rows stay on the device as long as the report does: 8 to 12 bytes a
-            row of one output, 4 more a further class. Metrics of ranks take some 60 bytes a row meanwhile.
+            row of one output, 4 more a further class. Metrics of ranks take some 80 bytes a row meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
         loss, metrics = choose_loss_and_metrics(self, loader)
