@@ -40,8 +40,8 @@ flights = gp.read_parquet("data/flights.parquet", filters="month <= 3")
 train, later = flights.split(by="time_hour", at="2013-03-01")
 valid, test = later.split(by="time_hour", at="2013-03-16")
 numbers = [pre.SimpleImputer("median"), pre.StandardScaler()]
-features = gp.Features((["dep_delay", "distance", "hour"], numbers), (["carrier"], pre.Categorify()), target="arr_delay > 15")
-pipeline = gp.Pipeline([], features).fit(train)
+groups = [(["dep_delay", "distance", "hour"], numbers), (["carrier"], pre.Categorify())]
+pipeline = gp.Pipeline([], gp.Features(*groups, target="arr_delay > 15")).fit(train)
 trainer = gp.Trainer(gp.models.MLP.from_schema(pipeline.schema, hidden=(32,), seed=7), max_epochs=3, seed=7)
 trainer.fit(pipeline.loader(train, batch_size=512, shuffle="rows", seed=1))
 """,

@@ -29,10 +29,10 @@ def make_tables(rows: ScoredRows) -> Iterator[list[list[str]]]:
     elif rows.task == "multilabel":
         head = ["target", "true negatives", "false positives", "false negatives", "true positives"]
         counts = rows.confusion_matrix().flatten(1).tolist()
-        yield [head, *([label, *map(_format_count, each)] for label, each in zip(labels, counts, strict=True))]
+        yield [head, *([label, *map(_format_weight, each)] for label, each in zip(labels, counts, strict=True))]
     elif len(labels) <= MAX_CLASSES:
         counts = rows.confusion_matrix().tolist()
-        lines = [[label, *map(_format_count, each)] for label, each in zip(labels, counts, strict=True)]
+        lines = [[label, *map(_format_weight, each)] for label, each in zip(labels, counts, strict=True)]
         yield [["true / predicted", *labels], *lines]
 
 
@@ -73,7 +73,7 @@ def make_drawings(rows: ScoredRows) -> Iterator[str]:
     if len(rows.labels) <= MAX_CLASSES and rows.task != "multilabel":
         counts: list[list[Any]] = rows.confusion_matrix().tolist()
         shares = [[count / (sum(line) or 1) for count in line] for line in counts]
-        texts = [[*map(_format_count, line)] for line in counts]
+        texts = [[*map(_format_weight, line)] for line in counts]
         yield draw_matrix("confusion matrix", shares, texts, [*map(str, rows.labels)])
 
 
@@ -87,5 +87,5 @@ def _draw_calibration(title: str, bins: list[tuple[Calibration, str]], *, is_pro
     return draw_panel(title, lines, caption, x=ends, y=ends, height=PANEL_HEIGHT)
 
 
-def _format_count(count: float) -> str:
+def _format_weight(count: float) -> str:
     return f"{count:,}" if isinstance(count, int) else f"{count:.4g}"

@@ -106,7 +106,8 @@ class Trainer:
         cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
         class_weight: "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
             mapping from classes to weights. Times `batch.weight`, in training only.
-        metrics: "auto" (those that go with a named loss), or a list of names and `Metric`s, computed on validation.
+        metrics: "auto" (those that go with a named loss), or a list of names, `Metric`s and objects with
+            `update(preds, target)`, `compute` and `reset` (torchmetrics), computed on validation.
         early_stopping: when to stop before `max_epochs`, with the best weights restored; "auto" never stops, and keeps
             the weights of the epoch whose `valid_loss` is least where there is a valid loader. None keeps the last.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.

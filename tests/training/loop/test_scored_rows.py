@@ -218,6 +218,15 @@ def test_a_threshold_is_a_probability_between_0_and_1(threshold: Any) -> None:
         check_threshold("save", threshold, "binary", ["no", "yes"])
 
 
+def test_a_threshold_tells_neighbours_in_float32_apart() -> None:
+    for start in torch.linspace(0.1, 0.9, 30):
+        chances = torch.stack([torch.nextafter(start, torch.tensor(1.0)), start])
+        logits = chances.logit()
+        if logits.sigmoid()[0] > logits.sigmoid()[1]:
+            rows = ScoredRows(logits, torch.tensor([1.0, 0.0]), None, task="binary")
+            assert rows.confusion_matrix(rows.threshold()).tolist() == [[1, 0], [0, 1]]
+
+
 def test_thresholds_by_name_are_completed() -> None:
     assert check_threshold("save", {"late": 0.2}, "multilabel", TARGETS) == {"late": 0.2, "cancelled": 0.5}
     assert check_threshold("save", 0.2, "multilabel", TARGETS) == 0.2
