@@ -42,7 +42,7 @@ from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.reports import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.support.validation import check_choice, check_integer, is_path
+from gpupipe.support.validation import check_choice, check_integer, check_name, is_path
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
 from gpupipe.training.loop.ranking import is_positive
@@ -138,6 +138,7 @@ class Scorer:
 
         Memory: as `Pipeline.loader` and `Trainer.evaluate`.
         """
+        check_name(Scorer.evaluate, None, by=by)
         self._require_model("evaluate")
         assert self.model is not None
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)

@@ -29,7 +29,7 @@ OURS: dict[str, set[str]] = {
     "transforms": BASE | {"backend", "expressions"},
     "preprocessing": BASE | {"backend"},
     "tensors": BASE | {"backend"},
-    "training": BASE | {"tensors"},
+    "training": BASE | {"backend", "tensors"},
     "models": BASE | {"tensors"},
     "monitoring": BASE | STAGES | {"backend"},
     "pipeline": BASE | STAGES | {"backend", "cluster", "expressions", "selectors", "monitoring"},

@@ -58,6 +58,8 @@ ELSEWHERE = {
     "preprocessing/summaries": "preprocessing/summaries/test_moments",
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
+    "training/loop/evaluation": "training/loop/test_trainer",
+    "training/loop/report_view": "training/loop/test_report",
     "training/loop/train_state": "training/checkpointing/test_checkpoints",
     "transforms/transform": "laws/test_transforms",
 }
