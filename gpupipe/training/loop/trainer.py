@@ -367,7 +367,7 @@ class Trainer:
         """
         check_batches("Trainer.evaluate", loader=loader)
         schema = get_schema(loader)
-        task = losses.choose_task(losses.choose_loss(self.loss, schema), schema)
+        task = losses.choose_task(losses.choose_loss(self.loss, schema, get_quantiles(self.model)), schema)
         loss, metrics = choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
@@ -528,7 +528,8 @@ def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, 
 def _make_watches(trainer: Trainer, loader: object) -> list[YesWatch]:
     """Make what watches whether a model of true and false says yes to a row; nothing for another task."""
     schema = get_schema(loader)
-    is_decided = losses.choose_task(losses.choose_loss(trainer.loss, schema), schema) in DECIDED_TASKS
+    loss = losses.choose_loss(trainer.loss, schema, get_quantiles(trainer.model))
+    is_decided = losses.choose_task(loss, schema) in DECIDED_TASKS
     return [YesWatch([] if schema is None else [item.name for item in schema.targets])] if is_decided else []
 
 
