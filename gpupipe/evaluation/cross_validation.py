@@ -17,7 +17,7 @@ from gpupipe.errors import BadConfig, BadData, LeakageError
 from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.saving.artifact import Scorer
+from gpupipe.saving.scorer import Scorer
 from gpupipe.support.text import flush_right
 from gpupipe.support.validation import refuse_argument
 from gpupipe.tensors import Loader
