@@ -515,6 +515,9 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "network: dropout": (lambda b: gp.models.MLP.from_schema(b.pipeline.schema, dropout="a"), CONFIG, "MLP(dropout=)", "a", "a number in [0, 1)", "dropout=0.0"),
     "network: a seed": (lambda b: gp.models.MLP.from_schema(b.pipeline.schema, seed=None), CONFIG, "MLP(seed=)", None, "an integer", "seed=0"),
     "network: blocks": (lambda b: gp.models.ResNet.from_schema(b.pipeline.schema, blocks="a"), CONFIG, "ResNet(blocks=)", "a", "an integer in [0, inf)", "blocks=2"),
+    "network: members": (lambda b: gp.models.TabM.from_schema(b.pipeline.schema, members=1.5), CONFIG, "TabM(members=)", 1.5, "an integer in [1, inf)", "members=8"),
+    "network: no layer": (lambda b: gp.models.TabM.from_schema(b.pipeline.schema, hidden=()), CONFIG, "TabM(hidden=)", (), "at least one layer's width", "hidden=(128, 128)"),
+    "network: its task": (lambda b: gp.models.TabM(3, task="ranking"), CONFIG, "TabM(task=)", "ranking", "'binary', 'multiclass', 'multilabel' or 'regression'", "task='binary'"),
     "network: a frame for a batch": (lambda b: b.model(b.frame), MISMATCH, "MLP", pd.DataFrame, "a gpupipe.Batch", "pipeline.loader(train)"),
     # looking
     "importance: arguments swapped": (lambda b: gp.importance(b.loader, b.trainer()), CONFIG, "importance(model=)", ANYTHING, "a Trainer", "gp.importance(trainer, pipeline.loader(valid))"),
@@ -788,7 +791,7 @@ def test_a_run_of_few_updates_is_pointed_out(
     ("wrote", "meant"),
     [
         ("min(x, z) > 0", "minimum(x, y)"),
-        ("coalesce(x, z) > 0", "fillna(x, value)"),
+        ("fillna(x, z) > 0", "coalesce(x, y, ...)"),
         ("between(x, 1, 2)", "low <= x <= high"),
         ("isna(x)", "isnull(x)"),
         ("if_else(x > 1, 1, 2) > 1", "where(condition, x, y)"),

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
+from gpupipe.backend import to_pandas
 from gpupipe.errors import BadConfig
-from gpupipe.evaluation.row_table import RowTable
 from gpupipe.saving.artifact import Scorer
 from gpupipe.schema import Field, Schema
+from gpupipe.support.text import RowTable
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.loop.trainer import choose_loss_and_metrics
+from gpupipe.training.loop.trainer import choose_loss_and_metrics, compute_metrics
 
 
 def get_block(where: str, name: str, loader: object) -> FeatureTable:
@@ -39,14 +40,16 @@ class Importance(RowTable):
         night        0    0
     """
 
-    _formats: ClassVar[Mapping[str, Callable[[Any], str]]] = {"std": "{:.2g}".format}
-
     def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
         self.losses, self.metric, self.value = losses, metric, value
         rows = [
             {"feature": n, "mean": statistics.fmean(each), "std": statistics.pstdev(each)} for n, each in losses.items()
         ]
         self.rows = sorted(rows, key=lambda row: -row["mean"])
+
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame."""
+        return to_pandas(self.rows)
 
     @property
     def _title(self) -> str:
@@ -99,8 +102,8 @@ def importance(
     if module is None:
         remedy = "gp.save(path, pipeline, model)"
         raise BadConfig("importance", "there is no model", expected="a pipeline saved with one", remedy=remedy)
-    trainer = model if isinstance(model, Trainer) else Trainer(module, max_epochs=1)
-    whole = trainer.evaluate(_Rows(loader))
+    trainer = model if isinstance(model, Trainer) else Trainer(module)
+    whole = compute_metrics(trainer, _Rows(loader))
     check_choice("importance", ["auto", *whole], metric=metric)
     name = next((name for name in whole if name != "loss"), "loss") if metric == "auto" else metric
     _, metrics = choose_loss_and_metrics(trainer, loader)
@@ -110,7 +113,7 @@ def importance(
     for repeat in range(int(repeats)):
         order = Permutation(len(block), seed=int(seed), epoch=repeat).order(block.device)
         for item in features:
-            losses[item.name].append(sign * (whole[name] - trainer.evaluate(_Rows(loader, item, order))[name]))
+            losses[item.name].append(sign * (whole[name] - compute_metrics(trainer, _Rows(loader, item, order))[name]))
     return Importance(losses, name, whole[name])
 
 

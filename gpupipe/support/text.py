@@ -7,7 +7,9 @@ import keyword
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
+
+from gpupipe.errors import BadConfig, nearest
 
 _SHORTEST_RUN = 5
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
@@ -96,6 +98,27 @@ class TableReport:
         title, *notes = (f"<p>{html.escape(line)}</p>" if line else "" for line in (self._title, *self.notes))
         table = self._table()
         return "".join([title, html_table(table, self._bars) if table else "", *notes])
+
+
+class RowTable(TableReport):
+    """Base class of tables of figures, a row by name; displays itself."""
+
+    rows: list[dict[str, Any]]
+    _formats: ClassVar[Mapping[str, str]] = {"rows": ",", "seconds": ".1f", "std": ".2g"}
+
+    def __getitem__(self, name: Any) -> dict[str, Any]:
+        names = [next(iter(row.values())) for row in self.rows]
+        if name not in names:
+            expected, remedy = f"one of {names}", f"[{nearest(name, map(str, names)) or names[0]!r}]"
+            raise BadConfig(type(self).__name__, "no such row", got=name, expected=expected, remedy=remedy)
+        return self.rows[names.index(name)]
+
+    def _table(self) -> list[list[str]]:
+        head = list(self.rows[0]) if self.rows else ["model"]
+        return flush_right([head, *([self._format(name, row[name]) for name in head] for row in self.rows)])
+
+    def _format(self, name: str, value: Any) -> str:
+        return (value or "") if isinstance(value, str | None) else format(value, self._formats.get(name, ".4g"))
 
 
 def html_table(rows: Sequence[Sequence[str]], bars: Sequence[float] = ()) -> str:

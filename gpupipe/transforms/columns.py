@@ -9,9 +9,9 @@ from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.cast import cast_column, require_castable
-from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
+from gpupipe.expressions.evaluate import evaluate
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_names, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform

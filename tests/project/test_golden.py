@@ -111,14 +111,29 @@ def comparison() -> gp.Comparison:
     return gp.Comparison(rows, "auc", higher_is_better=True, notes=notes)
 
 
+def cross_validation() -> gp.CrossValidation:
+    rows = [
+        {"fold": 1, "rows": 67_355, "auc": 0.75, "seconds": 2.5},
+        {"fold": 2, "rows": 67_356, "auc": 0.5, "seconds": 1},
+    ]
+    return gp.CrossValidation(rows, [])
+
+
+def folds() -> Any:
+    days = pd.DataFrame({"day": pd.date_range("2013-01-01", periods=90, freq="12h")})
+    return gp.from_frame(days).kfold(2, by="day", forward=True, gap="7 days")
+
+
 SHOWN: dict[str, Callable[[], Any]] = {
     "checks": checks,
     "comparison": comparison,
+    "cross_validation": cross_validation,
     "dataset": dataset,
     "doctor": doctor,
     "drift": drift,
     "explain": lambda: pipeline().explain(dataset()),
     "fit_report": fit_report,
+    "folds": folds,
     "history": history,
     "importance": lambda: gp.Importance({"night": [0.0, 0.0], "distance": [0.25, 0.5]}, "auc", 0.75),
     "inspect": lambda: io.inspect(dataset()),

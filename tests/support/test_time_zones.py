@@ -16,11 +16,10 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.expressions.dates import local_time
+from gpupipe.backend.dates import DATE_FLAGS, DATE_PARTS, local_time
 from gpupipe.errors import BadConfig, ExpressionError
-from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.support.time_zones import transitions
-from tests.backend.evaluated import column, result_of, run, to_device, to_host
+from tests.expressions.evaluated import column, result_of, run, to_device, to_host
 
 ZONES = sorted(available_timezones() - {"localtime", "posixrules", "Factory"})
 FEW = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
-from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
+from gpupipe.backend.dates import DATE_FLAGS, DATE_PARTS
 from gpupipe.schema import Field, Schema
 from tests.raising import raises
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice
+from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target, num_rows
 from gpupipe.training.loop.rank_group import RankGroup
 
@@ -39,11 +40,15 @@ _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
 @dataclass(frozen=True)
 class TargetLoss:
-    """Loss of B outputs or B x K logits (`classes`; None for both) and the target in the type that goes with them."""
+    """Loss of B outputs or B x K logits (`classes`; None for both) and the target in the type that goes with them.
+
+    `rowwise` says that a row's value depends on that row alone.
+    """
 
     function: Callable[..., Any]
     name: str
     classes: bool | None = None
+    rowwise: bool = False
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
         """Compute B values, or the mean that the function gives, which must not ignore weights."""
@@ -65,11 +70,12 @@ class TargetLoss:
 
 
 _cross_entropy = partial(F.cross_entropy, reduction="none")
+_bce = partial(F.binary_cross_entropy_with_logits, reduction="none")
 LOSSES: dict[str, Loss] = {
-    "bce": TargetLoss(partial(F.binary_cross_entropy_with_logits, reduction="none"), "'bce'", classes=False),
-    "cross-entropy": TargetLoss(_cross_entropy, "'cross-entropy'", classes=True),
-    "mse": TargetLoss(partial(F.mse_loss, reduction="none"), "'mse'", classes=False),
-    "huber": TargetLoss(partial(F.huber_loss, reduction="none"), "'huber'", classes=False),
+    "bce": TargetLoss(_bce, "'bce'", classes=False, rowwise=True),
+    "cross-entropy": TargetLoss(_cross_entropy, "'cross-entropy'", classes=True, rowwise=True),
+    "mse": TargetLoss(partial(F.mse_loss, reduction="none"), "'mse'", classes=False, rowwise=True),
+    "huber": TargetLoss(partial(F.huber_loss, reduction="none"), "'huber'", classes=False, rowwise=True),
 }
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
@@ -94,6 +100,13 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         problem, got = "the loader's rows have no target", schema.names
         remedy = "pipeline.loader(data) of data that have the target's columns"
     raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
+
+
+def choose_task(loss: str | Loss, schema: Schema | None) -> str | None:
+    """Choose what outputs are read as: by the loss's name, else by the target; None where nothing tells."""
+    task = None if schema is None else schema.task
+    named = [name for name, each in LOSS_OF_TASK.items() if each == loss or (name, loss) == ("regression", "huber")]
+    return task if not named or task in named else named[0]
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
@@ -145,14 +158,40 @@ def _wrap_loss(loss: Any) -> Any:
 def smooth_labels(loss: str | Loss, amount: float) -> Loss:
     """Smooth a named loss's labels: each gives `amount` to all K classes alike (Szegedy et al., arXiv:1512.00567)."""
     if loss == "bce":
-        plain = LOSSES["bce"]
-        return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
+
+        def smoothed_bce(output: Tensor, target: Tensor) -> Tensor:
+            return _bce(output, target * (1 - amount) + amount / 2)
+
+        return TargetLoss(smoothed_bce, "'bce'", classes=False, rowwise=True)
     if loss == "cross-entropy":
-        return TargetLoss(partial(_cross_entropy, label_smoothing=amount), "'cross-entropy'", classes=True)
+        smoothed = partial(_cross_entropy, label_smoothing=amount)
+        return TargetLoss(smoothed, "'cross-entropy'", classes=True, rowwise=True)
     got = loss if isinstance(loss, str) else "a function"
     expected, remedy = "loss 'bce' or 'cross-entropy'", "label_smoothing=0.0"
     problem = "the loss has no classes to smooth"
     raise refuse_argument("Trainer", "label_smoothing", got, expected, remedy, problem=problem)
+
+
+def average_members(loss: Loss, members: int) -> Loss:
+    """Return the mean of a loss over a model's members, each taken alone: of outputs B x members, or B x members x K.
+
+    Raises when called `SchemaMismatch`: the outputs have no such dimension.
+    """
+
+    def mean_over_members(output: Any, batch: Any) -> Tensor:
+        if not isinstance(output, Tensor) or output.ndim < 2 or output.shape[1] != members:
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output)
+            problem, remedy = "its output has not the members that it says it has", "a model without `members`"
+            expected = f"B x {members} outputs in training, or B x {members} x K"
+            raise SchemaMismatch("model", problem, got=got, expected=expected, remedy=remedy)
+        if getattr(loss, "rowwise", False) and isinstance(batch, Batch) and batch.target is not None:
+            repeated = replace(batch, target=batch.target.repeat_interleave(members, 0))
+            return loss(output.flatten(0, 1), repeated).view(-1, members).mean(1)
+        # A loss may compare rows, and those of different members must not meet.
+        losses = [loss(each, batch) for each in output.unbind(1)]
+        return torch.stack(losses).mean(0) if all(isinstance(each, Tensor) for each in losses) else losses[0]
+
+    return mean_over_members
 
 
 def compute_class_weights(
@@ -340,6 +379,8 @@ class PerTarget:
         >>> loss(torch.tensor([[1.0, 50.0]]), Batch(torch.zeros(1, 0), torch.zeros(1, 0), target))
         tensor([0.7500])
     """
+
+    rowwise: ClassVar[bool] = True
 
     def __init__(self, losses: Sequence[str], weights: Sequence[float] | None = None) -> None:
         names = [name for name in LOSSES if name != "cross-entropy"]  # that one takes K logits a target

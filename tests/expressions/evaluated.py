@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.expressions import parse
+from gpupipe.expressions.evaluate import evaluate
 from gpupipe.schema import Field, Schema
 
 COMPARE = {

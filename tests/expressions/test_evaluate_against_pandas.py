@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.expressions.evaluate import truth
-from tests.backend.evaluated import COMPARE, column, plain, result_of, run
+from gpupipe.expressions.operands import truth
 from tests.examples import examples
+from tests.expressions.evaluated import COMPARE, column, plain, result_of, run
 
 IN_PANDAS = {"weekday": "day_of_week", "dayofyear": "day_of_year"}
 
@@ -100,7 +100,7 @@ def filled(left: Term, right: Term) -> Term:
             a, b = a.astype("Float64"), b.astype("Float64")
         return a.where(a.notna(), b)
 
-    return Term(f"fillna({left.text}, {right.text})", compute)
+    return Term(f"coalesce({left.text}, {right.text})", compute)
 
 
 def is_in(inner: Term, among: list[Any], word: str) -> Term:

@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from gpupipe.backend import Backend
-from gpupipe.backend.expressions.evaluate import evaluate, truth
 from gpupipe.errors import ColumnNotFound, ExpressionError
 from gpupipe.expressions import parse
+from gpupipe.expressions.evaluate import evaluate
+from gpupipe.expressions.operands import truth
 from gpupipe.schema import Field, Schema
-from tests.backend.evaluated import column, plain, result_of, run, to_device, to_host
+from tests.expressions.evaluated import column, plain, result_of, run, to_device, to_host
 from tests.raising import raises
 
 
@@ -18,7 +19,7 @@ def test_a_missing_condition_is_a_missing_choice(backend: Backend) -> None:
     b = column("bool", [True, False, None])
     assert result_of(backend, "where(b, 1, 2)", b=b) == [1, 2, None]
     assert result_of(backend, "where(b, 1.5, 2)", b=b) == [1.5, 2.0, None]
-    assert result_of(backend, "where(fillna(b, False), 'yes', 'no')", b=b) == ["yes", "no", "no"]
+    assert result_of(backend, "where(coalesce(b, False), 'yes', 'no')", b=b) == ["yes", "no", "no"]
     x, y = column("int8", [None, 1, 2]), column("int8", [3, None, 4])
     assert result_of(backend, "where(b, x, y)", b=b, x=x, y=y) == [None, None, None]
     assert result_of(backend, "where(not b, x, y)", b=b, x=x, y=y) == [3, 1, None]
@@ -46,7 +47,7 @@ def test_no_mask_where_nothing_can_be_missing(backend: Backend) -> None:
     for text in (*computed, "i > 1", "not b or i in [1]", "t > '2013-01-01'"):
         assert run(backend, text, **columns).valid is None, text
     gaps = {"i": column("int64", [1, None]), "f": column("float64", [None, 1.0]), "s": column("string", [None, "a"])}
-    for text in ("isnull(i)", "notnull(f)", "fillna(i, 0)", "isnull(s) or fillna(i > 0, False)"):
+    for text in ("isnull(i)", "notnull(f)", "coalesce(i, 0)", "isnull(s) or coalesce(i > 0, False)"):
         assert run(backend, text, **gaps).valid is None, text
 
 
@@ -82,7 +83,7 @@ def test_constants_alone_fill_the_rows(backend: Backend) -> None:
         assert result_of(backend, "1 < 2 < 3 and 'a' in ['a', 'b'] and not isnull('x')", num_rows) == [True] * num_rows
         assert result_of(backend, "where(True, len('abc'), 0) // 2", num_rows) == [1] * num_rows
         assert result_of(backend, "year(timestamp('2013-10-01'))", num_rows) == [2013] * num_rows
-        assert result_of(backend, "clip(5, 1, 3) + fillna(1, 2) + abs(-1) + int(2.5)", num_rows) == [7] * num_rows
+        assert result_of(backend, "clip(5, 1, 3) + coalesce(1, 2) + abs(-1) + int(2.5)", num_rows) == [7] * num_rows
         assert result_of(backend, "3 % (1 - 1)", num_rows) == [None] * num_rows
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend, Column
-from tests.backend.evaluated import column, result_of, run
+from tests.expressions.evaluated import column, result_of, run
 
 FLAGS = [f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")]
 IN_PANDAS = {"weekday": "day_of_week", "dayofyear": "day_of_year"}
@@ -55,7 +55,7 @@ def test_times_against_text_and_each_other(backend: Backend) -> None:
     assert result_of(backend, "t in ['2013-10-01 05:00']", t=t) == [True, None, False]
     assert result_of(backend, "t - timestamp('2013-10-01')", t=t) == [18000.0, None, -1e-6]
     assert result_of(backend, "timestamp('2013-10-01 06:00') - t > 3600", t=t) == [False, None, True]
-    assert result_of(backend, "hour(fillna(t, '2000-01-01 07:00'))", t=t) == [5, 7, 23]
+    assert result_of(backend, "hour(coalesce(t, '2000-01-01 07:00'))", t=t) == [5, 7, 23]
     assert result_of(backend, "maximum('2013-10-01', t) == timestamp('2013-10-01')", t=t) == [False, None, True]
     assert result_of(backend, "'2013-09-01' < timestamp('2013-10-01')", 2) == [True, True]
     assert result_of(backend, "'2013-10-01' in [timestamp('2013-10-01')]", 1) == [True]

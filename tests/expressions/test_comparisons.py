@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
-from gpupipe.backend.expressions.evaluate import compare
-from gpupipe.expressions import Constant, Span
-from tests.backend.evaluated import COMPARE, column, result_of, to_device
+from gpupipe.expressions.comparisons import compare
+from gpupipe.expressions.tree import Constant, Span
+from tests.expressions.evaluated import COMPARE, column, result_of, to_device
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 EDGES = sorted(
@@ -93,7 +93,7 @@ def test_constants_beyond_int64(backend: Backend) -> None:
             assert result_of(backend, text, x=x) == [*wanted, None]
     assert result_of(backend, f"x in [{2**64 - 2}]", x=u) == [False, True, False, None]
     assert result_of(backend, f"x in [{2**64 - 2}]", x=i) == [False, False, False, None]
-    assert result_of(backend, f"fillna(x, {2**64 - 2})", x=u) == [2**64 - 1, 2**64 - 2, 0, 2**64 - 2]
+    assert result_of(backend, f"coalesce(x, {2**64 - 2})", x=u) == [2**64 - 1, 2**64 - 2, 0, 2**64 - 2]
     assert result_of(backend, f"x > {2**64 - 2}", x=column("float64", [2.0**64, 2.0**63, None])) == [True, False, None]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpupipe.backend import Backend
 from gpupipe.errors import BadData
-from tests.backend.evaluated import column, result_of, run
+from tests.expressions.evaluated import column, result_of, run
 
 
 @settings(max_examples=200, deadline=None)
@@ -69,7 +69,7 @@ def test_integers_are_exact_in_int64(backend: Backend) -> None:
         ("x // 1", "uint64", [5, None, 2**63]),
         ("x % -7", "uint64", [5, None, 2**63]),
         ("where(x > 1, x, -1)", "uint64", [5, None, 2**63]),
-        ("fillna(x, -1)", "uint64", [5, None, 2**63]),
+        ("coalesce(x, -1)", "uint64", [5, None, 2**63]),
         ("x * x", "uint32", [5, None, 2**32 - 1]),
     ],
 )

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from gpupipe.backend.columns import Array, Backend, Column, get_array_module
-from gpupipe.expressions import DATE_FLAGS
 from gpupipe.support.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 from gpupipe.support.validation import refuse_argument
 
+DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
+DATE_FLAGS = ("is_weekend", *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")))
 CYCLES = ("quarter", "month", "day", "dayofyear", "weekday", "hour", "minute", "second")
 """The cyclic parts; weeks are not among them, as their number differs from year to year."""
 

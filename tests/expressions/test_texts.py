@@ -14,8 +14,8 @@ from gpupipe.backend import Backend
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
-from tests.backend.evaluated import COMPARE, column, result_of, run
 from tests.examples import examples
+from tests.expressions.evaluated import COMPARE, column, result_of, run
 
 
 def test_text(backend: Backend) -> None:
@@ -52,7 +52,7 @@ def test_partitions_without_a_value(backend: Backend) -> None:
         assert result_of(backend, "s == 'JFK'", s=s) == there
         assert result_of(backend, "s in ['JFK', 'EWR']", s=s) == there
         assert result_of(backend, "lower(s) == 'jfk'", s=s) == there
-        assert result_of(backend, "s == fillna(s, 'JFK')", s=s) == [None if value is None else True for value in own]
+        assert result_of(backend, "s == coalesce(s, 'JFK')", s=s) == [None if value is None else True for value in own]
         named = [value or "none" for value in own]
         assert result_of(backend, "where(isnull(s), 'none', upper(s))", s=s) == named
         assert result_of(backend, "len(s) > 0", s=s) == [None if value is None else True for value in own]
