@@ -12,15 +12,15 @@ from gpupipe.backend.columns import Array, Backend, Column, get_array_module
 from gpupipe.support.time_zones import REPEATS_EVERY, REPEATS_FROM, closest_zones, is_zone, transitions
 from gpupipe.support.validation import refuse_argument
 
-DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "weekday", "hour", "minute", "second")
+DATE_PARTS = ("year", "quarter", "month", "week", "day", "dayofyear", "dayofweek", "hour", "minute", "second")
 DATE_FLAGS = ("is_weekend", *(f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in ("start", "end")))
-CYCLES = ("quarter", "month", "day", "dayofyear", "weekday", "hour", "minute", "second")
+CYCLES = ("quarter", "month", "day", "dayofyear", "dayofweek", "hour", "minute", "second")
 """The cyclic parts; weeks are not among them, as their number differs from year to year."""
 
 _DAY = 86_400_000_000
 _DAYS = REPEATS_EVERY // _DAY
 _CLOCK = {"hour": (3_600_000_000, 24), "minute": (60_000_000, 60), "second": (1_000_000, 60)}
-_LENGTHS = {"quarter": 4, "month": 12, "weekday": 7, "hour": 24, "minute": 60, "second": 60}
+_LENGTHS = {"quarter": 4, "month": 12, "dayofweek": 7, "hour": 24, "minute": 60, "second": 60}
 _COUNTED_FROM_1 = ("quarter", "month", "day", "dayofyear")
 
 
@@ -92,6 +92,6 @@ def _list_days() -> dict[str, Any]:
     days = pd.DatetimeIndex(np.arange(_DAYS).astype("datetime64[D]").astype("datetime64[s]"))
     plain = ("year", "quarter", "month", "day", *(flag for flag in DATE_FLAGS if flag != "is_weekend"))
     parts: dict[str, Any] = {name: getattr(days, name) for name in plain}
-    parts |= {"week": days.isocalendar().week, "weekday": days.day_of_week, "is_weekend": days.day_of_week >= 5}
+    parts |= {"week": days.isocalendar().week, "dayofweek": days.day_of_week, "is_weekend": days.day_of_week >= 5}
     parts |= {"dayofyear": days.day_of_year, "days": days.days_in_month, "dayofyears": 365 + days.is_leap_year}
     return {name: np.asarray(part, dtype="bool" if name in DATE_FLAGS else "int32") for name, part in parts.items()}

@@ -7,13 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from gpupipe.backend import to_pandas
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.evaluation.entrants import HELD_OUT, TrainRows, make_entrants, measure
 from gpupipe.evaluation.host_rows import describe_lists, make_layout
 from gpupipe.evaluation.importance import get_block
+from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.schema import Schema
-from gpupipe.support.text import RowTable
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training.loop.losses import LOSS_OF_TASK
@@ -22,7 +21,7 @@ from gpupipe.training.loop.metrics import METRICS, InUnits, Metric, check_task, 
 _log = logging.getLogger("gpupipe")
 
 
-class Comparison(RowTable):
+class Comparison(FigureTable):
     """Comparison of models by their metrics on the same rows, the best by `metric` first.
 
     Rows have a model's name, its metrics (None where not defined), the `difference` of the first of them to the best
@@ -70,10 +69,6 @@ class Comparison(RowTable):
     def best(self) -> str:
         """The name of the best model: its row is `comparison[name]`, the model itself `comparison.models[name]`."""
         return str(self.rows[0]["model"])
-
-    def to_frame(self) -> Any:
-        """Return the table as a pandas frame."""
-        return to_pandas(self.rows)
 
     @property
     def _bars(self) -> list[float]:

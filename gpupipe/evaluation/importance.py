@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from gpupipe.backend import to_pandas
 from gpupipe.errors import BadConfig
+from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.saving.artifact import Scorer
 from gpupipe.schema import Field, Schema
-from gpupipe.support.text import RowTable
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
@@ -29,7 +28,7 @@ def get_block(where: str, name: str, loader: object) -> FeatureTable:
     raise refuse_argument(where, name, type(loader).__name__, expected, remedy, problem=problem)
 
 
-class Importance(RowTable):
+class Importance(FigureTable):
     """Importance of each feature, the most important first: a metric, its `value`, and its losses per permutation.
 
     Example:
@@ -40,16 +39,14 @@ class Importance(RowTable):
         night        0    0
     """
 
+    _formats: ClassVar[Mapping[str, str]] = {"std": ".2g"}
+
     def __init__(self, losses: Mapping[str, Sequence[float]], metric: str, value: float) -> None:
         self.losses, self.metric, self.value = losses, metric, value
         rows = [
             {"feature": n, "mean": statistics.fmean(each), "std": statistics.pstdev(each)} for n, each in losses.items()
         ]
         self.rows = sorted(rows, key=lambda row: -row["mean"])
-
-    def to_frame(self) -> Any:
-        """Return the table as a pandas frame."""
-        return to_pandas(self.rows)
 
     @property
     def _title(self) -> str:

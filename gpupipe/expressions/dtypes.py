@@ -9,10 +9,11 @@ from math import inf
 
 from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
-from gpupipe.schema import FLOATS, LISTS, Schema, is_passenger, suggest_conversion
+from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
 from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
+from gpupipe.support.validation import parse_duration_us
 
 _KEEPING_TIMES = ("common", "ordered", "timestamp")
 _MISSING_WORDS = ("null", "none", "nan", "nat", "na")
@@ -79,13 +80,18 @@ def infer_operation(node: Operation, dtypes: Sequence[str], source: Source) -> t
         first, *others = zip(node.operands, dtypes, strict=True)
         for other in others:
             _require_alike(first, other, source)
+    element = get_element_dtype(dtypes[0]) or dtypes[0]
+    if "element" in kinds:
+        _require_alike((node.operands[0], element), (node.operands[1], dtypes[1]), source)
     match form.gives:
         case "arithmetic":
             return form, _infer_arithmetic(node, dtypes, source)
         case "float":
-            return form, "float32" if dtypes[0] == "float32" else "float64"
+            return form, "float32" if element == "float32" else "float64"
         case "number":
-            return form, dtypes[0] if dtypes[0] in FLOATS else "int64"
+            return form, element if element in FLOATS else "int64"
+        case "element":
+            return form, element
         case "common" | "ordered":
             return form, _infer_common(form, node, dtypes, source)
     return form, form.gives
@@ -192,6 +198,9 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
             near = " or ".join(map(repr, closest_zones(text)))
             remedy = near or "'UTC', or pip install tzdata where no zone is known"
             raise source.error(operand.span, "no time zone of this name", kind.words, remedy, got=text)
+        if name == "length" and parse_duration_us(text) is None:
+            remedy = "'1h'; for a month year(time) * 12 + month(time)"
+            raise source.error(operand.span, "no length of time", kind.words, remedy, got=text)
         if name == "part" and not text:
             raise source.error(operand.span, "the text is empty", "one character at least", "','")
         if name == "pattern" and (wrong := _find_pattern_problem(text)) is not None:
@@ -243,6 +252,8 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
     shown, is_text = source.slice(operand.span), kind in ("text", "plain")
     if dtype in LISTS:
         return f"len({shown}) for how many elements it has"
+    if kind.startswith("list"):
+        return f"split({shown}, ',')" if dtype == "string" else "minimum(x, y) and maximum(x, y) of numbers"
     if is_passenger(dtype):
         assert isinstance(operand, Name)
         return suggest_conversion(operand.name, dtype, text=is_text)

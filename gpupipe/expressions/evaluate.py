@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from operator import and_
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from gpupipe.expressions.expression import Expression
 from gpupipe.expressions.functions import describe_call
 from gpupipe.expressions.operands import AnyValue, Call, Operand, to_column
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation
+from gpupipe.schema import LISTS
 
 
 def evaluate(expression: Expression, columns: Mapping[str, Column], backend: Backend, num_rows: int) -> Column:
@@ -75,18 +77,26 @@ class _Rows:
     def _to_column(self, value: AnyValue, dtype: str | None = None) -> Column:
         return to_column(value, dtype or value.dtype, self._num_rows, self._backend.xp)
 
+    def _show(self, value: Column | Constant, row: int) -> Any:
+        """Return a value of one row as Python has it, of a list its elements."""
+        if isinstance(value, Constant):
+            return value.value
+        item = value.take(self._backend.xp.asarray([row]))
+        return (
+            self._backend.to_host(item.data).item()
+            if item.elements is None
+            else self._backend.to_host(item.elements.data).tolist()
+        )
+
     def _make_overflow_error(self, node: Operation, call: Call, row: int) -> BadData:
         """Create the error for a row whose result, or an operand, is out of range of int64."""
-        values = [
-            self._backend.to_host(value.data[row : row + 1])[0].item() if isinstance(value, Column) else value.value
-            for value in call.values
-            if not isinstance(value, Null)
-        ]
+        values = [self._show(value, row) for value in call.values if not isinstance(value, Null)]
         slice_of = self._source.slice
         pairs = zip(node.operands, call.values, strict=True)
         first = next(slice_of(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
         shown = slice_of(node.span)
         remedy = f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64"
+        remedy = f"T.Cast({{{first!r}: 'list<float64>'}}) before" if call.values[0].dtype in LISTS else remedy
         problem, expected = f"row {row:,}: `{shown}` does not fit int64", "integers from -2**63 to 2**63 - 1"
         got = values[0] if len(values) == 1 else tuple(values)
         error = BadData(self._source.where, problem, got=got, expected=expected, remedy=remedy)

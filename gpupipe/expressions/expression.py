@@ -44,6 +44,14 @@ class Expression:
         find_zones(self.tree, schema, self.source)
         return dtype
 
+    def get_written_as(self, schema: Schema) -> str:
+        """Return what the values are written as: a column's own type, or the zone that all times are of."""
+        if isinstance(self.tree, Name):
+            return schema[self.tree.name].written_as
+        times = [item.name for item in find_zones(self.tree, schema, self.source) if isinstance(item, Name)]
+        types = {schema[name].with_instants().written_as for name in times}
+        return types.pop() if len(types) == 1 and self.check(schema) == "timestamp" else ""
+
     def check_condition(self, schema: Schema) -> None:
         """Raise `ExpressionError` unless the values are true or false; errors as of `check`."""
         found, text, where = self.check(schema), self.text, self.source.where

@@ -220,7 +220,10 @@ class Reader:
         expected = format_count(counts[0], "argument") if len(counts) == 1 else f"{counts[0]} or {counts[-1]} arguments"
         expected = f"{counts[0]} arguments or more" if forms[0].repeats else expected
         problem = f"{name} is called with {format_count(count, 'argument')}"
-        raise self._error(item, problem, expected, describe_call(name))
+        remedy = (
+            f"{name}imum(x, y) of numbers, {describe_call(name)}" if name in ("min", "max") else describe_call(name)
+        )
+        raise self._error(item, problem, expected, remedy)
 
     def _named(self, name: str, item: ast.Call) -> Node:
         """Convert a call of `col` or `timestamp`."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gpupipe.backend.columns import Backend, Column, gather
+from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.backend.dictionaries import strings
+from gpupipe.backend.groups import group_by_keys
 from gpupipe.expressions.comparisons import gather_result
 from gpupipe.expressions.operands import Call, Truth
+from gpupipe.expressions.tree import Constant
 
 _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P<\w+>|(?!\?))", re.DOTALL)  # and what has no group in it
 
@@ -21,6 +25,49 @@ def rewrite(call: Call) -> Column:
     """Compute text from text."""
     column, constants = call.first, [item.value for item in call.constants]
     return _gather_texts(column, _REWRITE[call.name](column.dictionary, *constants), call.backend)
+
+
+def concatenate(call: Call) -> Column:
+    """Write one text behind the other; missing where one of the two is."""
+    left, right = call.values
+    if isinstance(right, Constant):
+        column = call.column(left)
+        return _gather_texts(
+            column, _join(column.dictionary, pa.scalar(str(right.value), pa.large_string())), call.backend
+        )
+    if isinstance(left, Constant):
+        column = call.column(right)
+        return _gather_texts(
+            column, _join(pa.scalar(str(left.value), pa.large_string()), column.dictionary), call.backend
+        )
+    columns = [call.column(left), call.column(right)]
+    pairs = group_by_keys(columns, call.backend)  # each distinct pair is joined once
+    examples = pairs.examples
+    texts = [_take_texts(column, examples, call.backend) for column in columns]
+    encoded = _join(*texts).dictionary_encode()
+    codes = call.backend.to_device(encoded.indices.fill_null(-1).to_numpy())
+    return Column("string", codes[pairs.ids], None, encoded.dictionary)
+
+
+def _join(left: Any, right: Any) -> pa.Array:
+    return pc.binary_join_element_wise(left, right, pa.scalar("", pa.large_string()))
+
+
+def _take_texts(column: Column, rows: Array, backend: Backend) -> pa.Array:
+    codes = backend.to_host(column.data[rows])
+    texts: Any = column.dictionary
+    return texts.take(pa.array(codes, mask=codes < 0))
+
+
+def split(call: Call) -> Column:
+    """Split each text into the list of its parts."""
+    column = call.first
+    lists = pc.split_pattern(column.dictionary, str(call.constants[0].value))
+    encoded = lists.flatten().dictionary_encode()
+    offsets = np.append(lists.offsets.to_numpy(), lists.offsets[-1].as_py())  # the last one is that of missing texts
+    codes, offsets = (call.backend.to_device(part) for part in (encoded.indices.to_numpy(), offsets.astype("int64")))
+    parts = Column("list<string>", offsets, None, None, Column("string", codes, None, encoded.dictionary))
+    return replace(parts.take(column.data), valid=column.data >= 0)
 
 
 def match(call: Call) -> Truth:

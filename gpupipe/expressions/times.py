@@ -9,12 +9,19 @@ import numpy as np
 from gpupipe.backend.columns import Column
 from gpupipe.backend.dates import date_parts, local_time
 from gpupipe.expressions.operands import Call, Operand, as_numbers, both_valid
+from gpupipe.support.validation import parse_duration_us
 
 
 def get_part(call: Call) -> Column:
     """Compute a part of each time, in UTC or in a zone's local time."""
     zone = str(call.constants[0].value) if call.constants else None
     return date_parts([call.name], local_time(call.first, zone, call.backend), "int64")[call.name]
+
+
+def floor_time(call: Call) -> Column:
+    """Compute the beginning of the length of time that each time is in, counted from 1970 in UTC, as pandas does."""
+    time, unit = call.first, parse_duration_us(call.constants[0].value)
+    return Column("timestamp", time.data // unit * unit, time.valid)
 
 
 def subtract_times(call: Call) -> Column:

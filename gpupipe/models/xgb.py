@@ -129,6 +129,7 @@ class XGB(Tabular):
         *,
         device: torch.device | None = None,
         class_weight: Tensor | None = None,
+        ranks: Any = None,
         on_round: Callable[[int, dict[str, float], Tensor | None, Batch | None], None] | None = None,
     ) -> None:
         """Fit on a loader's rows, which XGBoost reads four times or more; `Trainer.fit` calls this and keeps a history.
@@ -139,10 +140,11 @@ class XGB(Tabular):
                 round are kept.
             device: where the rows are quantised and the trees grow; by default the loader's.
             class_weight: a weight for each class, times that of the row, in training.
+            ranks: the group of ranks of which each has rows of its own, as `Trainer.fit` opens it; None for one.
             on_round: gets about 40 rounds' numbers, losses, and margins, targets and weights of the valid rows.
 
-        Raises `BadData`: no rows, no target, or values that XGBoost refuses.
-        Memory: the quantised matrix, at most 8 bytes a value, some 20 bytes a row, and two chunks of rows.
+        Raises `BadData`: no rows, no target, or values that XGBoost refuses; `ClusterLost`: another rank failed.
+        Memory: the quantised matrix and what XGBoost keeps of each row, some 9 bytes a value; two chunks of rows.
         """
         config = self._config
         rounds = config["n_estimators"]
@@ -169,6 +171,7 @@ class XGB(Tabular):
             settings,
             check=self.check,
             class_weight=class_weight,
+            ranks=ranks,
             on_round=on_round or (lambda *_: None),
         )
         self._predict = None

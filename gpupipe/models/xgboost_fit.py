@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import socket
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 import xgboost as xgb
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
+from xgboost import collective
 from xgboost.core import XGBoostError
 
 from gpupipe.errors import BackendMissing, BadConfig, BadData
@@ -21,7 +23,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import get_free_bytes
 
 CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # of the rows that XGBoost gets at a time
-BYTES_PER_CELL = 8  # of a quantised matrix, at most: the number of a bin, and once more by columns
+BYTES_PER_CELL = 9  # of a quantised matrix and what is kept of each row, at most; measured with XGBoost 3.2
 LOSSES = {"binary": "logloss", "multilabel": "logloss", "multiclass": "mlogloss", "regression": "rmse"}
 
 OnRound: TypeAlias = Callable[[int, dict[str, float], Tensor | None, Batch | None], None]
@@ -40,6 +42,21 @@ class BoostSettings:
     device: torch.device
 
 
+class Ranks(Protocol):
+    """Protocol of the ranks of a fit, as one of them sees them."""
+
+    rank: int
+    size: int
+    host: str
+    timeout: float
+
+    def broadcast_object(self, make: Callable[[], Any]) -> Any:
+        """Give all ranks what rank 0 makes."""
+
+    def make_lost_error(self, cause: Exception) -> Exception:
+        """Make the error of a rank that waits for another in vain."""
+
+
 class LoaderRows(xgb.DataIter):
     """Rows of a loader for XGBoost, which asks for them four times or more: in one order, in chunks of one size.
 
@@ -54,8 +71,11 @@ class LoaderRows(xgb.DataIter):
         check: Callable[[Batch], None],
         class_weight: Tensor | None = None,
         cache_prefix: str | None = None,
+        *,
+        is_shard: bool = False,
     ) -> None:
         super().__init__(cache_prefix=cache_prefix)
+        self._is_shard = is_shard  # of several ranks, whose shorter ones have padding of weight 0, or no row at all
         self._loader, self._layout, self._device, self._check = loader, layout, device, check
         self._class_weight, self._chunks = class_weight, _regroup((), 1)
         self.error: BaseException | None = None
@@ -66,7 +86,7 @@ class LoaderRows(xgb.DataIter):
         if hasattr(self._loader, "set_epoch"):
             self._loader.set_epoch(0)
         num_rows = max(1, CHUNK_BYTES[self._device.type] // (4 * self._layout.width))
-        self._chunks = _regroup(map(self._convert, self._loader), num_rows)
+        self._chunks = _regroup(map(self._convert, self._loader), num_rows, keep_empty=self._is_shard)
 
     def next(self, input_data: Callable[..., None]) -> bool:
         """Hand over a chunk; an exception is kept as `error`, since it cannot pass through XGBoost."""
@@ -101,12 +121,15 @@ class LoaderRows(xgb.DataIter):
             of_class = self._class_weight.to(batch.target.device)[batch.target.long()]
             weight = of_class if weight is None else weight * of_class
         parts = [batch.target] if weight is None else [batch.target, weight]
-        return [features, *(part.to(self._device, torch.float32) for part in parts)]
+        rows = [features, *(part.to(self._device, torch.float32) for part in parts)]
+        return [part[weight > 0] for part in rows] if self._is_shard and weight is not None else rows
 
 
-def _regroup(parts: Iterable[Sequence[Tensor]], num_rows: int) -> Generator[list[Tensor]]:
+def _regroup(parts: Iterable[Sequence[Tensor]], num_rows: int, *, keep_empty: bool = False) -> Generator[list[Tensor]]:
     """Yield the rows of all parts, each some tensors, so many at a time, whatever the parts' sizes."""
     waiting, count = list[list[Tensor]](), 0
+    part: Sequence[Tensor] = ()
+    is_empty = True
     for part in parts:
         start, stop = 0, len(part[0])
         while start < stop:
@@ -115,7 +138,9 @@ def _regroup(parts: Iterable[Sequence[Tensor]], num_rows: int) -> Generator[list
             count, start = count + end - start, end
             if count == num_rows:
                 yield [torch.cat(tensors) for tensors in zip(*waiting, strict=True)]
-                waiting, count = [], 0
+                waiting, count, is_empty = [], 0, False
+    if is_empty and not count and keep_empty and part:
+        yield list(part)
     if count:
         yield [torch.cat(tensors) for tensors in zip(*waiting, strict=True)]
 
@@ -128,11 +153,16 @@ def fit_booster(
     *,
     check: Callable[[Batch], None],
     class_weight: Tensor | None,
+    ranks: Ranks | None,
     on_round: OnRound,
 ) -> Arrays:
     """Fit trees on the rows of `train`; with `valid`, the rounds after the one of the least loss there are left out."""
     device, params = settings.device, _make_params(layout, settings)
     with ExitStack() as stack:
+        stack.enter_context(xgb.config_context(verbosity=0))
+        is_shard = ranks is not None and ranks.size > 1
+        if ranks is not None and is_shard:
+            stack.enter_context(connect_ranks(ranks))
 
         def make_matrix(loader: Any, name: str, **options: Any) -> xgb.DMatrix:
             external = settings.external_memory
@@ -141,7 +171,8 @@ def fit_booster(
                 free = get_free_bytes(device)
                 external = free is not None and needed > free
             prefix = str(stack.enter_context(ScratchFolder()).path / name) if external else None
-            rows = LoaderRows(loader, layout, device, check, options.pop("class_weight", None), prefix)
+            weights = options.pop("class_weight", None)
+            rows = LoaderRows(loader, layout, device, check, weights, prefix, is_shard=is_shard)
             kind = xgb.ExtMemQuantileDMatrix if external else xgb.QuantileDMatrix
             return _read_rows(kind, rows, name, max_bin=params.get("max_bin"), **options)
 
@@ -176,7 +207,6 @@ def _make_params(layout: Layout, settings: BoostSettings) -> dict[str, Any]:
         "device": str(device),
         "tree_method": "hist",
         "nthread": torch.get_num_threads(),
-        "verbosity": 0,
         **({"num_class": layout.outputs} if layout.task == "multiclass" else {}),
     }
 
@@ -187,6 +217,8 @@ def _read_rows(kind: type[xgb.DMatrix], rows: LoaderRows, name: str, **options: 
     try:
         matrix = kind(rows, enable_categorical=True, nthread=torch.get_num_threads(), **options)
     except XGBoostError as cause:
+        if _is_of_others(cause) and rows.error is None:
+            raise
         reason = _get_reason(cause) if "at least 1 batch" not in str(cause) else reason
     finally:
         rows.close()
@@ -194,7 +226,7 @@ def _read_rows(kind: type[xgb.DMatrix], rows: LoaderRows, name: str, **options: 
         raise rows.error
     if matrix is not None:
         weight = matrix.get_weight()
-        if not len(weight) or weight.sum() > 0:
+        if not len(weight) or weight.sum() > 0 or collective.is_distributed():
             return matrix
         reason = "the weights of its rows sum to 0"
     raise BadData(
@@ -260,6 +292,33 @@ def _read_losses(text: str, layout: Layout) -> dict[str, float]:
     parts = (part.split(":") for part in text.split("\t")[1:])
     found = {f"{name.partition('-')[0]}_loss": float(value) for name, value in parts}
     return {name: value**2 for name, value in found.items()} if layout.task == "regression" else found
+
+
+@contextmanager
+def connect_ranks(ranks: Ranks) -> Iterator[None]:
+    """Connect the ranks by XGBoost's own collective, which rank 0 opens; `ClusterLost` where another one fails."""
+    tracker = None
+    if ranks.rank == 0:
+        address = socket.gethostbyname(ranks.host)
+        tracker = xgb.RabitTracker(ranks.size, host_ip=address, sortby="task", timeout=int(ranks.timeout))
+        tracker.start()
+    arguments = ranks.broadcast_object(lambda: tracker and tracker.worker_args())
+    try:
+        with collective.CommunicatorContext(
+            **arguments, dmlc_task_id=f"{ranks.rank:08d}", dmlc_timeout=int(ranks.timeout)
+        ):
+            yield
+    except XGBoostError as cause:
+        if _is_of_others(cause):
+            raise ranks.make_lost_error(cause) from None
+        raise
+    if tracker is not None:
+        tracker.wait_for(int(ranks.timeout))
+
+
+def _is_of_others(error: XGBoostError) -> bool:
+    """Return whether an error is about the connection to other ranks."""
+    return "/collective/" in str(error)
 
 
 def _get_reason(error: XGBoostError) -> str:

@@ -672,8 +672,9 @@ class Features:
         so do strings and integers in lists; integers of few values (in the first 10,000 rows at most 32, or at most 256
         of 40 rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and
         places in the year, the week and the day, imputed and scaled. Left out, and named by the log, the `repr` and the
-        fit report, are columns without a value in these rows, types that no step takes, and row names that pandas writes (an empty name, or `__index_level_0__`). It knows nothing of what the
-        columns mean: look for those that are only known after the target is.
+        fit report, are columns without a value in these rows, types that no step takes, and row names that pandas
+        writes (an empty name, or `__index_level_0__`). It knows nothing of what the columns mean: look for those that
+        are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. Strings and ids rarer than `min_frequency` are all one; by default 10, none in less than

@@ -20,6 +20,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -97,7 +98,9 @@ class Scorer:
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
         where its probability is `threshold` or more. A regression gives numbers in the target's own units, float64
-        where there is a `target_transform`. Of several targets each has a column `prediction_<target>`.
+        where there is a `target_transform`. Of several targets each has a column `prediction_<target>`, of a model with
+        quantiles each of them: `prediction_q05`, `prediction_q50`, `prediction_q975` for 0.05, 0.5 and 0.975, ascending
+        in each row.
         The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
         backend, batch size and number of threads.
 
@@ -156,6 +159,8 @@ class Scorer:
         targets = self.schema.targets
         names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
         number = "float32" if self.pipeline._target_units is None else "float64"
+        if quantiles := getattr(self.model, "quantiles", None):
+            return [Field(f"prediction_q{_name_digits(level)}", number, nullable=False) for level in quantiles]
         dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
@@ -223,8 +228,13 @@ class Scorer:
         parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
-        width = len(self._classes) if self.schema.task == "multiclass" else len(self.schema.targets)
+        width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())
         return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
+
+
+def _name_digits(level: float) -> str:
+    """Return the decimals of a number between 0 and 1, two at least: they sort as the numbers do."""
+    return f"{Decimal(str(level)):f}"[2:].ljust(2, "0")
 
 
 def _choose_dtype(classes: tuple[Any, ...]) -> str:
@@ -250,6 +260,7 @@ _FORMAT = 2
 _NETWORKS = [
     name for name, item in vars(models).items() if isinstance(item, type) and issubclass(item, torch.nn.Module)
 ]
+_OTHER_TREES = ("catboost", "lightgbm", "sklearn", "xgboost")
 _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
 _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
@@ -466,17 +477,18 @@ def _check_model(function: str, given: object) -> None:
     """Raise `BadConfig` for an object that is no network, with the attribute that holds one."""
     if isinstance(given, torch.nn.Module | None):
         return
+    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
     remedy = "the network itself, which its weights alone cannot make again"
-    problem = "not a model"
-    if callable(getattr(given, "fit", None)) and callable(getattr(given, "predict", None)):
-        problem = "an estimator, whose file would be a pickle, which can run code"
-        remedy = "gp.models.XGB for boosted trees, gp.models.Linear for a linear model"
+    library = type(given).__module__.partition(".")[0]
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
-    where, expected = f"{function}(model=)", "a torch.nn.Module, or None"
+    elif library in _OTHER_TREES or all(callable(getattr(given, name, None)) for name in ("fit", "predict")):
+        problem = f"a model of {library}, whose files are not safe to load"
+        expected = "a torch.nn.Module, as gp.models.XGB is for trees and gp.models.Linear for a linear model"
+        remedy = "gp.Trainer(gp.models.XGB.from_schema(pipeline.schema)).fit(train, valid)"
     raise BadConfig(where, problem, got=type(given), expected=expected, remedy=remedy)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar
 
-from gpupipe.errors import BadConfig, nearest
-
 _SHORTEST_RUN = 5
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
 _BAR_PIXELS = 120
@@ -101,17 +99,13 @@ class TableReport:
 
 
 class RowTable(TableReport):
-    """Base class of tables of figures, a row by name; displays itself."""
+    """Base class of tables of figures, whose first column names the row; displays itself."""
 
     rows: list[dict[str, Any]]
     _formats: ClassVar[Mapping[str, str]] = {"rows": ",", "seconds": ".1f", "std": ".2g"}
 
     def __getitem__(self, name: Any) -> dict[str, Any]:
-        names = [next(iter(row.values())) for row in self.rows]
-        if name not in names:
-            expected, remedy = f"one of {names}", f"[{nearest(name, map(str, names)) or names[0]!r}]"
-            raise BadConfig(type(self).__name__, "no such row", got=name, expected=expected, remedy=remedy)
-        return self.rows[names.index(name)]
+        return {next(iter(row.values())): row for row in self.rows}[name]
 
     def _table(self) -> list[list[str]]:
         head = list(self.rows[0]) if self.rows else ["model"]

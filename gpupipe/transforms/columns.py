@@ -169,9 +169,8 @@ class Derive(Transform):
         for name, text in self.named.items():
             expression = parse(text, f"Derive({name}=...)")
             dtype = expression.check(schema)
-            made = Field.derived(name, dtype, map(schema.__getitem__, expression.reads), "Derive")
-            copied = schema[text.strip()].written_as if text.strip() in schema else ""
-            schema = schema.assign([replace(made, written_as=copied)])
+            sources = map(schema.__getitem__, expression.reads)
+            schema = schema.assign([Field.derived(name, dtype, sources, "Derive", expression.get_written_as(schema))])
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:

@@ -36,7 +36,7 @@ class DateParts(Transform):
 
     Args:
         columns: timestamps; where one is missing, so is every part.
-        parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `weekday` (Monday is 0), `hour`,
+        parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `dayofweek` (Monday is 0), `hour`,
             `minute`, `second`, int32; `is_weekend`, `is_month_start`, `is_month_end` and the same of `quarter` and
             `year`, booleans. The column `at_hour` is the hour of `at`.
         cyclic: parts as places on a circle, so that the last hour is next to the first: `at_hour_sin` and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Column
 from gpupipe.expressions import parse
 from gpupipe.expressions.evaluate import evaluate
-from gpupipe.schema import Field, Schema
+from gpupipe.schema import Field, Schema, get_element_dtype
 
 COMPARE = {
     "==": operator.eq,
@@ -27,6 +28,9 @@ def column(dtype: str, values: list[Any], *, dictionary: list[str] | None = None
     """A column of these values on the host, None where missing."""
     missing = np.array([value is None for value in values], dtype=bool)
     valid = ~missing if missing.any() else None
+    if element := get_element_dtype(dtype):
+        offsets = np.cumsum([0, *(len(value or ()) for value in values)])
+        return Column(dtype, offsets, valid, None, column(element, [item for value in values for item in value or ()]))
     if dtype == "string":
         texts = dictionary or sorted({value for value in values if value is not None})
         codes = np.array([-1 if value is None else texts.index(value) for value in values], dtype="int16")
@@ -45,6 +49,9 @@ def plain(result: Column) -> list[Any]:
     missing = result.missing(np)
     gone = np.zeros(len(result), dtype=bool) if missing is None else missing
     values = result.data.tolist()
+    if result.elements is not None:
+        elements = plain(result.elements)
+        values = [elements[start:end] for start, end in pairwise(values)]
     if result.dictionary is not None:
         texts = result.dictionary.to_pylist()
         assert len(set(texts)) == len(texts) and None not in texts, "a dictionary holds each string once"
@@ -53,13 +60,11 @@ def plain(result: Column) -> list[Any]:
 
 
 def to_device(item: Column, backend: Backend) -> Column:
-    valid = None if item.valid is None else backend.to_device(item.valid)
-    return Column(item.dtype, backend.to_device(item.data), valid, item.dictionary)
+    return item.move(backend.to_device)
 
 
 def to_host(item: Column, backend: Backend) -> Column:
-    valid = None if item.valid is None else backend.to_host(item.valid)
-    return Column(item.dtype, backend.to_host(item.data), valid, item.dictionary)
+    return item.move(backend.to_host)
 
 
 def run(backend: Backend, text: str, num_rows: int | None = None, **columns: Column) -> Column:
@@ -75,7 +80,8 @@ def run(backend: Backend, text: str, num_rows: int | None = None, **columns: Col
     )
     promised = expression.check(Schema(Field(name, item.dtype) for name, item in columns.items()))
     stored = {"timestamp": "int64", "string": result.data.dtype.name}.get(promised, promised)
-    assert (result.dtype, result.data.dtype.name, result.data.shape) == (promised, stored, (num_rows,))
+    stored = "int64" if result.elements is not None else stored
+    assert (result.dtype, result.data.dtype.name, len(result)) == (promised, stored, num_rows)
     if result.valid is not None:
         assert result.valid.dtype == bool and result.valid.shape == (num_rows,)
         assert promised not in ("string", "float32", "float64")

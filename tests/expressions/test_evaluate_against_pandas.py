@@ -20,7 +20,7 @@ from gpupipe.expressions.operands import truth
 from tests.examples import examples
 from tests.expressions.evaluated import COMPARE, column, plain, result_of, run
 
-IN_PANDAS = {"weekday": "day_of_week", "dayofyear": "day_of_year"}
+IN_PANDAS = {"dayofweek": "day_of_week", "dayofyear": "day_of_year"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,10 @@ def rewritten(inner: Term, word: str) -> Term:
     return Term(f"{word}({inner.text})", lambda frame: getattr(inner.compute(frame).str, word)())
 
 
+def joined(left: Term, right: Term) -> Term:
+    return Term(f"({left.text} + {right.text})", lambda frame: left.compute(frame) + right.compute(frame))
+
+
 def searched(inner: Term, word: str, part: str) -> Term:
     def compute(frame: pd.DataFrame) -> pd.Series:
         texts = inner.compute(frame)
@@ -131,7 +135,7 @@ def date_part(part: str) -> Term:
 
 SIGNS = st.sampled_from(["+", "-", "*", "/", "//", "%"])
 COMPARISONS = st.sampled_from(list(COMPARE))
-PARTS = st.sampled_from(["year", "month", "day", "hour", "minute", "second", "weekday", "dayofyear"])
+PARTS = st.sampled_from(["year", "month", "day", "hour", "minute", "second", "dayofweek", "dayofyear"])
 TEXTS = st.sampled_from(["JFK", "jfk", "LGA", "EWR ", "é", ""])
 numbers = st.recursive(
     st.one_of(
@@ -146,7 +150,9 @@ numbers = st.recursive(
 texts = st.recursive(
     st.one_of(st.sampled_from([name("s"), name("s2")]), TEXTS.map(lambda value: constant(value, "string"))),
     lambda inner: st.one_of(
-        st.builds(filled, inner, inner), st.builds(rewritten, inner, st.sampled_from(["lower", "upper", "strip"]))
+        st.builds(filled, inner, inner),
+        st.builds(joined, inner, inner),
+        st.builds(rewritten, inner, st.sampled_from(["lower", "upper", "strip"])),
     ),
     max_leaves=3,
 )

@@ -341,7 +341,7 @@ def test_an_unknown_function_lists_the_known() -> None:
         ("storm and hour + 1", "`and` is given hour + 1 (int64)", "(hour + 1) != 0"),
         ("lower(dep_delay)", "`lower` is given column 'dep_delay' (float64)", "T.Cast({'dep_delay': 'string'})"),
         ("len(hour)", "`len` is given column 'hour' (int8)", "string(hour)"),
-        ("origin + 'x'", "`+` is given column 'origin' (string)", "len(origin)"),
+        ("origin + 5", "`+` is given 5 (int64)", "'5'"),
         ("-origin", "`unary -` is given column 'origin' (string)", "len(origin)"),
         ("time_hour + 5", "`+` is given column 'time_hour' (timestamp)", "hour(time_hour)"),
         ("5 - time_hour", "`-` is given column 'time_hour' (timestamp)", "timestamp("),

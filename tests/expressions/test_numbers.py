@@ -109,7 +109,7 @@ def test_booleans_count_and_floats_keep_their_width(backend: Backend) -> None:
     assert run(backend, "narrow ** 2 // 3 % 2", narrow=narrow).data.dtype == "float32"
 
 
-@pytest.mark.parametrize("function", ["log1p", "log", "exp", "sqrt", "floor", "ceil", "round", "abs"])
+@pytest.mark.parametrize("function", ["log1p", "log", "exp", "sqrt", "sin", "cos", "floor", "ceil", "round", "abs"])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "int16"])
 def test_functions_of_a_number(backend: Backend, function: str, dtype: str) -> None:
     own = [2, None, 0, 9] if dtype == "int16" else [2.5, None, 0.0, -1.5, 3.5, math.inf]

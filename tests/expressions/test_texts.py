@@ -150,3 +150,52 @@ def test_case_is_pythons(backend: Backend, texts: list[str]) -> None:
     s = column("string", texts)
     assert result_of(backend, "lower(s)", s=s) == [text.lower() for text in texts]
     assert result_of(backend, "upper(s)", s=s) == [text.upper() for text in texts]
+
+
+@examples(100)
+@given(st.lists(st.tuples(st.none() | TEXTS, st.none() | TEXTS), max_size=8))
+def test_texts_are_joined(backend: Backend, rows: list[tuple[str | None, str | None]]) -> None:
+    a, b = (column("string", [row[side] for row in rows]) for side in (0, 1))
+    wanted = [None if left is None or right is None else f"{left} {right}!" for left, right in rows]
+    assert result_of(backend, "a + ' ' + b + '!'", len(rows), a=a, b=b) == wanted
+    assert result_of(backend, "'<' + a", len(rows), a=a) == [None if left is None else f"<{left}" for left, _ in rows]
+    assert result_of(backend, "a + a", len(rows), a=a) == [None if left is None else left * 2 for left, _ in rows]
+
+
+def test_constants_are_joined(backend: Backend) -> None:
+    assert result_of(backend, "'a' + 'b'", 2) == ["ab", "ab"]
+    assert result_of(backend, "s + '-' + string(n)", s=column("string", ["x", "x"]), n=column("int8", [1, None])) == [
+        "x-1",
+        None,
+    ]
+
+
+def test_each_distinct_pair_is_joined_once(backend: Backend) -> None:
+    a, b = column("string", ["a", "b", None, "a"] * 500), column("string", ["x", "x", "x", None] * 500)
+    result = run(backend, "a + b", a=a, b=b)
+    assert result.dictionary is not None and result.dictionary.to_pylist() == ["ax", "bx"]
+
+
+@examples(100)
+@given(st.lists(st.none() | TEXTS, max_size=6))
+def test_split_to_a_list_is_pythons(backend: Backend, values: list[str | None]) -> None:
+    for separator in (",", "a", "ab"):
+        found = result_of(backend, f"split(s, {separator!r})", len(values), s=column("string", values))
+        assert found == [None if value is None else value.split(separator) for value in values]
+    parts = result_of(backend, "len(split(s, ','))", len(values), s=column("string", values))
+    assert parts == [None if value is None else value.count(",") + 1 for value in values]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("s + n", r"`\+` is given column 'n' \(int64\)[\s\S]*Expected text[\s\S]*string\(n\)"),
+        ("n + s", r"`\+` is given column 's' \(string\)[\s\S]*Expected a number"),
+        ("s - s", r"`-` is given column 's' \(string\)"),
+        ("split(s)", r"split is called with 1 argument[\s\S]*2 or 3 arguments"),
+        ("concat(s, s)", r"x \+ y"),
+    ],
+)
+def test_what_cannot_be_joined_or_split(text: str, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        parse(text).check(Schema([Field("s", "string"), Field("n", "int64")]))

@@ -391,6 +391,16 @@ def test_a_step_makes_no_host_wait(task: Any) -> None:
         model.eval()(batch)
 
 
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
+def test_forward_and_loss_are_one_graph(task: Any) -> None:
+    model = TabM(3, outputs=OUTPUTS[task], task=task, members=K, hidden=(8,), dropout=0.0)
+    loss = {"binary": "bce", "multiclass": "cross-entropy", "regression": "mse"}[task]
+    objective, batch = make_objective(model, average_members(LOSSES[loss], K)), rows_of(task, weighted=True)
+    torch.compiler.reset()
+    compiled = torch.compile(objective, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(batch)[0], objective(batch)[0])
+
+
 def test_bf16_is_the_same_to_its_precision(rows: Callable[..., Batch]) -> None:
     """The layers' products are bfloat16, what is made of the members' outputs is float32."""
     model, batch = TabM(3, [7, 4], 3, task="multiclass", members=K, dropout=0.0, seed=2), rows(40)

@@ -68,7 +68,7 @@ def test_local_times_are_pandas(backend: Backend, zone: str) -> None:
     index = pd.DatetimeIndex(moments.view("datetime64[us]"), tz="UTC").tz_convert(zone).tz_localize(None)
     assert (locally(moments, zone, backend) == index.asi8).all()
     times = Column("timestamp", moments)
-    names = {"weekday": "day_of_week", "dayofyear": "day_of_year"}
+    names = {"dayofweek": "day_of_week", "dayofyear": "day_of_year"}
     for part in {*DATE_PARTS, *DATE_FLAGS} - {"week", "is_weekend"}:
         wanted = np.asarray(getattr(index, names.get(part, part)))
         assert (run(backend, f"{part}(t, {zone!r})", t=times).data == wanted).all(), part

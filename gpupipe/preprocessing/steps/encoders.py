@@ -504,7 +504,7 @@ class DatetimeEncoder(base.StatelessStep):
         self,
         parts: str | Sequence[str] = ("year", "is_weekend"),
         *,
-        cyclic: str | Sequence[str] = ("dayofyear", "weekday", "hour"),
+        cyclic: str | Sequence[str] = ("dayofyear", "dayofweek", "hour"),
         tz: str | None = None,
     ) -> None:
         check_names(self, parts=parts, cyclic=cyclic)

@@ -17,6 +17,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.rank_group import RankGroup
 
 _COUNTING = {"model", "loss", "class_weight", "metrics", "seed", "deterministic", "device", "progress", "timeout"}
 
@@ -36,9 +37,13 @@ class FitsLoaders(Protocol):
         *,
         device: torch.device | None = None,
         class_weight: Tensor | None = None,
+        ranks: Any = None,
         on_round: Callable[[int, dict[str, float], Tensor | None, Batch | None], None] | None = None,
     ) -> None:
-        """Learn from the rows of `train`; report rounds, with the outputs for the rows of `valid` and their targets."""
+        """Learn from the rows of all ranks, and report rounds: their losses, and what they give for `valid`.
+
+        That are the outputs for this rank's rows, with their targets and weights.
+        """
 
 
 def refuse_settings(trainer: Any, resume: object) -> None:
@@ -70,16 +75,18 @@ def fit_loaders(
     *,
     device: torch.device,
     class_weight: Tensor | None,
+    ranks: RankGroup,
 ) -> None:
     """Fit the trainer's model, and write a row of history for each round that it reports, an epoch being a round."""
-    hidden = None if trainer.progress == "auto" else not trainer.progress
+    hidden = not ranks.is_main or (None if trainer.progress == "auto" else not trainer.progress)
     with show_progress(disable=hidden, unit=" rounds") as bar:
         before = time.perf_counter()
 
         def append_row(number: int, losses: dict[str, float], output: Tensor | None, truth: Batch | None) -> None:
             nonlocal before
             row = {"epoch": number, **losses}
-            if output is not None:
+            if output is not None and truth is not None:
+                output, truth = _gather(output, truth, ranks)
                 for metric in metrics:
                     metric.reset()
                     metric.update(output, truth)
@@ -91,8 +98,20 @@ def fit_loaders(
             bar.set_postfix(losses, refresh=False)
             bar.update(number - bar.n)
 
-        trainer.model.fit_loaders(train, valid, device=device, class_weight=class_weight, on_round=append_row)
+        options = {"device": device, "class_weight": class_weight, "ranks": ranks}
+        trainer.model.fit_loaders(train, valid, on_round=append_row, **options)
     history.rows.sort(key=lambda row: row["epoch"])  # the best round comes last
     trainer.model.eval()
     rounds = int(history.rows[-1]["epoch"])
     logger.info("%s learned %d rounds, %d are kept", type(trainer.model).__name__, rounds, history.best["epoch"])
+
+
+def _gather(output: Tensor, truth: Batch, ranks: RankGroup) -> tuple[Tensor, Batch]:
+    """Gather outputs, targets and weights of all ranks' rows, of which each may have another number."""
+    if ranks.size == 1:
+        return output, truth
+    parts = ranks.gather((output, truth.target, truth.weight))
+    outputs, targets, weights = zip(*parts, strict=True)
+    output, nothing = torch.cat(outputs), torch.empty(sum(map(len, outputs)), 0)
+    weight = None if truth.weight is None else torch.cat(weights)
+    return output, Batch(nothing, nothing.int(), torch.cat(targets), weight)
