@@ -136,12 +136,12 @@ class _Counter:
         return size
 
 
-def make_named(name: str, layout: Layout, seed: int) -> Candidate:
-    """Make the candidate of a name of `ESTIMATORS`."""
+def make_named(method: str, name: str, layout: Layout, seed: int) -> Candidate:
+    """Make the candidate of a method of `ESTIMATORS`."""
     classifies, several = layout.task != "regression", layout.outputs > 1 and layout.task != "multiclass"
     kind = "Classifier" if classifies else "Regressor"
     model: Any
-    if name == "linear":
+    if method == "linear":
         model = LogisticRegression(max_iter=1000) if classifies else Ridge()
         one_hot = OneHotEncoder(categories=[np.arange(n) for n in layout.ids.values()], handle_unknown="ignore")
         columns, split = [*range(len(layout.numbers) + len(layout.ids))], len(layout.numbers)
@@ -149,7 +149,7 @@ def make_named(name: str, layout: Layout, seed: int) -> Candidate:
         last = MultiOutputClassifier(model) if layout.task == "multilabel" else model
         steps = make_pipeline(ColumnTransformer([part for part in parts if part[2]]), last)
         return Candidate(name, steps, layout, {"one-hot": 0})
-    if name == "forest":
+    if method == "forest":
         model = getattr(ensemble, f"RandomForest{kind}")(max_depth=MAX_DEPTH, n_jobs=-1, random_state=seed)
         return Candidate(name, model, layout)
     model = getattr(ensemble, f"HistGradientBoosting{kind}")(random_state=seed)

@@ -167,12 +167,10 @@ def make_entrants(
             entrants[name] = _make_network(name, model, schema, layout, seed)
         elif isinstance(model, str):
             check_choice("compare", [*ESTIMATORS, TREES], models=model)
-            is_trees = model == TREES
-            entrants[name] = (
-                _make_trees(name, schema, layout, seed)
-                if is_trees
-                else EstimatorEntrant(make_named(model, layout, seed))
-            )
+            if model == TREES:
+                entrants[name] = _make_trees(name, schema, layout, seed)
+            else:
+                entrants[name] = EstimatorEntrant(make_named(model, name, layout, seed))
         else:
             _check_estimator(model, layout)
             entrants[name] = EstimatorEntrant(Candidate(name, model, layout))

@@ -87,7 +87,7 @@ def test_gradient_boosting_is_scikit_learns_with_either_encoding(encoding: str) 
     masked = [False, False, True] if encoding == "categories" else None
     oracle = HistGradientBoostingClassifier(categorical_features=masked, random_state=5)
     oracle.fit(matrix(train), arrays(train)[1])
-    candidate = candidates.make_named("hist-gradient-boosting", make_layout(train.schema), 5)
+    candidate = candidates.make_named("hist-gradient-boosting", "trees", make_layout(train.schema), 5)
     rows = TrainRows(train, candidate.layout, 0).host
     candidate.fit(rows, encoding)
     other = TrainRows(valid, candidate.layout, 0).host
@@ -138,10 +138,10 @@ def test_ids_that_matter_are_categories_and_the_table_says_by_what() -> None:
     features = gp.Features(["x"], (["place", "few"], pre.Categorify()), target="y")
     pipeline = gp.Pipeline([], features, backend="cpu").fit(frame[:3000])
     train, valid = pipeline.loader(frame[:3000]), pipeline.loader(frame[3000:])
-    comparison = gp.compare(train, valid, FAST)
-    assert comparison["hist-gradient-boosting"]["ids"] == "categories"
+    comparison = gp.compare(train, valid, {"line": "linear", "trees": "hist-gradient-boosting"})
+    assert comparison["trees"]["ids"] == "categories" and comparison["line"]["ids"] == "one-hot"
     (note,) = comparison.notes
-    assert note.startswith("hist-gradient-boosting: takes ids as categories, by a tenth of train (categories 0.5")
+    assert note.startswith("trees: takes ids as categories, by a tenth of train (categories 0.5")
     assert "categories up to 4 ids" in note and "numbers" in note
     held = TrainRows(train, make_layout(train.schema), 0).parts[1]
     assert len(held) == 300  # and none of them is of valid
