@@ -265,21 +265,17 @@ def _check_model(function: str, given: object) -> None:
     """Raise `BadConfig` for an object that is no network, with the attribute that holds one."""
     if isinstance(given, torch.nn.Module | None):
         return
+    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
     remedy = "the network itself, which its weights alone cannot make again"
-    problem = "not a model"
-    if callable(getattr(given, "fit", None)) and callable(getattr(given, "predict", None)):
-        problem = "an estimator, whose file would be a pickle, which can run code"
-        remedy = "gp.models.XGB for boosted trees, gp.models.Linear for a linear model"
+    library = type(given).__module__.partition(".")[0]
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
-    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
-    library = type(given).__module__.partition(".")[0]
-    if library in _OTHER_TREES:
+    elif library in _OTHER_TREES or all(callable(getattr(given, name, None)) for name in ("fit", "predict")):
         problem = f"a model of {library}, whose files are not safe to load"
-        expected = "a torch.nn.Module, as gp.models.XGB is for trees"
+        expected = "a torch.nn.Module, as gp.models.XGB is for trees and gp.models.Linear for a linear model"
         remedy = "gp.Trainer(gp.models.XGB.from_schema(pipeline.schema)).fit(train, valid)"
     raise BadConfig(where, problem, got=type(given), expected=expected, remedy=remedy)
 

@@ -34,7 +34,7 @@ OURS: dict[str, set[str]] = {
     "monitoring": BASE | STAGES | {"backend"},
     "pipeline": BASE | STAGES | {"backend", "cluster", "expressions", "selectors", "monitoring"},
     "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline", "training"},
-    "evaluation": BASE | STAGES | {"backend", "pipeline", "saving", "training"},
+    "evaluation": BASE | STAGES | {"backend", "models", "pipeline", "saving", "training"},
     "cli": BASE | STAGES | {"backend", "pipeline"},
 }
 LIBRARIES = {

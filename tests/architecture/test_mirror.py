@@ -24,6 +24,7 @@ ELSEWHERE = {
     "expressions/tree": "expressions/test_expression",
     "evaluation/entrants": "evaluation/test_comparison",
     "evaluation/host_rows": "test_lists",
+    "evaluation/row_table": "evaluation/test_comparison",
     "io/formats/file_source": "io/formats/test_bad_files",
     "io/formats/ipc": "io/formats/test_orc_ipc",
     "io/formats/orc": "io/formats/test_orc_ipc",

@@ -243,7 +243,8 @@ class Trainer:
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
         if isinstance(self.model, FitsLoaders):
-            return self._fit_loaders(train, valid, resume)
+            self.history = self._fit_loaders(train, valid, resume)
+            return self.history
         loss, metrics = choose_loss_and_metrics(self, train)
         stopping = self.choose_stopping(validated=valid is not None)
         history, watches = _make_history(stopping, metrics, validated=valid is not None), _make_watches(self, train)
