@@ -106,6 +106,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "baselines": baselines,
     "checks": checks,
     "dataset": dataset,
+    "description": lambda: dataset().describe("arr_delay > 15"),
     "doctor": doctor,
     "drift": drift,
     "explain": lambda: pipeline().explain(dataset()),
