@@ -159,8 +159,9 @@ _KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
 class Schema:
     """Ordered columns of a frame or of a pipeline's output.
 
-    Names are unique. A pipeline's own schemas know `ranges`: by the names of some columns the least and the greatest
-    value of the rows it was fitted on.
+    Names are unique. A fitted pipeline's schemas also know statistics of the rows of the fit: `ranges`, by the names of
+    some columns the least and the greatest value; `edges`, by the names of numeric features the ascending edges of bins
+    that hold about as many rows each; and `num_rows`, how many rows the fit learned from.
 
     Example:
         >>> schema = Schema([Field("dep_delay", "float64"), Field("carrier", "string")])
@@ -170,11 +171,21 @@ class Schema:
 
     fields: tuple[Field, ...] = ()
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    edges: Mapping[str, tuple[float, ...]] = field(default_factory=dict, repr=False, compare=False)
+    num_rows: int | None = field(default=None, repr=False, compare=False)
     _index: dict[str, Field] = field(init=False, repr=False, compare=False)
 
-    def __init__(self, fields: Iterable[Field] = (), ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
+    def __init__(
+        self,
+        fields: Iterable[Field] = (),
+        ranges: Mapping[str, tuple[float, float]] | None = None,
+        edges: Mapping[str, tuple[float, ...]] | None = None,
+        num_rows: int | None = None,
+    ) -> None:
         object.__setattr__(self, "fields", tuple(fields))
         object.__setattr__(self, "ranges", dict(ranges or {}))
+        object.__setattr__(self, "edges", dict(edges or {}))
+        object.__setattr__(self, "num_rows", num_rows)
         index: dict[str, Field] = {}
         for item in self.fields:
             if item.name in index:
@@ -274,25 +285,28 @@ class Schema:
         return one if len(self.targets) == 1 else "multilabel"
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Convert to plain lists and strings, for a file."""
+        """Convert columns, ranges and edges to plain lists and strings, for a file."""
         rows = []
         for item in self.fields:
-            found = {"classes": item.classes, "range": self.ranges.get(item.name)}
-            plain = {name: None if values is None else list(values) for name, values in found.items()}
+            name = item.name
+            lists = {"classes": item.classes, "range": self.ranges.get(name), "edges": self.edges.get(name)}
+            plain = {key: None if values is None else list(values) for key, values in lists.items()}
             rows.append(asdict(item) | {"lineage": sorted(item.lineage)} | plain)
         return rows
 
     @classmethod
-    def from_json(cls, rows: Iterable[dict[str, Any]]) -> Schema:
+    def from_json(cls, rows: Iterable[dict[str, Any]], num_rows: int | None = None) -> Schema:
         """Build the schema that `to_json` described."""
-        fields, ranges = [], {}
+        fields, ranges, edges = [], {}, {}
         types: dict[str, Callable[[Any], Any]] = {"kind": Kind, "role": Role, "lineage": frozenset, "classes": tuple}
         for row in rows:
-            given = row | {name: make(row[name]) for name, make in types.items() if row[name] is not None}
-            if (found := given.pop("range")) is not None:
-                ranges[row["name"]] = (found[0], found[1])
-            fields.append(Field(**given))
-        return cls(fields, ranges)
+            values = row | {name: convert(row[name]) for name, convert in types.items() if row[name] is not None}
+            if (ends := values.pop("range")) is not None:
+                ranges[row["name"]] = (ends[0], ends[1])
+            if (bounds := values.pop("edges")) is not None:
+                edges[row["name"]] = tuple(bounds)
+            fields.append(Field(**values))
+        return cls(fields, ranges, edges, num_rows)
 
     def _table(self) -> list[Sequence[str]]:
         head = ["column", "dtype", "written as", "kind", "role", "ids", "nulls", "units", "range", "from", "step"]

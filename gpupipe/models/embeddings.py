@@ -19,15 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
+from gpupipe.schema import Schema
 from gpupipe.support import validation
 from gpupipe.support.validation import check_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch, Ragged
-from gpupipe.tensors.order import Permutation
 
 BAGS = ("mean", "sum", "max")
 RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column
 _MAX_AUTO_DIM = 32
-SAMPLE_ROWS = 1 << 18  # enough for quantiles, and few enough to sort at once
 
 
 class SharedEmbedding(nn.Module):
@@ -149,44 +148,29 @@ class PiecewiseLinear:
 
     kind: ClassVar[str] = "piecewise-linear"
     edges: Sequence[Sequence[float]]
-    dim: int = 8
+    dim: int = 16
 
     def __post_init__(self) -> None:
         check_integer(self, "[1, inf)", dim=self.dim)
         for each in self.edges if validation.is_sequence(self.edges) else [None]:
             numbers: Any = each if validation.is_sequence(each) else [None]
             if not all(map(is_number, numbers)) or any(a >= b for a, b in itertools.pairwise(numbers)):
-                raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", "fit(loader)")
+                remedy = "PiecewiseLinear.from_schema(pipeline.schema)"
+                raise refuse_argument(self, "edges", self.edges, "ascending edges for each number", remedy)
 
     @classmethod
-    def fit(cls, loader: Any, *, bins: int = 48, dim: int = 8) -> Self:
-        """Compute the edges of at most `bins` bins at quantiles of a loader's numbers, values that occur.
+    def from_schema(cls, schema: Schema, *, dim: int = 16) -> Self:
+        """Take the edges that a pipeline's fit computed for its numeric features (see `Schema.edges`).
 
-        Raises `BadConfig`: a loader without a resident table, or fewer than one bin.
-        Memory: a sample of at most 262,144 rows in float64, of one number at a time; the edges on the host.
+        A feature without edges (of a list, or of a pipeline with more than 256 numbers) keeps one bin: a straight line.
         """
-        table = getattr(loader, "table", None)
-        if table is None or bins < 1:
-            got = type(loader).__name__ if table is None else bins
-            problem = "no rows to take quantiles of" if table is None else "no bins"
-            expected = "a loader with a resident table, and at least one bin"
-            remedy = "PiecewiseLinear.fit(pipeline.loader(train))"
-            raise BadConfig("PiecewiseLinear.fit", problem, got=got, expected=expected, remedy=remedy)
-        numbers: Tensor = table.numeric
-        if len(numbers) == 0:
-            return cls([[] for _ in range(numbers.shape[1])], dim)
-        if len(numbers) > SAMPLE_ROWS:
-            places = torch.arange(SAMPLE_ROWS, device=numbers.device)
-            numbers = numbers[Permutation(len(numbers)).at(places)]
-        shares = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=numbers.device)
-        found = [column.double().quantile(shares, interpolation="lower").float().unique() for column in numbers.T]
-        return cls([each.tolist() for each in found], dim)
+        return cls([schema.edges.get(item.name, (0.0, 1.0)) for item in schema.numeric], dim)
 
     def build(self, num_features: int, generator: torch.Generator) -> NumericEmbedding:
         """Build the layer; raise `BadConfig` for edges of another number of features."""
         if len(self.edges) != num_features:
             where, problem = "PiecewiseLinear(edges=)", "edges for another number of features than the model has"
-            remedy = "PiecewiseLinear.fit(loader) with the pipeline that makes the batches"
+            remedy = "PiecewiseLinear.from_schema(pipeline.schema) of the pipeline that makes the batches"
             raise BadConfig(where, problem, got=len(self.edges), expected=str(num_features), remedy=remedy)
         return _Bins(num_features, self, generator)
 
@@ -207,7 +191,7 @@ def parse_numbers(given: Any) -> Numbers | None:
     for kind in (Periodic, PiecewiseLinear):
         if wanted == kind.kind and set(settings) <= {item.name for item in fields(kind)}:
             return kind(**settings)
-    expected = "None, Periodic(...) or PiecewiseLinear.fit(loader)"
+    expected = "None, Periodic(...) or PiecewiseLinear.from_schema(schema)"
     raise refuse_argument("model", "numbers", given, expected, "numbers=Periodic()")
 
 

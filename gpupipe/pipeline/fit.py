@@ -34,6 +34,7 @@ from gpupipe.io import Dataset, FileNote, Partition, in_halves, row_bytes, run_p
 from gpupipe.io.planning.table import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan
+from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
 from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
@@ -431,7 +432,7 @@ class PartitionPass:
     summary under ("step", number of the task, place) and its cost under ("timing", number, place). With `of_target` it
     summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, it
     gives of the features' columns the "extremes", by block of columns, or how many values are ("missing", name), of so
-    many "described" rows, and draws a "sample" of rows.
+    many "described" rows, and draws a "sample" of rows; of a fit the "sampled rows" for the edges of bins, too.
     """
 
     plan: TransformPlan
@@ -485,6 +486,11 @@ class PartitionPass:
         assert self.features is not None
         return ColumnUses.of(self.features, self.plan.output_schema.select(self.plan.wanted))
 
+    @cached_property
+    def _sampled(self) -> list[str]:
+        assert self.features is not None
+        return list_sampled_columns(self.features, self.plan.output_schema.select(self.plan.wanted))
+
     def _describe(self, rows: _Rows, found: Summaries, backend: Backend) -> Summaries:
         """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
         assert rows.row_ids is not None
@@ -497,12 +503,15 @@ class PartitionPass:
         if columns:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
         drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
-        return {
+        summaries: Summaries = {
             "described": len(rows.frame),
             "sample": Sample.of(rows.frame, drawn, numbers, [*categories], backend),
             **{("extremes", number): block for number, block in enumerate(blocks)},
             **count_missing({name: backend.column(rows.frame, name) for name in others}, backend),
         }
+        if self.of_target:
+            summaries["sampled rows"] = SampledRows.draw(rows.frame, drawn, self._sampled, backend)
+        return summaries
 
 
 def fold(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
@@ -654,13 +663,14 @@ class FitReport:
 
 
 class PipelineFit:
-    """One fit; it leaves the source's schema, the outputs' `ranges`, and `profiles` of the columns of features."""
+    """One fit; it leaves the source's schema, the outputs' statistics, and `profiles` of the columns of features."""
 
     def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self.profiles: dict[str, Profile] = {}
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
+        self.edges: dict[str, tuple[float, ...]] = {}
         self.report = FitReport(rejected=dataset.rejected)
         self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
         self._first: dict[int, Frame] = {}
@@ -780,6 +790,7 @@ class PipelineFit:
         self.profiles = build_profiles(found, stats, uses)
         self.stats = {name: seen for name, seen in stats.items() if name not in unscaled}
         self.ranges = _output_ranges(features, self.schema, self.stats)
+        self.edges = compute_edges(features, self.schema, found["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
         ends = {name: self.stats[name].range for name in same if name in self.stats}

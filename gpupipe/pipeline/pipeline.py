@@ -110,19 +110,20 @@ class Pipeline:
             fitting = PipelineFit(self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend))
             self.fit_report = fitting.run()
         self.profiles = fitting.profiles
-        self._bind(fitting.source, fitting.ranges)
+        num_rows = self.fit_report.num_rows - self.fit_report.num_without_target
+        self._bind(fitting.source, Schema((), fitting.ranges, fitting.edges, num_rows or None))
         _log.info("%s", self.fit_report)
         return self
 
-    def _bind(self, source: Schema, ranges: Mapping[str, tuple[float, float]] | None = None) -> None:
-        """Set `source` as the data's schema, and compute the outputs' ranges; the steps are fitted already."""
+    def _bind(self, source: Schema, statistics: Schema) -> None:
+        """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted."""
         self._source, self._bound = source, {}
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             for label in self.features._labels:  # one named by a column of the fit stays one
                 label.bind(self._after)
             schema = self.features._output_schema(self._after)
-        self._schema = Schema(schema, ranges)
+        self._schema = Schema(schema, statistics.ranges, statistics.edges, statistics.num_rows)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_bound": {}}
@@ -230,6 +231,17 @@ class Pipeline:
         run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend)
         more: dict[str, Any] = {**options, "target_units": self._target_units}
         return make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
+
+    def _keep_also(self, name: str) -> Pipeline:
+        """Return this pipeline, its learned state shared, with one more column carried beside the features."""
+        self._fitted_source()
+        self._after.require(name, "by=")
+        if self.features is None or name in self.features.keep:
+            return self
+        changed = copy(self)
+        changed.features = copy(self.features)
+        changed.features.keep = [*self.features.keep, name]
+        return changed
 
     def _bind_to_train(self, dataset: Dataset, out_of_fold: bool | None, backend: str) -> tuple[BoundPipeline, Dataset]:
         """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""

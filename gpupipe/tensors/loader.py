@@ -6,6 +6,7 @@ A thread reads a table in parts, or copies one to another device, while the mode
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -57,6 +58,9 @@ _HOST_POSITIONS, _DEVICE_POSITIONS = 1 << 20, 1 << 24
 _TOGETHER = 256 << 10  # bytes of small batches that one copy makes
 _SHARE = 0.8  # of the host's free memory that a table may take
 
+SMALLEST_BATCH, LARGEST_BATCH = 128, 4096  # rows, of those that "auto" chooses from
+UPDATES_PER_EPOCH = 64  # that batches of a size between them make
+
 RESIDENCIES = ("auto", "device", "host", "stream")
 
 
@@ -74,7 +78,7 @@ class BatchOptions(TypedDict, total=False):
         >>> options: BatchOptions = {"batch_size": 1024, "shuffle": "rows"}
     """
 
-    batch_size: int
+    batch_size: int | str
     shuffle: bool | str
     block_rows: int
     window: int
@@ -96,6 +100,20 @@ class LoaderOptions(BatchOptions, total=False):
     sampler: Any
 
 
+def choose_batch_size(num_rows: int) -> int:
+    """Choose the rows per batch to train on: the power of two nearest to a 64th of the rows, from 128 to 4096.
+
+    A network needs some hundred updates before it is better than a linear model, whatever the number of rows; large
+    batches are for tables that have enough of them.
+
+    Example:
+        >>> [choose_batch_size(rows) for rows in (1_000, 15_000, 35_000, 300_000, 10_000_000)]
+        [128, 256, 512, 4096, 4096]
+    """
+    nearest = 1 << round(math.log2(max(num_rows, 1) / UPDATES_PER_EPOCH)) if num_rows > UPDATES_PER_EPOCH else 1
+    return min(max(nearest, SMALLEST_BATCH), LARGEST_BATCH)
+
+
 class Loader:
     """Loader of `Batch`es over a table, all on one device.
 
@@ -103,7 +121,8 @@ class Loader:
 
     Args:
         table: a feature table, or parts that are read while batches are made.
-        batch_size: rows per batch, of all ranks together.
+        batch_size: rows per batch, of all ranks together; "auto" chooses by the number of rows where they are shuffled
+            or drawn, see `choose_batch_size`, else 4096.
         shuffle: `"rows"` (or True) for another permutation of all rows each epoch; `"blocks"` for one of blocks of
             `block_rows` consecutive rows, and of the rows among `window` blocks at a time; False for the table's order.
             It depends on `seed`, the epoch and the number of rows alone.
@@ -140,7 +159,7 @@ class Loader:
         self,
         table: FeatureTable | Parts,
         *,
-        batch_size: int = 4096,
+        batch_size: int | str = "auto",
         shuffle: bool | str = False,
         block_rows: int = BLOCK_ROWS,
         window: int = WINDOW,
@@ -155,7 +174,9 @@ class Loader:
         device: torch.device | str | None = None,
         residency: str = "auto",
     ) -> None:
-        check_integer("loader", "[1, inf)", batch_size=batch_size, block_rows=block_rows, window=window)
+        check_integer("loader", "[1, inf)", block_rows=block_rows, window=window)
+        if batch_size != "auto":
+            check_integer("loader", "[1, inf)", batch_size=batch_size)
         check_choice("loader", ("rows", "blocks", True, False), shuffle=shuffle)
         check_seed("loader", seed=seed)
         check_bool("loader", drop_last=drop_last, reuse_buffers=reuse_buffers)
@@ -169,15 +190,18 @@ class Loader:
             self._like = FeatureTable.allocate(table.schema, 0, table.backend.device, dtype=table.dtype)
         self.device = self._like.device if device is None else torch.empty(0, device=device).device  # cuda is cuda:0
         self.residency = self._choose_residency(residency)
-        batch_size, block_rows, window, seed = map(to_python, (batch_size, block_rows, window, seed))
-        self.batch_size, self.block_rows, self.window, self.seed = batch_size, block_rows, window, seed
+        self.block_rows, self.window, self.seed = map(to_python, (block_rows, window, seed))
         self.shuffle = "rows" if shuffle is True else shuffle
         self.drop_last, self.reuse_buffers, self.target_units = drop_last, reuse_buffers, target_units
         self.rank, self.world_size = get_rank(rank, world_size)
         shards = None  # all ranks have the same table
         if sharded is not False:
             shards = gather_row_counts(sharded, self.num_rows, self.rank, self.world_size)
-        self._ranks = Sharding(self.num_rows, batch_size, drop_last, self.rank, self.world_size, shards)
+        self.batch_size: int = to_python(batch_size)
+        if batch_size == "auto":
+            trains = self.shuffle is not False or sampler is not None
+            self.batch_size = choose_batch_size(sum(shards or [self.num_rows])) if trains else LARGEST_BATCH
+        self._ranks = Sharding(self.num_rows, self.batch_size, drop_last, self.rank, self.world_size, shards)
         self._next = self._reached = _Position()
         self._check_order(sampler)
         self._sampler = sampler

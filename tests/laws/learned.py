@@ -67,6 +67,7 @@ EXAMPLES: dict[type, list[Example]] = {
     pre.RobustScaler: [
         Example(lambda: pre.RobustScaler(quantile_range=(10, 80)), NUMBERS),
         Example(lambda: pre.RobustScaler(unit_variance=True, exact=True), NUMBERS),
+        Example(lambda: pre.RobustScaler(clip="smooth"), NUMBERS),
     ],
     pre.QuantileTransformer: [
         Example(lambda: pre.QuantileTransformer(n_quantiles=5), NUMBERS),

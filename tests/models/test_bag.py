@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpupipe import errors
-from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet
+from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, ResNet, TabM
 from gpupipe.models.embeddings import SharedEmbedding
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Field, Role, Schema
@@ -45,7 +45,7 @@ def batch(**lists: Ragged) -> Batch:
     return Batch(torch.randn(3, 1), torch.zeros(3, 0, dtype=torch.int32), lists=lists)
 
 
-@pytest.mark.parametrize("kind", [Linear, MLP, ResNet, DCNv2, FTTransformer, MultiTask])
+@pytest.mark.parametrize("kind", [Linear, MLP, ResNet, DCNv2, FTTransformer, MultiTask, TabM])
 def test_every_network_takes_lists(kind: type[Tabular]) -> None:
     fields = [
         Field("x", "float32", role=Role.FEATURE),
@@ -60,7 +60,7 @@ def test_every_network_takes_lists(kind: type[Tabular]) -> None:
     model(given).sum().backward()
     assert model.embedding is not None and model.embedding.table.grad is not None
     assert model.embedding.table.grad[2:5].any()
-    alone = kind(0, lists={"seen": 5})
+    alone = kind(0, lists={"seen": 5}).eval()
     assert alone(Batch(torch.zeros(3, 0), torch.zeros(3, 0, dtype=torch.int32), lists={"seen": LISTS})).shape == (3,)
 
 

@@ -17,7 +17,7 @@ import gpupipe as gp
 from gpupipe import models
 from gpupipe import preprocessing as pre
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, Periodic, PiecewiseLinear, ResNet
+from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, Periodic, PiecewiseLinear, ResNet, TabM
 from gpupipe.models.tabular import Tabular
 from gpupipe.tensors.batch import Batch
 from tests.training.host_waits import no_host_wait
@@ -36,6 +36,8 @@ SMALL: dict[str, tuple[type[Tabular], dict[str, Any]]] = {
     "dcn, stacked, low rank": (DCNv2, {"hidden": (8,), "structure": "stacked", "rank": 2}),
     "ft-transformer": (FTTransformer, {"dim": 8, "heads": 2}),
     "multi-task": (MultiTask, {"hidden": (8,), "head": (4,)}),
+    "tabm": (TabM, {"hidden": (8, 6), "members": 3}),
+    "tabm, piecewise linear": (TabM, {"hidden": (8,), "members": 3, "numbers": PiecewiseLinear(EDGES, dim=3)}),
 }
 
 
@@ -64,10 +66,12 @@ def test_every_network_is_here() -> None:
 @pytest.mark.parametrize("outputs", [1, 4])
 def test_shapes(make: Make, rows: Any, count: int, numeric: int, cardinalities: tuple[int, ...], outputs: int) -> None:
     model = make(numeric, cardinalities, outputs)
-    output = model(rows(count, numeric, cardinalities))
-    assert output.shape == ((count,) if outputs == 1 else (count, outputs))
-    assert output.dtype == torch.float32
-    output.sum().backward()
+    members = (model.members,) if isinstance(model, TabM) else ()
+    for training, between in ((True, members), (False, ())):
+        output = model.train(training)(rows(count, numeric, cardinalities))
+        assert output.shape == (count, *between, *([] if outputs == 1 else [outputs]))
+        assert output.dtype == torch.float32
+        output.sum().backward()
 
 
 def test_the_seed_rules_the_weights_and_the_global_generator_is_left_alone(make: Make) -> None:
@@ -167,6 +171,10 @@ def test_other_features_are_refused(make: Make, rows: Any) -> None:
         (FTTransformer, {"dim": 10, "heads": 4}, "heads"),
         (FTTransformer, {"blocks": 0}, "blocks"),
         (MultiTask, {"head": (0,)}, "head"),
+        (TabM, {"members": 0}, "members"),
+        (TabM, {"hidden": ()}, "hidden"),
+        (TabM, {"task": "ranking"}, "task"),
+        (TabM, {"task": "multiclass"}, "outputs"),
         (Linear, {"outputs": 0}, "outputs"),
     ],
 )
@@ -202,6 +210,7 @@ LEARNING: dict[str, tuple[type[Tabular], dict[str, Any], float]] = {
     "dcn": (DCNv2, {"hidden": (32,)}, 0.97),
     "ft-transformer": (FTTransformer, {"dim": 16, "heads": 2}, 0.97),
     "multi-task": (MultiTask, {"hidden": (32,), "head": (8,)}, 0.97),
+    "tabm": (TabM, {"hidden": (32,), "members": 4}, 0.97),
 }
 
 
@@ -223,8 +232,8 @@ def test_it_learns_is_saved_and_loaded(name: str, fitted: tuple[gp.Pipeline, pd.
 def test_piecewise_linear_bins_are_saved_with_the_model(
     fitted: tuple[gp.Pipeline, pd.DataFrame], tmp_path: Path, rows: Any
 ) -> None:
-    pipeline, frame = fitted
-    numbers = PiecewiseLinear.fit(pipeline.loader(frame), bins=5)
+    pipeline, _ = fitted
+    numbers = PiecewiseLinear.from_schema(pipeline.schema, dim=5)
     model = MLP.from_schema(pipeline.schema, hidden=(8,), numbers=numbers).eval()
     gp.save(tmp_path / "run", pipeline, model)
     again = gp.load(tmp_path / "run", backend="cpu").model
@@ -234,7 +243,7 @@ def test_piecewise_linear_bins_are_saved_with_the_model(
     assert torch.equal(found, model(batch))
 
 
-@pytest.mark.parametrize("model", [MLP, DCNv2, MultiTask])
+@pytest.mark.parametrize("model", [MLP, DCNv2, MultiTask, TabM])
 def test_one_width_is_one_layer(model: Any) -> None:
     one, several = model(numeric=3, hidden=16, seed=1), model(numeric=3, hidden=(16,), seed=1)
     assert one.get_config() == several.get_config() and one.get_config()["hidden"] == [16]

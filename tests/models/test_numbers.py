@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.errors import BadConfig
-from gpupipe.models import MLP, Periodic, PiecewiseLinear
+from gpupipe.models import MLP, DCNv2, MultiTask, Periodic, PiecewiseLinear, ResNet
 from gpupipe.models.embeddings import parse_numbers
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.tensors import FeatureTable, Loader
 from tests.raising import raises
 
 
@@ -73,32 +71,28 @@ def test_each_number_has_a_layer_of_its_own() -> None:
         torch.testing.assert_close(layer(numbers)[:, column], alone)
 
 
-def loader_of(values: np.ndarray) -> Loader:
-    schema = Schema([Field(f"x{place}", "float32", role=Role.FEATURE) for place in range(values.shape[1])])
-    block = FeatureTable.allocate(schema, len(values), "cpu")
-    block.numeric.copy_(torch.from_numpy(values))
-    return Loader(block)
+def test_edges_come_from_the_schema() -> None:
+    fields = [Field(name, "float32", role=Role.FEATURE) for name in ("x", "constant", "unseen")]
+    schema = Schema(fields, edges={"x": (0.0, 1.0, 4.0), "constant": (7.0,)})
+    numbers = PiecewiseLinear.from_schema(schema, dim=3)
+    assert numbers.edges == [(0.0, 1.0, 4.0), (7.0,), (0.0, 1.0)] and numbers.dim == 3
+    encoded = numbers.build(3, torch.Generator()).encode(torch.tensor([[2.5, 7.0, 2.5]]))
+    assert encoded[0].tolist() == [[1.0, 0.5], [0.0, 0.0], [2.5, 0.0]]
 
 
-def test_edges_are_numpys_quantiles_without_repetitions() -> None:
-    draw = np.random.default_rng(3)
-    values = np.stack([draw.normal(size=500), draw.integers(0, 3, 500), np.full(500, 7.0)], 1).astype("float32")
-    edges = PiecewiseLinear.fit(loader_of(values), bins=10).edges
-    assert edges[0] == pytest.approx(np.quantile(values[:, 0], np.linspace(0, 1, 11), method="lower"))
-    assert list(edges[1]) == [0.0, 1.0, 2.0]
-    assert list(edges[2]) == [7.0]
-
-
-def test_of_many_rows_a_sample_tells_the_edges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpupipe.models.embeddings.SAMPLE_ROWS", 2000)
-    values = np.linspace(0, 1, 50_000, dtype="float32")[:, None]
-    edges = PiecewiseLinear.fit(loader_of(values), bins=4).edges[0]
-    assert edges == pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=0.05)
-    assert edges == PiecewiseLinear.fit(loader_of(values), bins=4).edges[0]
+@pytest.mark.parametrize("network", [MLP, ResNet, DCNv2, MultiTask])
+def test_numbers_are_embedded_by_default(network: type[MLP]) -> None:
+    target = Field("y", "float32", role=Role.TARGET)
+    schema = Schema([Field("x", "float32", role=Role.FEATURE), target], edges={"x": (0.0, 1.0, 4.0)})
+    assert network.from_schema(schema).get_config()["numbers"]["edges"] == [[0.0, 1.0, 4.0]]
+    assert network.from_schema(schema, numbers=None).numbers is None
+    assert isinstance(network.from_schema(schema, numbers=Periodic()).get_config()["numbers"]["sigma"], float)
+    fields = [Field(f"x{number}", "float32", role=Role.FEATURE) for number in range(201)]
+    wide = Schema([*fields, target], edges={item.name: (0.0, 1.0) for item in fields})
+    assert network.from_schema(wide).numbers is None
 
 
 def test_no_rows_and_one_number_tell_nothing() -> None:
-    assert PiecewiseLinear.fit(loader_of(np.zeros((0, 2), "float32"))).edges == [[], []]
     model = MLP(2, hidden=(4,), numbers=PiecewiseLinear([[], [3.0]]))
     assert model.numbers is not None
     assert not model.numbers.encode(torch.randn(4, 2)).any()
@@ -116,9 +110,5 @@ def test_what_makes_no_sense_is_refused() -> None:
         PiecewiseLinear([[1.0, 0.0]])
     with raises(BadConfig, where="Periodic(sigma=)", got=0.0):
         Periodic(sigma=0.0)
-    with raises(BadConfig, where="PiecewiseLinear.fit", got=0):
-        PiecewiseLinear.fit(loader_of(np.zeros((3, 1), "float32")), bins=0)
-    with raises(BadConfig, where="PiecewiseLinear.fit", got="list"):
-        PiecewiseLinear.fit([])
     with raises(BadConfig, where="model(numbers=)", got={"kind": "wavelets"}):
         MLP(1, numbers={"kind": "wavelets"})

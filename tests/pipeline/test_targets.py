@@ -32,7 +32,7 @@ def pipeline(target: Any, steps: Any = (), **more: Any) -> gp.Pipeline:
 
 def trained(made: gp.Pipeline, frame: pd.DataFrame, **more: Any) -> tuple[torch.nn.Module, Any, gp.Trainer]:
     model = gp.models.MLP.from_schema(made.schema, hidden=(16,), seed=1)
-    trainer = gp.Trainer(model, max_epochs=6, lr=0.02, device="cpu", progress=False, **more)
+    trainer = gp.Trainer(model, max_epochs=6, lr=0.02, early_stopping=None, device="cpu", progress=False, **more)
     history = trainer.fit(made.loader(frame, batch_size=256, shuffle=True), made.loader(frame))
     return model, history, trainer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 
 from gpupipe.errors import BadData, NotFitted
+from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel
 from gpupipe.support.validation import check_integer, check_name, check_number
 
 BARS = "▁▂▃▄▅▆▇█"
-COLORS = {"train": "#888888", "valid": "#1f77b4"}
-WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of one panel, in pixels
+COLORS = {"train": GRAY, "valid": BLUE}
 
 _Points = list[tuple[float, float]]
 
@@ -27,6 +27,7 @@ class History:
 
     Args:
         rows: epoch, train_loss, valid_<figure> where defined, lr, seconds, rows_per_second.
+        settings: what the fit chose, or was told: max_epochs, updates, lr (the highest), batch_size where it is known.
         gpu: min, median and max of NVML's values, by name; empty unless `Trainer(gpu_stats=True)` found a GPU.
         throttled: the fraction of samples at which the GPU was throttled, by reason.
 
@@ -43,6 +44,7 @@ class History:
     monitor: str = "train_loss"
     higher_is_better: bool = False
     rows: list[dict[str, float]] = field(default_factory=list)
+    settings: dict[str, float] = field(default_factory=dict)
     gpu: dict[str, dict[str, float]] = field(default_factory=dict)
     throttled: dict[str, float] = field(default_factory=dict)
 
@@ -76,8 +78,9 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain lists, numbers and strings."""
-        found = {"monitor": self.monitor, "higher_is_better": self.higher_is_better, "rows": [*map(dict, self.rows)]}
-        return found | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
+        content = {"monitor": self.monitor, "higher_is_better": self.higher_is_better, "rows": [*map(dict, self.rows)]}
+        content |= {"settings": self.settings} if self.settings else {}
+        return content | ({"gpu": self.gpu, "throttled": self.throttled} if self.gpu else {})
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""
@@ -117,6 +120,7 @@ class History:
         for name, spread in self.gpu.items():
             lines.append(f"gpu {name}  " + ", ".join(f"{how} {_short(value)}" for how, value in spread.items()))
         lines += [f"gpu throttled {share:.0%} of the time: {reason}" for reason, share in self.throttled.items()]
+        lines += [format_settings(self.settings)] if self.settings else []
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -129,8 +133,16 @@ class History:
         for name, points in self._curves.items():
             part, _, figure = name.partition("_")
             panels.setdefault(figure, {})[part] = points
-        drawings = "".join(_draw_panel(figure, lines) for figure, lines in panels.items())
-        return f"<div>{drawings}</div><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        drawings = "".join(_draw_figure(figure, parts) for figure, parts in panels.items())
+        settings = f"<p>{html.escape(format_settings(self.settings))}</p>" if self.settings else ""
+        return f"<div>{drawings}</div>{settings}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def format_settings(settings: Mapping[str, float]) -> str:
+    """Format what a fit chose as one line."""
+    size = f" of {settings['batch_size']:,} rows" if "batch_size" in settings else ""
+    epochs, updates = (f"{settings[name]:,} {name.removeprefix('max_')}" for name in ("max_epochs", "updates"))
+    return f"{epochs}, {updates}{size}, learning rate up to {settings['lr']:g}"
 
 
 def _short(value: float | None) -> str:
@@ -139,28 +151,13 @@ def _short(value: float | None) -> str:
     return f"{value:.0f}" if float(value).is_integer() or 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
-def _draw_panel(title: str, lines: dict[str, _Points]) -> str:
-    """Draw an SVG of one metric over the epochs, a line for training and one for validation."""
-    points = [point for line in lines.values() for point in line]
-    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
-    drawn = ""
-    for index, (part, line) in enumerate(lines.items()):
-        color, places = COLORS[part], []
-        for epoch, value in line:
-            across = (epoch - left) / (right - left) if right > left else 0.5
-            up = (value - low) / (high - low) if high > low else 0.5
-            places.append((MARGIN + across * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - up * (HEIGHT - 2 * MARGIN)))
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places)
-        name = f'<text x="{WIDTH - MARGIN - 70 + 40 * index}" y="14" fill="{color}">{part}</text>'
-        drawn += f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{dots}{name}'
-    axis = f"epoch {_short(left)} to {_short(right)}, {_short(low)} to {_short(high)}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-size="11" font-family="sans-serif">'
-        f'<text x="{MARGIN}" y="14" font-weight="bold" fill="currentColor">{html.escape(title)}</text>{drawn}'
-        f'<text x="{MARGIN}" y="{HEIGHT - 6}" fill="#888888">{axis}</text></svg>'
+def _draw_figure(name: str, parts: dict[str, _Points]) -> str:
+    """Draw one figure over the epochs, a line for training and one for validation."""
+    (left, right), (low, high) = (
+        (min(axis), max(axis)) for axis in zip(*(point for points in parts.values() for point in points), strict=True)
     )
+    caption = f"epoch {_short(left)} to {_short(right)}, {_short(low)} to {_short(high)}"
+    return draw_panel(name, [Line(points, COLORS[part], part) for part, points in parts.items()], caption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +167,8 @@ class EarlyStopping:
     Whether larger is better is the metric's to say. A schedule that falls over `max_epochs` is cut off by stopping.
 
     Args:
-        patience: epochs in a row without improvement after which training stops, at least 1.
+        patience: epochs in a row without improvement after which training stops, at least 1; None never stops. Epochs
+            before the learning rate has been at its highest do not count: the loss is not expected to fall steadily.
         monitor: a figure of the history: "valid_loss", "valid_auc", "train_loss" ...
         min_delta: a change has to be larger than this to be one.
 
@@ -181,12 +179,12 @@ class EarlyStopping:
         EarlyStopping(patience=2, monitor='valid_auc', min_delta=0.0)
     """
 
-    patience: int = 3
+    patience: int | None = 3
     monitor: str = "valid_loss"
     min_delta: float = 0.0
 
     def __post_init__(self) -> None:
-        check_integer(self, "[1, inf)", patience=self.patience)
+        check_integer(self, "[1, inf)", None, patience=self.patience)
         check_name(self, monitor=self.monitor)
         check_number(self, "[0, inf)", min_delta=self.min_delta)
 
@@ -199,9 +197,12 @@ class BestWeights:
         self._best, self._waited = -float("inf"), 0
         self._state: dict[str, Any] = {}
 
-    def update(self, value: float) -> bool:
-        """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop."""
-        self._waited += 1
+    def update(self, value: float, *, counts: bool = True) -> bool:
+        """Compare an epoch's metric, keep the weights if it is the best, and return whether to stop.
+
+        An epoch that does not count is one not waited for: patience begins after it.
+        """
+        self._waited += counts
         if self._sign * value - self._best > self._stopping.min_delta:
             self._best, self._waited = self._sign * value, 0
             self._state = deepcopy(self._model.state_dict())
@@ -210,7 +211,7 @@ class BestWeights:
     @property
     def should_stop(self) -> bool:
         """True when patience is exhausted."""
-        return self._waited >= self._stopping.patience
+        return self._stopping.patience is not None and self._waited >= self._stopping.patience
 
     def restore(self) -> bool:
         """Restore the best weights in the model, and return whether there are any."""

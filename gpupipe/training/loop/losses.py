@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice
+from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target, num_rows
+from gpupipe.training.loop.quantiles import PinballLoss, lack_quantiles
 from gpupipe.training.loop.rank_group import RankGroup
 
 # Of the model's output and the batch; B values, or their mean.
@@ -30,7 +32,7 @@ ClassWeight: TypeAlias = str | Mapping[Any, float]
 TINY = torch.finfo(torch.float32).tiny
 _TOGETHER = 64  # losses that are summed at once on a CPU
 # Losses that mean the same of a standardised target, up to a factor or a threshold in its units.
-_SCALE_FREE = ("mse", "huber")
+_SCALE_FREE = ("mse", "huber", "pinball")
 _TORCHS_SCALE_FREE = {"MSELoss", "mse_loss", "L1Loss", "l1_loss", "SmoothL1Loss", "smooth_l1_loss"}
 _TORCHS_SCALE_FREE |= {"HuberLoss", "huber_loss"}
 _OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
@@ -39,11 +41,15 @@ _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 
 @dataclass(frozen=True)
 class TargetLoss:
-    """Loss of B outputs or B x K logits (`classes`; None for both) and the target in the type that goes with them."""
+    """Loss of B outputs or B x K logits (`classes`; None for both) and the target in the type that goes with them.
+
+    `rowwise` says that a row's value depends on that row alone.
+    """
 
     function: Callable[..., Any]
     name: str
     classes: bool | None = None
+    rowwise: bool = False
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
         """Compute B values, or the mean that the function gives, which must not ignore weights."""
@@ -65,25 +71,36 @@ class TargetLoss:
 
 
 _cross_entropy = partial(F.cross_entropy, reduction="none")
+_bce = partial(F.binary_cross_entropy_with_logits, reduction="none")
 LOSSES: dict[str, Loss] = {
-    "bce": TargetLoss(partial(F.binary_cross_entropy_with_logits, reduction="none"), "'bce'", classes=False),
-    "cross-entropy": TargetLoss(_cross_entropy, "'cross-entropy'", classes=True),
-    "mse": TargetLoss(partial(F.mse_loss, reduction="none"), "'mse'", classes=False),
-    "huber": TargetLoss(partial(F.huber_loss, reduction="none"), "'huber'", classes=False),
+    "bce": TargetLoss(_bce, "'bce'", classes=False, rowwise=True),
+    "cross-entropy": TargetLoss(_cross_entropy, "'cross-entropy'", classes=True, rowwise=True),
+    "mse": TargetLoss(partial(F.mse_loss, reduction="none"), "'mse'", classes=False, rowwise=True),
+    "huber": TargetLoss(partial(F.huber_loss, reduction="none"), "'huber'", classes=False, rowwise=True),
 }
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
-def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
-    """Choose the loss for "auto" by the task of the schema; return the name of another, or a function of it."""
+def choose_loss(loss: Any, schema: Schema | None, quantiles: Sequence[float] | None = None) -> str | Loss:
+    """Choose the loss for "auto" by the model's quantiles, else the task of the schema.
+
+    Return the name of another, or a function of it.
+    """
     if callable(loss):
         wrapped: Loss = _wrap_loss(loss)
         return wrapped
-    if isinstance(loss, str) and loss in LOSSES:
-        return loss
-    if not is_one_of(loss, ["auto"]):
+    if not is_one_of(loss, ["auto", "pinball", *LOSSES]):
         also = "a callable of the model's output and the batch"
-        raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES], also)
+        raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES, "pinball"], also)
+    if quantiles is not None and loss in ("auto", "pinball"):
+        return "pinball"
+    if loss == "pinball":
+        raise lack_quantiles("loss", loss)
+    if quantiles is not None:
+        problem, expected = "the model predicts quantiles", "'auto', which is the pinball loss, or a callable"
+        raise refuse_argument("Trainer", "loss", loss, expected, "loss='auto'", problem=problem)
+    if loss in LOSSES:
+        return str(loss)
     if schema is not None and schema.task is not None:
         return LOSS_OF_TASK[schema.task]
     got: Any = "a loader without a schema"
@@ -94,6 +111,20 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         problem, got = "the loader's rows have no target", schema.names
         remedy = "pipeline.loader(data) of data that have the target's columns"
     raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
+
+
+def choose_task(loss: str | Loss, schema: Schema | None) -> str | None:
+    """Choose what outputs are read as: by the loss's name, else by the target; None where nothing tells."""
+    task = None if schema is None else schema.task
+    named = [name for name, each in LOSS_OF_TASK.items() if each == loss or (name, loss) == ("regression", "huber")]
+    return task if not named or task in named else named[0]
+
+
+def get_loss(loss: str | Loss, quantiles: tuple[float, ...] | None) -> Loss:
+    """Return the function of a loss that `choose_loss` has chosen."""
+    if loss == "pinball" and quantiles is not None:
+        return PinballLoss(quantiles)
+    return LOSSES[loss] if isinstance(loss, str) else loss
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
@@ -110,7 +141,7 @@ def check_units(loss: str | Loss, units: object) -> None:
     """Refuse targets that were standardised by default for a loss whose meaning depends on their units."""
     if getattr(units, "by_default", False) and not _is_scale_free(loss):
         problem = "the regression's target is standardised by default, and this loss may mean it in its own units"
-        expected = "one of 'mse', 'huber', or a target_transform that is said"
+        expected = "one of 'mse', 'huber', 'pinball', or a target_transform that is said"
         remedy = "Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()"
         raise refuse_argument("Trainer", "loss", loss, expected, remedy, problem=problem)
 
@@ -145,14 +176,40 @@ def _wrap_loss(loss: Any) -> Any:
 def smooth_labels(loss: str | Loss, amount: float) -> Loss:
     """Smooth a named loss's labels: each gives `amount` to all K classes alike (Szegedy et al., arXiv:1512.00567)."""
     if loss == "bce":
-        plain = LOSSES["bce"]
-        return lambda output, batch: plain(output, replace(batch, target=batch.target * (1 - amount) + amount / 2))
+
+        def smoothed_bce(output: Tensor, target: Tensor) -> Tensor:
+            return _bce(output, target * (1 - amount) + amount / 2)
+
+        return TargetLoss(smoothed_bce, "'bce'", classes=False, rowwise=True)
     if loss == "cross-entropy":
-        return TargetLoss(partial(_cross_entropy, label_smoothing=amount), "'cross-entropy'", classes=True)
+        smoothed = partial(_cross_entropy, label_smoothing=amount)
+        return TargetLoss(smoothed, "'cross-entropy'", classes=True, rowwise=True)
     got = loss if isinstance(loss, str) else "a function"
     expected, remedy = "loss 'bce' or 'cross-entropy'", "label_smoothing=0.0"
     problem = "the loss has no classes to smooth"
     raise refuse_argument("Trainer", "label_smoothing", got, expected, remedy, problem=problem)
+
+
+def average_members(loss: Loss, members: int) -> Loss:
+    """Return the mean of a loss over a model's members, each taken alone: of outputs B x members, or B x members x K.
+
+    Raises when called `SchemaMismatch`: the outputs have no such dimension.
+    """
+
+    def mean_over_members(output: Any, batch: Any) -> Tensor:
+        if not isinstance(output, Tensor) or output.ndim < 2 or output.shape[1] != members:
+            got = tuple(output.shape) if isinstance(output, Tensor) else type(output)
+            problem, remedy = "its output has not the members that it says it has", "a model without `members`"
+            expected = f"B x {members} outputs in training, or B x {members} x K"
+            raise SchemaMismatch("model", problem, got=got, expected=expected, remedy=remedy)
+        if getattr(loss, "rowwise", False) and isinstance(batch, Batch) and batch.target is not None:
+            repeated = replace(batch, target=batch.target.repeat_interleave(members, 0))
+            return loss(output.flatten(0, 1), repeated).view(-1, members).mean(1)
+        # A loss may compare rows, and those of different members must not meet.
+        losses = [loss(each, batch) for each in output.unbind(1)]
+        return torch.stack(losses).mean(0) if all(isinstance(each, Tensor) for each in losses) else losses[0]
+
+    return mean_over_members
 
 
 def compute_class_weights(
@@ -340,6 +397,8 @@ class PerTarget:
         >>> loss(torch.tensor([[1.0, 50.0]]), Batch(torch.zeros(1, 0), torch.zeros(1, 0), target))
         tensor([0.7500])
     """
+
+    rowwise: ClassVar[bool] = True
 
     def __init__(self, losses: Sequence[str], weights: Sequence[float] | None = None) -> None:
         names = [name for name in LOSSES if name != "cross-entropy"]  # that one takes K logits a target

@@ -108,6 +108,34 @@ def test_values_unseen_in_fit_leave_the_range_unless_clipped() -> None:
     assert clipped.tolist()[:2] == [0.0, 1.0] and np.isnan(clipped[2])
 
 
+def test_a_smooth_clip_is_the_formula() -> None:
+    """RealMLP's, of what is scaled; far values become 3, and nothing overflows on the way."""
+    train = frame()
+    later = pd.DataFrame({"values": [-1e300, -1e3, 0.0, 5.0, 1e3, 1e10, None]})
+    plain, clipped = (pre.RobustScaler(clip=clip).fit(train[["values"]]) for clip in (None, "smooth"))
+    scaled = (later["values"].to_numpy() - plain.center_[0]) / plain.scale_[0]
+    expected = scaled / np.sqrt(1 + (np.clip(scaled, -1e100, 1e100) / 3) ** 2)
+    expected[0] = -3.0
+    found = clipped.transform(later)["values"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.iloc[5] == 3.0 and np.isnan(found.iloc[6])
+    small = pd.DataFrame({"values": plain.center_[0] + plain.scale_[0] * np.array([-1e-3, 1e-3])})
+    np.testing.assert_allclose(clipped.transform(small), plain.transform(small), rtol=1e-5)
+
+
+def test_a_smooth_clip_is_undone_as_far_as_float32_tells() -> None:
+    train = frame()[["values", "skewed"]]
+    step = pre.RobustScaler(clip="smooth").fit(train)
+    np.testing.assert_allclose(step.inverse_transform(step.transform(train)), train, rtol=1e-4, atol=1e-4)
+    far = pd.DataFrame({"values": [1e9, -1e9, 1e3], "skewed": [1.0, 1.0, 1.0]})
+    back = step.inverse_transform(step.transform(far))["values"].to_numpy()
+    scales = (back - step.center_[0]) / step.scale_[0]
+    assert scales[:2] == pytest.approx([7524.8, -7524.8], abs=0.1)  # of the last float32 before 3
+    assert back[2] == pytest.approx(1e3, rel=1e-3)
+    beyond = step.inverse_transform(pd.DataFrame({"values": [99.0], "skewed": [0.0]}))["values"]
+    assert beyond.iloc[0] == back[0]
+
+
 def nothing_tiny(value: float) -> float:
     """Zero for what others, divided by it, would not fit float32: an error, and no matter of the inverse."""
     return value if abs(value) > 1e-20 else 0.0
@@ -165,6 +193,17 @@ def test_bad_ranges() -> None:
         with pytest.raises(errors.BadConfig) as caught:
             make()
         assert caught.value.got == pair
+
+
+def test_a_clip_there_is_none_of() -> None:
+    with raises(errors.BadConfig, where="RobustScaler(clip=)", got="hard"):
+        pre.RobustScaler(clip="hard")  # type: ignore[arg-type]
+
+
+def test_an_infinity_is_not_clipped() -> None:
+    step = pre.RobustScaler(clip="smooth").fit(pd.DataFrame({"x": [1.0, 2.0, 3.0]}))
+    with raises(errors.BadData, where="RobustScaler, column 'x'", got=float("-inf")):
+        step.transform(pd.DataFrame({"x": [1.0, -np.inf]}))
 
 
 def test_ids_are_not_numbers() -> None:

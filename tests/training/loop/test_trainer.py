@@ -173,9 +173,8 @@ def test_evaluate_is_scikit_learns_and_the_last_row_of_fit(problem: Problem) -> 
     trainer = trainer_for(model, metrics=["auc", "log_loss", "brier"])
     last = trainer.fit(train, valid).rows[-1]
     figures = trainer.evaluate(valid)
-    assert {f"valid_{name}": value for name, value in figures.items()} == {
-        k: v for k, v in last.items() if "valid" in k
-    }
+    chosen = {name: value for name, value in last.items() if "valid" in name}
+    assert {name: figures[name.removeprefix("valid_")] for name in chosen} == chosen
     assert figures["loss"] == pytest.approx(figures["log_loss"], rel=1e-6)
     logits = trainer.predict(valid)
     assert logits.shape == (333,) and logits.dtype == torch.float32
@@ -298,8 +297,13 @@ def test_the_best_weights_are_restored_when_the_epochs_run_out_too() -> None:
     assert (len(history), model.epoch.item()) == (4, 2)
 
 
-def test_without_early_stopping_the_last_weights_are_kept() -> None:
+def test_by_default_the_best_weights_are_kept_and_all_epochs_run() -> None:
     model, history = scripted([5, 3, 4, 4])
+    assert (len(history), model.epoch.item(), history.best["epoch"]) == (4, 2, 2)
+
+
+def test_without_early_stopping_the_last_weights_are_kept() -> None:
+    model, history = scripted([5, 3, 4, 4], early_stopping=None)
     assert (model.epoch.item(), history.best["epoch"]) == (4, 2)
     assert [row["train_loss"] for row in history] == [0, -1, -2, -3]  # each epoch's own
 

@@ -1,0 +1,104 @@
+"""Bin edges of numeric features, from a sample of the rows of a fit.
+
+A network that embeds numbers piecewise (`models.PiecewiseLinear`) needs the edges of each feature's bins. The first
+pass of a fit draws a sample of rows anyway, which later rows are compared with; once the steps are fitted, the sample
+goes through them, and quantiles of what comes out are the edges. So no row is read twice, and a streamed table has
+edges too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.pipeline.features import Features
+from gpupipe.preprocessing.steps.gathered import EstimatorStep
+from gpupipe.schema import FLOATS, LISTS, Kind, Schema
+
+NUM_BINS = 48
+MAX_FEATURES = 256
+"""Of more numeric features no edges are computed, since no network embeds that many piecewise by default."""
+
+
+def compute_bin_edges(values: Any, num_bins: int = NUM_BINS) -> tuple[float, ...]:
+    """Compute the ascending edges of at most `num_bins` bins of finite values: quantiles that occur among them.
+
+    A value that would fill a bin alone is an edge, and the other edges are quantiles of the rows without such values:
+    90 zeros and the numbers 1 to 10 have in five bins the edges 0, 1, 3, 5, 7, 10, where quantiles of all rows are 0
+    and 10. Memory: about 40 bytes a value.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    is_heavy = counts > len(values) / num_bins  # of fewer than `num_bins` values, so that two quantiles are left
+    light = np.repeat(distinct[~is_heavy], counts[~is_heavy])
+    shares = np.linspace(0, 1, num_bins + 1 - np.count_nonzero(is_heavy)) if len(light) else np.zeros(0)
+    quantiles = light[np.floor(shares * (len(light) - 1)).astype(np.int64)]
+    with np.errstate(over="ignore"):
+        edges = np.unique(np.concatenate([quantiles, distinct[is_heavy]]).astype(np.float32))
+    return tuple(edges[np.isfinite(edges)].tolist())
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """Sampled rows of the columns that numeric features are computed from, on the host: a mergeable summary."""
+
+    tables: tuple[pa.Table, ...] = ()
+
+    @classmethod
+    def draw(cls, frame: Frame, rows: Array | slice, names: Sequence[str], backend: Backend) -> Self:
+        """Copy rows of the columns `names` of a partition."""
+        columns = backend.select(frame, names)
+        return cls((backend.to_arrow(columns if isinstance(rows, slice) else backend.take(columns, rows)),))
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.tables + other.tables)
+
+    def to_frame(self, schema: Schema) -> Frame:
+        """Return the rows as one pandas frame in coded form; infinite values, which steps may refuse, are missing."""
+        tables = [table for table in self.tables if table.num_rows] or list(self.tables[:1])
+        table = pa.concat_tables(tables, promote_options="permissive")
+        frame = select("cpu").from_arrow(table, [schema[name] for name in table.column_names])
+        floats = [name for name in table.column_names if schema[name].dtype in FLOATS]
+        frame[floats] = frame[floats].where(np.isfinite(frame[floats]))
+        return frame
+
+
+def list_sampled_columns(features: Features, schema: Schema) -> list[str]:
+    """List the columns that numeric features are computed from, lists apart; none where they are too many.
+
+    `schema` is that of the columns a pass has before the features, which need not be fitted.
+    """
+    names = {
+        name
+        for group in features.groups
+        if all(name in schema and schema[name].dtype not in LISTS for name in group.looks_at)
+        and any(item.kind == Kind.CONTINUOUS for item in group.fields(schema))
+        for name in group.looks_at
+    }
+    return [item.name for item in schema if item.name in names] if len(names) <= MAX_FEATURES else []
+
+
+def compute_edges(features: Features, schema: Schema, rows: SampledRows, backend: str) -> dict[str, tuple[float, ...]]:
+    """Compute the edges of numeric features, by name; `schema` is that before the features, which are fitted.
+
+    Features of columns that are not among `rows` have none, nor what a cuML estimator gives, which the host cannot run.
+    """
+    if not rows.tables or not rows.tables[0].num_columns:
+        return {}
+    frame, edges = rows.to_frame(schema), dict[str, tuple[float, ...]]()
+    for group in features.groups:
+        needs_gpu = backend == "gpu" and any(isinstance(step, EstimatorStep) for step in group.steps)
+        if needs_gpu or not set(group.looks_at) <= set(frame.columns):
+            continue
+        columns = group.compute_columns(frame, select("cpu"))
+        for item in group.fields(schema):
+            if item.kind == Kind.CONTINUOUS:
+                column = columns[item.name]
+                missing, values = column.missing(np), column.data.astype("float64")
+                is_value = np.isfinite(values) if missing is None else np.isfinite(values) & ~missing
+                edges[group.rename(item.name)] = compute_bin_edges(values[is_value])
+    return edges if len(edges) <= MAX_FEATURES else {}
