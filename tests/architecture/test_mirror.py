@@ -14,6 +14,8 @@ ELSEWHERE = {
     "backend/fused/launch": "kernels/test_compiled",
     "backend/gpu": "rapids/test_gpu_twin",
     "backend/kernels": "backend/test_float_kernels",
+    "backend/moments": "preprocessing/summaries/test_moments",
+    "backend/value_counts": "preprocessing/summaries/test_counts",
     "cli/demo": "project/test_program",
     "cli/warm_up": "cli/test_main",
     "expressions/dtypes": "expressions/test_expression",

@@ -148,6 +148,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "comparison": comparison,
     "cross_validation": cross_validation,
     "dataset": dataset,
+    "description": lambda: dataset().describe("arr_delay > 15"),
     "doctor": doctor,
     "drift": drift,
     "explain": lambda: pipeline().explain(dataset()),
