@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from gpupipe.config import configure
     from gpupipe.evaluation.comparison import Baselines, Importance, baselines, importance
     from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
-    from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
+    from gpupipe.io import (
+        Dataset,
+        concat,
+        from_frame,
+        from_polars,
+        read_csv,
+        read_ipc,
+        read_json,
+        read_orc,
+        read_parquet,
+    )
     from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
@@ -35,7 +45,7 @@ _NAMES = {
     "config": "configure",
     "evaluation.comparison": "Baselines Importance baselines importance",
     "evaluation.cross_validation": "CrossValidation cross_validate",
-    "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
+    "io": "Dataset concat from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",
     "pipeline.features": "Features",
@@ -49,7 +59,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "CrossValidation", "Dataset"]
 __all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
-__all__ += ["Scorer", "Trainer", "baselines", "configure", "cross_validate", "errors", "from_frame"]
+__all__ += ["Scorer", "Trainer", "baselines", "concat", "configure", "cross_validate", "errors", "from_frame"]
 __all__ += ["from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv", "read_ipc"]
 __all__ += ["read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training", "transforms"]
 

@@ -108,7 +108,7 @@ class Dataset(Table):
     def __len__(self) -> int:
         """Count the rows: from the footers, or else by one pass over the columns a predicate reads."""
         if "_num_rows" not in vars(self):
-            if self.query.keeps_rows:
+            if self.keeps_rows:
                 found = sum(partition.num_rows for partition in self.partitions)
             else:
                 backend = get_executor().resolve(self.backend)
@@ -577,7 +577,7 @@ class Dataset(Table):
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
         shown = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
-        return shown if self.query.keeps_rows else f"at most {shown}"
+        return shown if self.keeps_rows else f"at most {shown}"
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"

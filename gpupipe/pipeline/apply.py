@@ -169,7 +169,7 @@ class TransformPlan:
         windows = self.window_steps
         if not windows:
             return self, dataset
-        if blind := [step.class_name for step, _, _ in windows.values() if dataset.query.cuts_history(step.keys)]:
+        if blind := [step.class_name for step, _, _ in windows.values() if dataset.cuts_history(step.keys)]:
             _log.warning(
                 "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
                 "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
@@ -469,7 +469,7 @@ class StreamedParts:
         self._pieces = [part.keep([span]) for part in dataset.partitions for span in part.spans if span.num_rows]
         self.names: Sequence[str] = [piece.description for piece in self._pieces]
         self.rows: Sequence[int] = [piece.num_rows for piece in self._pieces]
-        if self._pieces and (run.draws_rows or not (run.keeps_rows and dataset.query.keeps_rows)):
+        if self._pieces and (run.draws_rows or not (run.keeps_rows and dataset.keeps_rows)):
             self.rows = self._count()
 
     def read(self, parts: Sequence[int]) -> Generator[Iterable[Mapping[str, Column]]]:
