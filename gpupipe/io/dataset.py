@@ -29,7 +29,7 @@ from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
 from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
-from gpupipe.io.relational.group_by import GroupBy
+from gpupipe.io.relational.group_by import GroupBy, refuse_expressions
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
@@ -420,6 +420,7 @@ class Dataset(Table):
             [['JFK', 2, 4.0], ['LGA', 1, 1.0]]
         """
         check_bool("group_by", dropna=dropna)
+        refuse_expressions(self, keys)
         return GroupBy(self, _columns(self, keys, "group_by"), dropna)
 
     def join(
