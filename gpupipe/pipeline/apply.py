@@ -29,7 +29,7 @@ from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.validation import check_choice
-from gpupipe.transforms import Expect, Join, Sample, Transform, WholeTableTransform
+from gpupipe.transforms import Cast, Expect, Join, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 if TYPE_CHECKING:
@@ -156,6 +156,8 @@ class TransformPlan:
                     assert row_ids is not None, "these columns are found by the rows' identities"
                     names, ids = [name for name in step.makes if name in wanted], row_ids[backend.positions(frame)]
                     frame = backend.assign(frame, self.side_columns[position].columns(names, ids, backend))
+                elif isinstance(step, Cast) and step.errors == "coerce" and found is not None:
+                    frame, found["coerced", position] = step.convert(frame, before, wanted, backend)
                 elif isinstance(step, Expect) and found is not None:
                     found["expect", position] = step.look(frame, before, backend, place)
                 else:
