@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
-    from gpupipe.evaluation.comparison import Baselines, Importance, baselines, importance
+    from gpupipe.evaluation.comparison import Comparison, compare
     from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
+    from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import (
         Dataset,
         concat,
@@ -43,8 +44,9 @@ _NAMES = {
     "": "errors io models preprocessing selectors tensors training transforms",
     "cluster": "Cluster",
     "config": "configure",
-    "evaluation.comparison": "Baselines Importance baselines importance",
     "evaluation.cross_validation": "CrossValidation cross_validate",
+    "evaluation.comparison": "Comparison compare",
+    "evaluation.importance": "Importance importance",
     "io": "Dataset concat from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",
@@ -57,9 +59,9 @@ _NAMES = {
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "CrossValidation", "Dataset"]
+__all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "CrossValidation", "Dataset"]
 __all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
-__all__ += ["Scorer", "Trainer", "baselines", "concat", "configure", "cross_validate", "errors", "from_frame"]
+__all__ += ["Scorer", "Trainer", "compare", "concat", "configure", "cross_validate", "errors", "from_frame"]
 __all__ += ["from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv", "read_ipc"]
 __all__ += ["read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training", "transforms"]
 

@@ -522,8 +522,8 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     # looking
     "importance: arguments swapped": (lambda b: gp.importance(b.loader, b.trainer()), CONFIG, "importance(model=)", ANYTHING, "a Trainer", "gp.importance(trainer, pipeline.loader(valid))"),
     "importance: repeats": (lambda b: gp.importance(b.trainer(), b.loader, repeats=1.5), CONFIG, "importance(repeats=)", 1.5, "an integer in [1, inf)", "repeats=5"),
-    "baselines: a network": (lambda b: gp.baselines(b.loader, b.loader, b.model), CONFIG, "baselines(trainers=)", gp.models.MLP, "a Trainer", "{'wide': trainer}"),
-    "baselines: a frame": (lambda b: gp.baselines(b.frame, b.frame), CONFIG, "baselines(train=)", "DataFrame", "a loader", "pipeline.loader(data)"),
+    "compare: one network": (lambda b: gp.compare(b.loader, b.loader, b.model), CONFIG, "compare(models=)", gp.models.MLP, "a list", "models=["),
+    "compare: a frame": (lambda b: gp.compare(b.frame, b.frame), CONFIG, "compare(train=)", "DataFrame", "a loader", "pipeline.loader(data)"),
     # tables
     "select: a number": (lambda b: b.data.select(3), CONFIG, "select", 3, "a column's name", "['x']"),
     "select: a place": (lambda b: b.data.select([0]), MISSING, "select", ["x", "z", "k", "y"], "a column that is there", "names above"),

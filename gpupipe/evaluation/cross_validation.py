@@ -14,10 +14,11 @@ import torch
 
 from gpupipe.backend import Column, Frame, resolve, select
 from gpupipe.errors import BadConfig, BadData, LeakageError
+from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.artifact import Scorer
-from gpupipe.support.text import RowTable, flush_right
+from gpupipe.support.text import flush_right
 from gpupipe.support.validation import refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
@@ -29,7 +30,7 @@ _FACTS = ("fold", "rows", "seconds")  # of a fold, besides its metrics
 _log = logging.getLogger("gpupipe")
 
 
-class CrossValidation(RowTable):
+class CrossValidation(FigureTable):
     """Cross-validation's figures, a row per fold, and the fitted models; displays itself with mean and deviation.
 
     Rows have the fold's number, the rows that were validated, each metric, and the seconds the fit took.

@@ -28,8 +28,9 @@ from gpupipe.pipeline.features import Features, TargetSet
 from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
+from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_choice
-from gpupipe.transforms import Cast, Expect, Join, Sample, Transform, WholeTableTransform
+from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 if TYPE_CHECKING:
@@ -103,6 +104,18 @@ class TransformPlan:
             for position, (step, before, wanted) in enumerate(self._stages)
             if isinstance(step, WholeTableTransform) and not wanted.isdisjoint(step.makes)
         }
+
+    def list_unused(self) -> list[str]:
+        """List the steps with columns that neither they nor anything after them uses, as sentences."""
+        sentences = []
+        for step, before, wanted in self._stages:
+            added = [name for name in step.output_schema(before).names if name not in before]
+            used = {*wanted, *step.trace(wanted)[1]} if isinstance(step, Derive) else wanted
+            unused = [name for name in added if name not in used]
+            is_table = isinstance(step, TableJoin) and len(unused) < len(added)  # a table has columns for other uses
+            if unused and not is_table and not isinstance(step, Rename):
+                sentences.append(f"{step.class_name} makes {format_columns(unused)}, which nothing uses")
+        return sentences
 
     def changed(self, **attributes: Any) -> TransformPlan:
         """Return the plan with other attributes."""
@@ -444,9 +457,15 @@ class TargetInverse:
         self.by_default = targets.auto
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape."""
+        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape.
+
+        Of one target B x K values are K of it, such as quantiles.
+        """
         backend = select("gpu" if values.is_cuda else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
+        if len(names) == 1 and wide.ndim == 2 and wide.shape[1] > 1:
+            quantiles: torch.Tensor = import_module("torch").stack([self(column) for column in wide.unbind(1)], 1)
+            return quantiles
         if wide.ndim != 2 or wide.shape[1] != len(names):
             problem = "the model's outputs are not one value per target, so they have no units of its own"
             got, expected = tuple(values.shape), f"a value a row for each of {names}"

@@ -221,8 +221,17 @@ def explain_fit(
             if rows is None or rows > step.max_rows:
                 how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
             lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
-    costs = [] if dataset is None else _estimate_costs(steps, features, dataset, backend)
-    return [*lines, *features.left_out, *costs]
+    if dataset is None:
+        return [*lines, *features.left_out]
+    unused = _list_unused(steps, features, mark_source(steps, features, dataset.schema))
+    return [*lines, *unused, *features.left_out, *_estimate_costs(steps, features, dataset, backend)]
+
+
+def _list_unused(steps: Sequence[Transform], features: Features, source: Schema) -> list[str]:
+    """List the steps that make columns for nothing."""
+    after = TransformPlan(steps, source, None).output_schema
+    wanted = features.inputs.union(features.keep, features._label_reads(after))
+    return TransformPlan(steps, source, wanted, counting=True).list_unused()
 
 
 def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
@@ -695,6 +704,9 @@ class PipelineFit:
                 self._note(note)
         self.source = mark_source(steps, features, dataset.schema)
         self.schema = TransformPlan(steps, self.source, None).output_schema
+        if features is not None:
+            for note in _list_unused(steps, features, self.source):
+                self._note(note)
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""

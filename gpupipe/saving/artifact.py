@@ -20,6 +20,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -97,7 +98,9 @@ class Scorer:
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
         where its probability is `threshold` or more. A regression gives numbers in the target's own units, float64
-        where there is a `target_transform`. Of several targets each has a column `prediction_<target>`.
+        where there is a `target_transform`. Of several targets each has a column `prediction_<target>`, of a model with
+        quantiles each of them: `prediction_q05`, `prediction_q50`, `prediction_q975` for 0.05, 0.5 and 0.975, ascending
+        in each row.
         The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
         backend, batch size and number of threads.
 
@@ -156,6 +159,8 @@ class Scorer:
         targets = self.schema.targets
         names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
         number = "float32" if self.pipeline._target_units is None else "float64"
+        if quantiles := getattr(self.model, "quantiles", None):
+            return [Field(f"prediction_q{_name_digits(level)}", number, nullable=False) for level in quantiles]
         dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
@@ -223,8 +228,13 @@ class Scorer:
         parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
-        width = len(self._classes) if self.schema.task == "multiclass" else len(self.schema.targets)
+        width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())
         return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
+
+
+def _name_digits(level: float) -> str:
+    """Return the decimals of a number between 0 and 1, two at least: they sort as the numbers do."""
+    return f"{Decimal(str(level)):f}"[2:].ljust(2, "0")
 
 
 def _choose_dtype(classes: tuple[Any, ...]) -> str:
@@ -468,6 +478,10 @@ def _check_model(function: str, given: object) -> None:
     if isinstance(given, torch.nn.Module | None):
         return
     remedy = "the network itself, which its weights alone cannot make again"
+    problem = "not a model"
+    if callable(getattr(given, "fit", None)) and callable(getattr(given, "predict", None)):
+        problem = "an estimator, whose file would be a pickle, which can run code"
+        remedy = "gp.models.XGB for boosted trees, gp.models.Linear for a linear model"
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):

@@ -195,17 +195,17 @@ class Derive(Transform):
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return self._trace(wanted)[0]
+        return self.trace(wanted)[0]
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made: dict[str, Column] = {}
-        for name, text in reversed(self._trace(wanted)[1].items()):
+        for name, text in reversed(self.trace(wanted)[1].items()):
             expression = parse(text, f"Derive({name}=...)")
             columns = {read: made[read] if read in made else backend.column(frame, read) for read in expression.reads}
             made[name] = evaluate(expression, columns, backend, len(frame))
         return backend.assign(frame, made) if made else frame
 
-    def _trace(self, wanted: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
+    def trace(self, wanted: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
         """Return the columns that are read for `wanted`, and the expressions that it needs, the last one first."""
         needed, used = set(wanted), {}
         for name, text in reversed(self.named.items()):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import subprocess
-import sys
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +10,12 @@ import pandas as pd
 import pytest
 import torch
 import xgboost as xgb
-from safetensors.torch import load_file, save_file
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
-from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.models import XGB
 from gpupipe.models.booster import OBJECTIVES
-from gpupipe.saving.artifact import write_manifest
 from gpupipe.tensors.batch import Batch
-from tests.raising import raises
 
 SMALL = {"n_estimators": 60, "learning_rate": 0.6, "max_depth": 6, "early_stopping_rounds": 3}
 TARGETS: dict[str, Any] = {

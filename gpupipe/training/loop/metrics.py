@@ -22,6 +22,7 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
 from gpupipe.training.loop.metric_adapter import PredictionMetric, require_methods
+from gpupipe.training.loop.quantiles import compute_pinball, is_covered, lack_quantiles
 from gpupipe.training.loop.ranking import Ranking, is_positive
 
 EPSILON_DOUBLE = torch.finfo(torch.float64).eps
@@ -329,7 +330,8 @@ class InUnits:
         self._update, self._units = metric.update, units
 
     def update(self, output: Tensor, batch: Any) -> None:
-        target = matching_target(output, batch, f"metric {self.name!r}")
+        several = _has_class_logits(output, batch)  # values of one target: its quantiles
+        target = matching_target(output, batch, f"metric {self.name!r}", classes=several)
         self._update(self._units(output), replace(batch, target=self._units(target)))
 
 
@@ -350,23 +352,38 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
         raise refuse_argument("Trainer", "metrics", name, expected, f"metrics={good!r}", problem=problem)
 
 
-def choose_metrics(metrics: Any, loss: object, task: str | None = None) -> list[Metric]:
+def make_quantile_metrics(quantiles: Sequence[float]) -> dict[str, Callable[[], Metric]]:
+    """Make the metrics of a model that predicts quantiles, by name."""
+    metrics = {"pinball": partial(_Mean, "pinball", partial(compute_pinball, quantiles), classes=True)}
+    if len(quantiles) > 1:
+        metrics["coverage"] = partial(_Mean, "coverage", is_covered, higher_is_better=True, classes=True)
+    return {**metrics}
+
+
+def choose_metrics(
+    metrics: Any, loss: object, task: str | None = None, quantiles: Sequence[float] | None = None
+) -> list[Metric]:
     """Make metrics by name, and take the caller's objects; "auto" chooses those of a named loss.
 
-    An object without a name gets what `PredictionMetric` makes of the outputs for `task`.
+    An object without a name gets what `PredictionMetric` makes of the outputs for `task`. A model that predicts
+    quantiles has metrics of its own.
     """
+    available = METRICS if quantiles is None else make_quantile_metrics(quantiles)
     if is_one_of(metrics, ["auto"]):
-        metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
+        of_loss = METRICS_OF_LOSS if quantiles is None else {"pinball": tuple(available)}
+        metrics = of_loss.get(loss, ()) if isinstance(loss, str) else ()
     listed = isinstance(metrics, list | tuple)
     chosen = list[Metric]()
     for metric in metrics if listed else [metrics]:
-        if isinstance(metric, str) and (top := _TOP_K.fullmatch(metric)):
+        if quantiles is None and isinstance(metric, str) and (top := _TOP_K.fullmatch(metric)):
             chosen.append(_TopK(int(top[1])))
-        elif isinstance(metric, str) and metric in METRICS:
-            chosen.append(METRICS[metric]())
+        elif isinstance(metric, str) and metric in available:
+            chosen.append(available[metric]())
+        elif isinstance(metric, str) and metric in ("pinball", "coverage"):
+            raise lack_quantiles("metrics", metric)
         elif isinstance(metric, str | type) or not listed:
             also = "a list of these, of 'top_3_accuracy' (or another k), and of objects with update, compute and reset"
-            raise refuse_choice("Trainer", "metrics", metric, ["auto", *METRICS], also)
+            raise refuse_choice("Trainer", "metrics", metric, ["auto", *available], also)
         else:
             require_methods(metric)
             chosen.append(metric if hasattr(metric, "name") else PredictionMetric(metric, task))

@@ -32,8 +32,9 @@ from gpupipe.training.loop.batches import full_precision, move, move_batches, nu
 from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
 from gpupipe.training.loop.evaluation import choose_readers, eval_mode, evaluate_model
 from gpupipe.training.loop.loader_fit import FitsLoaders, fit_loaders, refuse_settings
-from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss, compute_mean_loss
+from gpupipe.training.loop.losses import ClassWeight, Loss, compute_mean_loss
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
+from gpupipe.training.loop.quantiles import get_quantiles
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.report import Report
 from gpupipe.training.loop.report_rows import ReportRows
@@ -80,10 +81,11 @@ class Trainer:
         model: its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader; "auto" for as many as make about the model's own number of `updates`,
             or 1,200, from 2 to 40 (see `choose_epochs`).
-        loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
-            output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
-            is called `target`, as torch's own, gets `batch.target`; where rows have weights it needs
-            `reduction="none"`. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be given.
+        loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"; "pinball" of a model that has quantiles),
+            a name ("huber" too), or a function of output and batch that gives B values (weighted by `batch.weight`) or
+            their mean. One whose second parameter is called `target`, as torch's own, gets `batch.target`; where rows
+            have weights it needs `reduction="none"`. But for "mse", "huber" and "pinball" a regression's
+            `Features(target_transform=)` has to be given.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
@@ -165,6 +167,7 @@ class Trainer:
         vars(self).update({name: to_python(value) for name, value in vars(self).items()})
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+        self.history: History | None = None  # of the last fit
 
     @property
     def learning_rate(self) -> float:
@@ -230,7 +233,8 @@ class Trainer:
             are copied.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
-            return _fit_on_workers(self, train, valid, resume, executor)
+            self.history = _fit_on_workers(self, train, valid, resume, executor)
+            return self.history
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
@@ -277,6 +281,7 @@ class Trainer:
                 for watch in watches if ranks.is_main else ():
                     watch.warn(len(history) - int(history.best["epoch"]) if is_best else 0)
                 self.model.eval().zero_grad()  # gives the gradients' memory back
+        self.history = history
         return history
 
     def _keeps_best(self, run: TrainState, best: BestWeights) -> bool:
@@ -424,9 +429,10 @@ def _check(trainer: Trainer) -> None:
     check_device(trainer.device)
     optimizers.check_optimizer(trainer.optimizer)
     compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
-    choose_metrics(trainer.metrics, trainer.loss)
+    quantiles = get_quantiles(trainer.model)
+    choose_metrics(trainer.metrics, trainer.loss, None, quantiles)
     if not is_one_of(trainer.loss, ["auto"]):
-        losses.choose_loss(trainer.loss, None)
+        losses.choose_loss(trainer.loss, None, quantiles)
 
 
 def _check_objects(trainer: Trainer) -> None:
@@ -494,8 +500,9 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
         expected = "a module whose forward takes a gpupipe.Batch"
         remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
         raise refuse_argument("Trainer", "model", type(first), expected, remedy, problem=problem)
-    loss = losses.choose_loss(trainer.loss, schema)
-    metrics = choose_metrics(trainer.metrics, loss, losses.choose_task(loss, schema))
+    quantiles = get_quantiles(trainer.model)
+    loss = losses.choose_loss(trainer.loss, schema, quantiles)
+    metrics = choose_metrics(trainer.metrics, loss, losses.choose_task(loss, schema), quantiles)
     losses.check_units(loss, units)
     if schema is not None:
         losses.check_loss_task(loss, schema)
@@ -503,7 +510,7 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
             check_task(metrics, schema)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
-    return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+    return losses.get_loss(loss, quantiles), metrics
 
 
 def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, validated: bool) -> History:
@@ -610,7 +617,8 @@ def build_update(
     """Build the update of a run: optimiser, loss scale, average and all."""
     lr, schema, by_rows = torch.zeros((), device=device), get_schema(train), trainer.optimizer == "rowwise"
     if trainer.label_smoothing:
-        loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema), trainer.label_smoothing)
+        quantiles = get_quantiles(trainer.model)
+        loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema, quantiles), trainer.label_smoothing)
     if isinstance(members := getattr(trainer.model, "members", None), int):
         loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups

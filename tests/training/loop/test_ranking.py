@@ -74,10 +74,8 @@ def test_no_threshold_is_better_than_the_one_chosen(name: str, drawn: tuple[Tens
 def test_a_precision_is_had_at_the_highest_recall(drawn: tuple[Tensor, Tensor, Tensor | None], least: float) -> None:
     scores, truth, weight = drawn
     probability, y, w = to_numpy(scores.sigmoid(), truth, weight)
-    values = []
-    for each in np.unique(probability):
-        if SCORES["precision"](y, probability >= each, w) >= least:
-            values.append(SCORES["recall"](y, probability >= each, w))
+    decisions = [probability >= each for each in np.unique(probability)]
+    values = [SCORES["recall"](y, yes, w) for yes in decisions if SCORES["precision"](y, yes, w) >= least]
     ranking = Ranking(scores, truth, weight)
     if not values:
         with pytest.raises(BadData, match="no threshold has precision"):
