@@ -50,7 +50,7 @@ def run_default(data: Data, target: str, seed: int) -> np.ndarray:
     """What a new user writes: no argument but the target."""
     features = gp.Features.auto(data["train"], target=target)
     pipeline = gp.Pipeline([], features).fit(data["train"])
-    model = gp.models.MLP.from_schema(pipeline.schema, seed=seed)
+    model = gp.models.auto(pipeline.schema, seed=seed)
     trainer = gp.Trainer(model, seed=seed, progress=False)
     trainer.fit(pipeline.loader(data["train"], shuffle="rows"), pipeline.loader(data["valid"]))
     return trainer.predict(pipeline.loader(data["test"])).numpy()
@@ -70,7 +70,7 @@ def run_network(
 
 NETWORKS: dict[str, partial[np.ndarray]] = {
     DEFAULT: partial(run_default),
-    **{name: partial(run_network, name) for name in ("TabM", "ResNet", "DCNv2", "FTTransformer")},
+    **{name: partial(run_network, name) for name in ("MLP", "ResNet", "DCNv2", "FTTransformer", "XGB")},
     "MLP, 20 epochs of 256": partial(run_network, "MLP", batch_size=256, max_epochs=20),
 }
 
