@@ -250,6 +250,19 @@ def describe_table(name: str, figures: dict[str, Any]) -> dict[str, Any]:
     return {"rows": sum(map(len, split.parts)), "task": split.task, "source": source, "better": better}
 
 
+def assemble(figures: dict[str, dict[str, Any]], seeds: Sequence[int], threads: int) -> dict[str, Any]:
+    """What the result file holds."""
+    return {
+        "seeds": seeds,
+        "threads": threads,
+        "groups": GROUPS,
+        "tables": {name: describe_table(name, entries) for name, entries in figures.items()},
+        "ranks": {group: rank_models({name: figures[name] for name in names}) for group, names in GROUPS.items()},
+        "figures": figures,
+        "bars": bars(figures),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     models = [*(name for name, (package, _) in PEERS.items() if is_installed(package)), *NETWORKS]
@@ -265,15 +278,7 @@ def main() -> None:
     figures = summarise(measure(tables, chosen, parsed.seeds, parsed.threads))
     print_ratios(figures)
     if not parsed.tables and not parsed.models and parsed.group == list(GROUPS):
-        result = {
-            "seeds": parsed.seeds,
-            "threads": parsed.threads,
-            "groups": GROUPS,
-            "tables": {name: describe_table(name, entries) for name, entries in figures.items()},
-            "ranks": {group: rank_models({name: figures[name] for name in names}) for group, names in GROUPS.items()},
-            "figures": figures,
-            "bars": bars(figures),
-        }
+        result = assemble(figures, parsed.seeds, parsed.threads)
         print(write_result("tables_cpu", result, parsed.out))
 
 
