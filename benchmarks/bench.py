@@ -2,9 +2,10 @@
 
     python benchmarks/bench.py [NAME ...] [--rounds N] [--nvtabular PYTHON] [--docs]
 
-Without names all of them but `models` and `whole_tables_large`, which take most of an hour, and `peer_nvtabular` only
-where its interpreter is given. Each writes `benchmarks/results/NAME_cpu.json`, and its table is printed; `--docs` puts
-the tables and plots of all result files that are there into the pages of `docs/`, and runs only what is named.
+Without names all of them but `models`, `tables` and `whole_tables_large`, which take an hour or more, and
+`peer_nvtabular` only where its interpreter is given. Each writes `benchmarks/results/NAME_cpu.json`, and its table is
+printed; `--docs` puts the tables and plots of all result files that are there into the pages of `docs/`, and runs only
+what is named.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sections import BENCHMARKS, GROWTH, markdown, pictures
 
 DOCS = HERE.parent / "docs"
 PAGES = {DOCS / "benchmarks.md": [*ON_GPU, *BENCHMARKS], DOCS / "how-cost-grows.md": [GROWTH]}
+WITHOUT_ROUNDS = ("accuracy", "models", "tables")
 MARK = "<!-- below: made of benchmarks/results/ by `python benchmarks/bench.py --docs` -->"
 
 
@@ -29,17 +31,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [*BENCHMARKS, GROWTH]
     parser.add_argument("names", nargs="*", metavar="name", help=" | ".join(names))
-    parser.add_argument("--rounds", type=int, help="of all but accuracy and models; by default their own")
+    parser.add_argument("--rounds", type=int, help="of all but accuracy, models and tables; by default their own")
     parser.add_argument("--nvtabular", help="an interpreter that can import nvtabular")
     parser.add_argument("--docs", action="store_true", help="renew the pages in docs/")
     parsed = parser.parse_args()
     unknown = sorted(set(parsed.names) - set(names))
     if unknown:
         parser.error(f"no benchmark is called {unknown[0]!r}: {', '.join(names)}")
-    possible = [name for name in names if name not in ("models", "peer_nvtabular", "whole_tables_large")]
+    possible = [name for name in names if name not in ("models", "tables", "peer_nvtabular", "whole_tables_large")]
     possible += ["peer_nvtabular"] if parsed.nvtabular else []
     for name in parsed.names or ([] if parsed.docs else possible):
-        options = ["--rounds", str(parsed.rounds)] if parsed.rounds and name not in ("accuracy", "models") else []
+        options = ["--rounds", str(parsed.rounds)] if parsed.rounds and name not in WITHOUT_ROUNDS else []
         options += ["--nvtabular", parsed.nvtabular] if name == "peer_nvtabular" else []
         subprocess.run([sys.executable, str(HERE / f"{name}.py"), *options], check=True)
         print(f"\n{markdown(name, read(name))}\n", flush=True)

@@ -5,8 +5,8 @@
 Two tasks: whether a flight arrives more than 15 minutes late (AUC), and by how many minutes (RMSE). The pipeline is the
 demonstration's. Of the flights before 2013-10-01 a tenth, drawn by row, is measured on ("same months"), and so are all
 flights after ("later months"); of the rest another tenth stops the networks early, which have their own defaults and
-learning rates. `gp.baselines` learn from the same block, the stopping part included; "raw columns" is gradient boosting
-on the columns before preprocessing, as in `accuracy.py`. Forests are fitted for the first seed only.
+learning rates. What `gp.compare` fits learns from the same block, the stopping part included; "raw columns" is gradient
+boosting on the columns before preprocessing, as in `accuracy.py`. Forests are fitted for the first seed only.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from gpupipe.tensors import Loader
 
 DATA = Path(__file__).parents[1] / "data"
 TASKS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "late": ("auc", "LogisticRegression", {"target": "arr_delay > 15"}),
-    "minutes": ("rmse", "Ridge", {"target": "arr_delay", "target_transform": [pre.StandardScaler()]}),
+    "late": ("auc", "linear", {"target": "arr_delay > 15"}),
+    "minutes": ("rmse", "linear", {"target": "arr_delay", "target_transform": [pre.StandardScaler()]}),
 }
 EPOCHS, BATCH, AVERAGE = 12, 2048, 0.999
 DROPOUT, DECAY = 0.1, 1.0
@@ -74,8 +74,8 @@ def measure(seeds: list[int], wanted: list[str] | None) -> dict[str, Any]:
         for seed in seeds:
             only = ["linear", "hist-gradient-boosting", *(["forest"] if seed == seeds[0] else [])]
             for place, loader in valid.items():
-                for row in gp.baselines(whole, loader, only=only, seed=seed).rows:
-                    note(runs[place], row["model"], {metric: row[metric], "fit_s": row["seconds"]})
+                for row in gp.compare(whole, loader, only, seed=seed).rows:
+                    note(runs[place], row["model"], {metric: row[metric], "fit_s": row["fit_seconds"]})
                 if task == "late":
                     started = time.perf_counter()
                     area = reference_auc(pipeline, known, checked[place])
@@ -133,7 +133,7 @@ def bars(figures: dict[str, Any], networks: list[str]) -> list[dict[str, Any]]:
         what = f"{place}: {metric.upper()}, the last network ({worst}) ahead of {linear} by"
         made.append({"what": what, "bar": "at least 0", "found": ahead, "met": ahead >= 0})
         if metric == "auc":
-            boosted = max(value for name, value in middle.items() if name.startswith("HistGradient"))
+            boosted = max(value for name, value in middle.items() if name in ("hist-gradient-boosting", RAW))
             best = max(networks, key=middle.__getitem__)
             what = f"{place}: AUC, gradient boosting (the better of two) - the first network ({best})"
             behind = boosted - middle[best]

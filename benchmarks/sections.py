@@ -7,6 +7,7 @@ from typing import Any
 import plots
 from environment import shown
 from gpu_sections import ON_GPU, gpu_tables
+from table_sections import draw_ranks, list_tables
 
 __all__ = ["BENCHMARKS", "GROWTH", "markdown", "pictures"]
 
@@ -27,6 +28,7 @@ BENCHMARKS = {
     "trainer": "The training loop beside one by hand",
     "accuracy": "The demonstration's model",
     "models": "Every network beside the baselines",
+    "tables": "Real tables",
 }
 GROWTH = "growth"  # has a page of its own
 NETWORKS = ("Linear", "MLP", "ResNet", "DCNv2", "FTTransformer")
@@ -55,6 +57,7 @@ def markdown(name: str, result: dict[str, Any]) -> str:
         "trainer": trainer_table,
         "whole_tables": whole_tables,
         "models": models_tables,
+        "tables": real_tables,
     }
     if name == GROWTH:
         return "\n\n".join([*growth_tables(result), provenance(result)])
@@ -102,6 +105,8 @@ def plot(name: str, result: dict[str, Any]) -> str:
             for verb, found in figures.items()
         }
         return plots.bars("CPU seconds of gpupipe", "per one of Polars: below 1 gpupipe is faster", times, ours="")
+    if name == "tables":
+        return draw_ranks(result)
     if name == "latency":
         each = {what: {at: seconds * 1e3 for at, seconds in found["cpu_s"].items()} for what, found in figures.items()}
         return plots.bars(BENCHMARKS[name], "CPU ms", each, digits=1)
@@ -167,6 +172,10 @@ def models_tables(result: dict[str, Any]) -> list[str]:
         name, _, rows = task.partition(", ")
         made += [f"{TASKS[name]}, {rows}:", f"![{task}](plots/{_models_file(task)}.svg)", *figures_table(found)]
     return made
+
+
+def real_tables(result: dict[str, Any]) -> list[str]:
+    return [part for caption, lines in list_tables(result) for part in (caption, table(*lines))]
 
 
 def models_plot(task: str, figures: dict[str, Any]) -> str:

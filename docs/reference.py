@@ -48,7 +48,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Files
 def public_modules() -> list[ModuleType]:
     """List the package, its folders, and the single files that users import from."""
     names = [f"gpupipe.{item.name}" for item in pkgutil.iter_modules(gpupipe.__path__) if item.ispkg]
-    names += [f"gpupipe.{name}" for name in ("config", "errors", "expressions", "schema", "selectors", "step")]
+    names += [f"gpupipe.{name}" for name in ("config", "errors", "schema", "selectors", "step")]
     modules = (importlib.import_module(name) for name in sorted(names))
     return [gpupipe, *(module for module in modules if getattr(module, "__all__", None))]
 

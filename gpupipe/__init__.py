@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
-    from gpupipe.evaluation.comparison import Baselines, Importance, baselines, importance
+    from gpupipe.evaluation.comparison import Comparison, compare
+    from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
+    from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
     from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
@@ -26,13 +28,15 @@ if TYPE_CHECKING:
     from gpupipe.saving.artifact import Scorer, load, save
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
-    from gpupipe.training import Checkpoints, EarlyStopping, History, Trainer
+    from gpupipe.training import Checkpoints, EarlyStopping, History, Report, Trainer
 
 _NAMES = {
     "": "errors io models preprocessing selectors tensors training transforms",
     "cluster": "Cluster",
     "config": "configure",
-    "evaluation.comparison": "Baselines Importance baselines importance",
+    "evaluation.cross_validation": "CrossValidation cross_validate",
+    "evaluation.comparison": "Comparison compare",
+    "evaluation.importance": "Importance importance",
     "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",
@@ -41,15 +45,15 @@ _NAMES = {
     "saving.artifact": "Scorer load save",
     "schema": "Schema",
     "tensors": "Batch",
-    "training": "Checkpoints EarlyStopping History Trainer",
+    "training": "Checkpoints EarlyStopping History Report Trainer",
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["Baselines", "Batch", "Checkpoints", "Cluster", "ClusterLoader", "Dataset", "Drift", "EarlyStopping"]
-__all__ += ["Features", "History", "Importance", "Pipeline", "Schema", "Scorer", "Trainer", "baselines", "configure"]
-__all__ += ["errors", "from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv"]
-__all__ += ["read_ipc", "read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training"]
-__all__ += ["transforms"]
+__all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "CrossValidation", "Dataset"]
+__all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
+__all__ += ["Scorer", "Trainer", "compare", "configure", "cross_validate", "errors", "from_frame"]
+__all__ += ["from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv", "read_ipc"]
+__all__ += ["read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training", "transforms"]
 
 
 def __getattr__(name: str) -> Any:

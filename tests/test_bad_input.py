@@ -522,8 +522,8 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     # looking
     "importance: arguments swapped": (lambda b: gp.importance(b.loader, b.trainer()), CONFIG, "importance(model=)", ANYTHING, "a Trainer", "gp.importance(trainer, pipeline.loader(valid))"),
     "importance: repeats": (lambda b: gp.importance(b.trainer(), b.loader, repeats=1.5), CONFIG, "importance(repeats=)", 1.5, "an integer in [1, inf)", "repeats=5"),
-    "baselines: a network": (lambda b: gp.baselines(b.loader, b.loader, b.model), CONFIG, "baselines(trainers=)", gp.models.MLP, "a Trainer", "{'wide': trainer}"),
-    "baselines: a frame": (lambda b: gp.baselines(b.frame, b.frame), CONFIG, "baselines(train=)", "DataFrame", "a loader", "pipeline.loader(data)"),
+    "compare: one network": (lambda b: gp.compare(b.loader, b.loader, b.model), CONFIG, "compare(models=)", gp.models.MLP, "a list", "models=["),
+    "compare: a frame": (lambda b: gp.compare(b.frame, b.frame), CONFIG, "compare(train=)", "DataFrame", "a loader", "pipeline.loader(data)"),
     # tables
     "select: a number": (lambda b: b.data.select(3), CONFIG, "select", 3, "a column's name", "['x']"),
     "select: a place": (lambda b: b.data.select([0]), MISSING, "select", ["x", "z", "k", "y"], "a column that is there", "names above"),
@@ -791,12 +791,12 @@ def test_a_run_of_few_updates_is_pointed_out(
     ("wrote", "meant"),
     [
         ("min(x, z) > 0", "minimum(x, y)"),
-        ("coalesce(x, z) > 0", "fillna(x, value)"),
+        ("fillna(x, z) > 0", "coalesce(x, y, ...)"),
         ("between(x, 1, 2)", "low <= x <= high"),
         ("isna(x)", "isnull(x)"),
         ("if_else(x > 1, 1, 2) > 1", "where(condition, x, y)"),
         ("contians(k, 'a')", 'contains(text, "part")'),
-        ("dayofweek(x) == 1", "weekday(time)"),
+        ("weekday(x) == 1", "dayofweek(time)"),
         ("sin(x) > 0", "Map(fn"),
         ("std(x) > 0", "Map(fn"),
     ],
@@ -815,7 +815,7 @@ def test_a_function_of_another_language_is_given_its_name_here_or_none(bench: Be
         ("dist", ["origin", "distance"], "distance"),
         ("mes", ["bce", "mse"], "mse"),
         ("sin", ["string", "minute"], None),
-        ("between", ["week", "weekday"], None),
+        ("between", ["week", "dayofweek"], None),
         ("x", ["xx", "y"], None),
     ],
 )

@@ -17,7 +17,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
-from gpupipe.evaluation import comparison
+from gpupipe.evaluation import host_rows
 from gpupipe.models import MLP
 from gpupipe.training import Trainer
 from tests.raising import raises
@@ -213,18 +213,18 @@ def test_importance_permutes_lists_too(folder: Path) -> None:
     assert found.losses["words"][1] == pytest.approx(whole - lost, abs=1e-6)
 
 
-def test_baselines_count_the_elements_of_lists(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_estimators_count_the_elements_of_lists(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     flights = gp.read_parquet(folder)
     alone = gp.Pipeline([], gp.Features((["words"], pre.Categorify()), target="late")).fit(flights)
     with caplog.at_level("INFO", logger="gpupipe"):
-        found = gp.baselines(alone.loader(flights), alone.loader(flights), only=["linear", "hist-gradient-boosting"])
-    assert all(row["auc"] > 0.99 for row in found.rows)
-    (note,) = found.notes
-    assert "words" in note and note in repr(found) and note in found._repr_html_()
-    assert f"baselines: {note}" in caplog.messages
+        comparison = gp.compare(alone.loader(flights), alone.loader(flights), ["linear", "hist-gradient-boosting"])
+    assert all(row["auc"] > 0.99 for row in comparison.rows)
+    (note,) = comparison.notes
+    assert "words" in note and note in repr(comparison) and note in comparison._repr_html_()
+    assert f"compare: {note}" in caplog.messages
 
 
-def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
+def test_the_encoding_of_lists_for_estimators_is_a_count_by_hand() -> None:
     rng = np.random.default_rng(1)
     own = [rng.integers(0, 300, rng.integers(0, 9)).tolist() for _ in range(500)]
     numbers = [rng.normal(size=rng.integers(0, 4)).tolist() for _ in range(500)]
@@ -232,9 +232,8 @@ def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
     features = gp.Features((["ids"], pre.Categorify()), ["sizes"], target="y")
     learned = gp.Pipeline([], features).fit(frame)
     block = learned.loader(frame).table
-    columns = comparison._describe_matrix(block.schema, 0)
-    matrix = comparison._make_matrix(block, columns)
-    assert columns.numeric == 102 and matrix.shape == (500, 102)
+    names, matrix = host_rows.make_layout(block.schema).numbers, host_rows.copy_to_host(block).numbers
+    assert (names[0], names[-1]) == ("ids_0", "sizes_1") and matrix.shape == (500, len(names)) == (500, 102)
     vocabulary = pd.Series([each for row in own for each in row]).value_counts()
     for row, ids in enumerate(_plain(block.lists["ids"])):
         counts = np.bincount([each if each < 100 else 1 for each in ids], minlength=100)
@@ -243,6 +242,5 @@ def test_the_encoding_of_lists_for_baselines_is_a_count_by_hand() -> None:
     assert matrix[:, 2:100].sum() == vocabulary.iloc[:98].sum()
     np.testing.assert_array_equal(matrix[:, 100], [len(row) for row in numbers])
     np.testing.assert_allclose(matrix[:, 101], [np.mean(row) if row else 0 for row in numbers], atol=1e-6)
-    assert [
-        note.split(":")[0] for note in gp.baselines(learned.loader(frame), learned.loader(frame), only=["linear"]).notes
-    ] == ["ids", "sizes"]
+    notes = gp.compare(learned.loader(frame), learned.loader(frame), ["linear"]).notes
+    assert [note.split(":")[0] for note in notes] == ["ids", "sizes"]

@@ -224,7 +224,7 @@ def dates(data: Data) -> pl.DataFrame:
     parts = {
         "year": time.year(),
         "month": time.month(),
-        "weekday": time.weekday() - 1,
+        "dayofweek": time.weekday() - 1,
         "hour": time.hour(),
         "is_weekend": time.weekday() > 5,
     }

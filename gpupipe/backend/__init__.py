@@ -8,11 +8,12 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from gpupipe.backend.columns import Array, Backend, Column, Frame, Matrix, PCAResult, RawColumn
 from gpupipe.backend.device.probe import choose_backend, this_machine
@@ -113,6 +114,11 @@ def is_frame(obj: object) -> bool:
 def _find_library(obj: object) -> str | None:
     frames = (kind.__module__.partition(".")[0] for kind in type(obj).__mro__ if kind.__name__ == "DataFrame")
     return next((library for library in frames if library in ("pandas", "cudf")), None)
+
+
+def to_pandas(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows of figures as a pandas frame."""
+    return importlib.import_module("pandas").DataFrame(list(rows))
 
 
 def free_host_memory() -> int | None:

@@ -31,7 +31,6 @@ from gpupipe.backend.arrow import (
     polars_from_arrow,
 )
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.expressions import has_offset
 from gpupipe.schema import (
     FLOATS,
     INTEGERS,
@@ -44,6 +43,7 @@ from gpupipe.schema import (
     suggest_conversion,
 )
 from gpupipe.support.text import derive
+from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
 
 Array: TypeAlias = Any  # numpy.ndarray | cupy.ndarray, as the backend's `xp`

@@ -19,7 +19,7 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import select
-from gpupipe.backend.baselines import gradient_boosting_auc
+from gpupipe.backend.candidates import gradient_boosting_auc
 from gpupipe.errors import BadConfig
 
 HOLIDAYS = ["2013-01-01", "2013-05-27", "2013-07-04", "2013-09-02", "2013-11-28", "2013-12-25"]

@@ -1,1 +1,1 @@
-"""Comparisons of a trained model: baselines on the same rows, and feature importance."""
+"""Comparisons of models on equal terms, and feature importance."""

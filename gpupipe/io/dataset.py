@@ -26,6 +26,7 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, 
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
+from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
 from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
 from gpupipe.io.relational.group_by import GroupBy
@@ -283,14 +284,15 @@ class Dataset(Table):
             at: the value where the second part begins (left `<`, right `>=`), or an ascending list for more parts.
                 Times are ISO text, dates or datetimes, in UTC without an offset, also where the column has a zone.
             seed: an integer of at most 64 bits; only for `fraction`.
-            stratify: a column of whose every value (missing is one; 10,000 at most) each part has its share, to a row.
+            stratify: a column of whose every value (missing is one; 10,000 at most) each part has its share, to a row;
+                with `by` as nearly as its groups allow.
             gap: with `at`, how wide a stretch before each cut belongs to no part: a number, or for times a timedelta or
                 text such as `"7 days"`.
 
         A cut raises BadData where `by` is missing in some rows, with their number.
 
         Memory: none; where the files do not tell that `by` is never missing, one pass over that column. `stratify`
-            takes two passes over its column, and 32 KiB per value.
+            takes two passes over its column, and 32 KiB per value; with `by` see `kfold`.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -305,26 +307,56 @@ class Dataset(Table):
         return tuple(map(self._then, draw_parts(self, get_fractions(fraction), seed, by, stratify)))
 
     def kfold(
-        self, n_splits: int = 5, *, by: str | None = None, seed: int = 0, stratify: str | None = None
-    ) -> list[tuple[Dataset, Dataset]]:
-        """Return `n_splits` pairs of a dataset to train on and one to validate on; each row is in one of the latter.
+        self,
+        n_splits: int = 5,
+        *,
+        by: str | None = None,
+        seed: int = 0,
+        stratify: str | None = None,
+        forward: bool = False,
+        gap: Any = None,
+    ) -> Folds[Dataset]:
+        """Return `n_splits` pairs of a dataset to train on and one to validate on, for `gp.cross_validate` or a loop.
 
-        Rows are drawn as by `split`; see there for the arguments, of which `by` and `stratify` do not go together.
+        Rows are drawn as by `split`, each for one of the parts to validate; see there for `by`, `seed` and `stratify`.
+        With `forward` nothing is drawn: each fold trains on all rows before a cut of the column `by`, such as a time,
+        and validates the rows up to the next cut (scikit-learn's TimeSeriesSplit). The parts to validate have equally
+        many rows, but that rows of one value stay together; the first stretch is trained on alone. `gap` is how wide a
+        stretch before each cut is left out, as in `split`. Drawn folds by a time are refused: they would train on rows
+        later than those they validate.
 
-        Memory: none; two passes over the column for `stratify`.
+        Memory: none; two passes over the column for `stratify`, one over both columns with `by` (40 bytes per group and
+            class on the host, 8 per group as long as the folds are there). `forward` sorts the column, as `sort`.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
-            >>> flights = gp.from_frame(pd.DataFrame({"tail": [1, 2, 3, 1, 2, 3]}))
+            >>> flights = gp.from_frame(pd.DataFrame({"tail": [1, 2, 3, 1, 2, 3], "day": [1, 2, 3, 4, 5, 6]}))
             >>> [sorted(set(valid.compute()["tail"])) for train, valid in flights.kfold(2, by="tail", seed=1)]
             [[2, 3], [1]]
+            >>> flights.kfold(2, by="day", forward=True, gap=1)
+            2 folds forward by day, gap 1
+            fold  train     valid
+            1     before 2  3 to before 5
+            2     before 4  from 5
         """
         check_integer("kfold", "[2, 1000]", n_splits=n_splits)
-        shares = [1 / n_splits] * int(n_splits)
+        check_bool("kfold", forward=forward)
+        n_splits = int(n_splits)
+        shares = [1 / n_splits] * n_splits
         check_call(self, "kfold", by, None, shares, stratify, None)
+        check_folds(self, n_splits, by, stratify, gap, forward=forward)
         check_seed("kfold", seed=seed)
+        if forward and by is not None:
+            ranges = cut_forward(self, self.select([by]).sort(by), n_splits, by, gap)
+            cells = [(describe_range(a, self.schema[by]), describe_range(b, self.schema[by])) for a, b in ranges]
+            title = f"{n_splits} folds forward by {by}" + ("" if gap is None else f", gap {gap}")
+            return Folds([(self._then(before), self._then(after)) for before, after in ranges], title, cells)
         parts = draw_parts(self, shares, seed, by, stratify)
-        return [(self._then(replace(part, outside=True)), self._then(part)) for part in parts]
+        sizes = [getattr(part, "share", share) for part, share in zip(parts, shares, strict=True)]
+        drawn = [f"by {by}"] * (by is not None) + [f"stratified by {stratify}"] * (stratify is not None)
+        title = ", ".join([f"{n_splits} folds", *(drawn or ["by rows"]), f"seed {seed}"])
+        pairs = [(self._then(replace(part, outside=True)), self._then(part)) for part in parts]
+        return Folds(pairs, title, [(f"{1 - size:.1%}", f"{size:.1%}") for size in sizes])
 
     # whole tables ----------------------------------------------------------------------------------------------------
     def sort(self, by: str | Sequence[str], *, ascending: bool | Sequence[bool] = True) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpupipe.models.auto import auto
 from gpupipe.models.dcn import DCNv2
 from gpupipe.models.embeddings import Periodic, PiecewiseLinear
 from gpupipe.models.ft_transformer import FTTransformer
@@ -9,5 +10,7 @@ from gpupipe.models.mlp import MLP, Linear
 from gpupipe.models.multitask import MultiTask
 from gpupipe.models.resnet import ResNet
 from gpupipe.models.tabm import TabM
+from gpupipe.models.xgb import XGB
 
-__all__ = ["MLP", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet", "TabM"]
+__all__ = ["MLP", "XGB", "DCNv2", "FTTransformer", "Linear", "MultiTask", "Periodic", "PiecewiseLinear", "ResNet"]
+__all__ += ["TabM", "auto"]

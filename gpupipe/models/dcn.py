@@ -46,6 +46,7 @@ class DCNv2(Tabular):
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
@@ -57,7 +58,7 @@ class DCNv2(Tabular):
         self.parallel = structure == "parallel"
         self.crosses = nn.ModuleList(Cross(self.num_inputs, rank, generator) for _ in range(crosses))
         self.layers, width = make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
-        self.last = make_linear(width + self.num_inputs if self.parallel else width, outputs, generator, "glorot")
+        self.last = make_linear(width + self.num_inputs if self.parallel else width, self.outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
         first = crossed = self.inputs(batch)

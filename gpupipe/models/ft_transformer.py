@@ -51,6 +51,7 @@ class FTTransformer(Tabular):
         heads: int = 4,
         attention_dropout: float = 0.0,
         dropout: float = 0.0,
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
@@ -70,7 +71,7 @@ class FTTransformer(Tabular):
             attention = Attention(dim, heads, attention_dropout, generator)
             ends = {"first": number == 0, "last": number == blocks - 1}
             self.blocks.append(_TokenBlock(dim, attention, dropout, generator, **ends))
-        self.norm, self.last = nn.LayerNorm(dim), make_linear(dim, outputs, generator, "glorot")
+        self.norm, self.last = nn.LayerNorm(dim), make_linear(dim, self.outputs, generator, "glorot")
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the token parameters, which decay as little as embeddings do, as in the paper."""

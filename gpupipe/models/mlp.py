@@ -33,13 +33,14 @@ class Linear(Tabular):
         cardinalities: Sequence[int] = (),
         outputs: int = 1,
         *,
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
-        self.start(locals(), dim=outputs)
-        self.weight = nn.Parameter(torch.zeros(numeric, outputs, device="cpu"))
-        self.bias = nn.Parameter(torch.zeros(outputs, device="cpu"))
+        self.start(locals(), dim="outputs")
+        self.weight = nn.Parameter(torch.zeros(numeric, self.outputs, device="cpu"))
+        self.bias = nn.Parameter(torch.zeros(self.outputs, device="cpu"))
         if self.embedding is not None:
             nn.init.zeros_(self.embedding.table)
 
@@ -65,6 +66,8 @@ class MLP(Tabular):
         dropout: fraction of hidden values zeroed in training.
         embedding_dim: D, or "auto".
         numbers: how numbers are embedded: `Periodic` or `PiecewiseLinear`; None leaves them unchanged.
+        quantiles: of one target that is a number, ascending, such as (0.05, 0.5, 0.95): one output each, learned with
+            the pinball loss; in evaluation they never cross.
         seed: of the generator that draws the weights.
         lists: for each feature that is a list of ids, by name, their number, missing and unknown included.
         bag: how the embedded ids of a list become one vector: by `"mean"`, `"sum"` or `"max"`; zeros for an empty one.
@@ -88,13 +91,14 @@ class MLP(Tabular):
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
     ) -> None:
         generator = self.start(locals())
         self.layers, width = make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
-        self.layers.append(make_linear(width, outputs, generator))
+        self.layers.append(make_linear(width, self.outputs, generator))
 
     def forward(self, batch: Batch) -> Tensor:
         return self.shaped(self.layers(self.inputs(batch)))

@@ -44,6 +44,7 @@ class MultiTask(Tabular):
         dropout: float = 0.0,
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
@@ -51,7 +52,7 @@ class MultiTask(Tabular):
         generator = self.start(locals())
         self.layers, width = make_relu_layers(self.num_inputs, self._config["hidden"], dropout, generator)
         widths = itertools.pairwise([width, *self._config["head"], 1])
-        self.heads = nn.ModuleList(_Heads(outputs, before, after, generator) for before, after in widths)
+        self.heads = nn.ModuleList(_Heads(self.outputs, before, after, generator) for before, after in widths)
 
     def forward(self, batch: Batch) -> Tensor:
         shared = self.layers(self.inputs(batch))

@@ -47,6 +47,7 @@ class ResNet(Tabular):
         dropout: float = 0.1,
         embedding_dim: int | Literal["auto"] = "auto",
         numbers: Numbers | Mapping[str, Any] | None = None,
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
         bag: Literal["mean", "sum", "max"] = "mean",
@@ -58,7 +59,7 @@ class ResNet(Tabular):
         inner = int(width * hidden_factor)
         self.first = make_linear(self.num_inputs, width, generator, "glorot")
         self.blocks = nn.ModuleList(_Block(width, inner, dropout, generator) for _ in range(blocks))
-        self.norm, self.last = BatchNorm(width), make_linear(width, outputs, generator, "glorot")
+        self.norm, self.last = BatchNorm(width), make_linear(width, self.outputs, generator, "glorot")
 
     def forward(self, batch: Batch) -> Tensor:
         values = self.first(self.inputs(batch))

@@ -40,29 +40,41 @@ class Tabular(nn.Module):
     """What `Trainer(lr=)` does well with, at batches of some hundred rows or more and AdamW."""
     updates: ClassVar[int] = 1200
     """How many updates `Trainer(max_epochs="auto")` makes on a table that does not need more for two epochs."""
+    _config: dict[str, Any]
 
-    def start(self, given: Mapping[str, Any], *, dim: int | None = None) -> torch.Generator:
+    def start(self, given: Mapping[str, Any], *, dim: int | Literal["outputs"] | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
-        super().__init__()
-        given = {name: value for name, value in given.items() if name not in ("self", "__class__")}
-        _check(self, given)
-        config = {name: _plain(value) for name, value in given.items()}
-        config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
-        config["lists"] = lists = {name: int(n) for name, n in (config["lists"] or {}).items()}
+        self.remember(given)
+        config = self._config
+        lists = config["lists"]
         generator, cardinalities = torch.Generator("cpu").manual_seed(config["seed"]), config["cardinalities"]
         numbers = parse_numbers(config.get("numbers"))
         self._config = config if numbers is None else config | {"numbers": numbers}
-        self.outputs: int = config["outputs"]
-        self.num_features: tuple[int, int] = (config["numeric"], len(cardinalities))
         self.embedding: SharedEmbedding | None = None
-        self.lists = list(lists)
         if cardinalities or lists:
-            dim = config["embedding_dim"] if dim is None else dim
+            dim = config["embedding_dim"] if dim is None else self.outputs if dim == "outputs" else dim
             self.embedding = SharedEmbedding(cardinalities, dim, generator, lists, config["bag"])
         self.numbers: NumericEmbedding | None = None
         if numbers is not None and config["numeric"]:
             self.numbers = numbers.build(config["numeric"], generator)
         return generator
+
+    def remember(self, arguments: Mapping[str, Any]) -> None:
+        """Check and keep a constructor's `locals()`; it needs nothing else where a model has no weights to draw."""
+        super().__init__()
+        given = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
+        _check(self, given)
+        config = {name: _plain(value) for name, value in given.items()}
+        config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
+        config["lists"] = {name: int(n) for name, n in (config.get("lists") or {}).items()}
+        self.quantiles: tuple[float, ...] | None = None
+        if config.get("quantiles") is not None:
+            self.quantiles = tuple(config["quantiles"])
+            config["outputs"] = len(self.quantiles)
+        self._config = config
+        self.outputs: int = config["outputs"]
+        self.num_features: tuple[int, int] = (config["numeric"], len(config["cardinalities"]))
+        self.lists = list(config["lists"])
 
     @classmethod
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
@@ -98,6 +110,8 @@ class Tabular(nn.Module):
         sizes = _sizes(schema, where) | ({"task": schema.task} if "task" in parameters else {})
         if "numbers" in parameters and 0 < len(schema.numeric) <= MAX_EMBEDDED and schema.edges:
             sizes["numbers"] = PiecewiseLinear.from_schema(schema)
+        if options.get("quantiles") is not None:
+            _check_quantile_target(schema, f"{where}(quantiles=)")
         return make(**sizes | options)
 
     def get_config(self) -> dict[str, Any]:
@@ -124,7 +138,12 @@ class Tabular(nn.Module):
         raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise `SchemaMismatch` for a pipeline's output of other features or lists, or of ids beyond the model's."""
+        """Raise `SchemaMismatch` for a pipeline's output of other features or lists, or of ids beyond the model's.
+
+        `BadConfig` where the model predicts quantiles, and there is not one number to predict.
+        """
+        if self.quantiles is not None:
+            _check_quantile_target(schema, f"{type(self).__name__}(quantiles=)")
         ids = [*self._config["cardinalities"], *self._config["lists"].values()]
         given = [field.cardinality or 0 for field in (*schema.categorical, *schema.lists)]
         same = (len(schema.numeric), len(schema.categorical)) == self.num_features
@@ -149,8 +168,14 @@ class Tabular(nn.Module):
         return numbers if self.embedding is None else torch.cat([numbers, self.embedding.of(batch).flatten(1)], 1)
 
     def shaped(self, output: Tensor) -> Tensor:
-        """Return B values of one output, else B x K."""
-        return output.squeeze(1) if self.outputs == 1 else output
+        """Return B values of one output, else B x K; quantiles in ascending order, but not in training.
+
+        Sorted, they cross nowhere, and their loss is never larger (Chernozhukov et al. 2010, "Quantile and probability
+        curves without crossing").
+        """
+        if self.outputs == 1:
+            return output.squeeze(1)
+        return output if self.quantiles is None or self.training else output.sort(1).values
 
 
 def make_linear(
@@ -204,14 +229,37 @@ def _check(model: Tabular, config: Mapping[str, Any]) -> None:
     check_integer(model, "[1, inf)", outputs=config["outputs"])
     validation.check_instance(model, Mapping, "numbers of ids by the lists' names", None, lists=config["lists"])
     check_integers(model, f"[{RESERVED}, inf)", lists=list((config["lists"] or {}).values()))
-    validation.check_choice(model, BAGS, bag=config["bag"])
+    validation.check_choice(model, BAGS, bag=config.get("bag", "mean"))
     check_integer(model, "[1, inf)", "auto", embedding_dim=config.get("embedding_dim", "auto"))
     validation.check_number(model, "[0, 1)", dropout=config.get("dropout", 0))
+    if config.get("quantiles") is not None:
+        _check_quantiles(model, config["quantiles"], config["outputs"])
     for name in _WIDTHS:
         if not is_integer(config.get(name), 1):  # one layer
             check_integers(model, "[1, inf)", **{name: config.get(name, ())})
     if not config["numeric"] and not len(config["cardinalities"]) and not config["lists"]:
         raise refuse_argument(model, "numeric", 0, "a feature, numeric or categorical", "numeric=1")
+
+
+def _check_quantiles(model: Tabular, quantiles: Any, outputs: int) -> None:
+    """Raise `BadConfig` unless they are ascending numbers between 0 and 1, one an output."""
+    levels = list(quantiles) if validation.is_sequence(quantiles) else []
+    expected, remedy = "ascending numbers between 0 and 1, such as (0.05, 0.5, 0.95)", "quantiles=(0.05, 0.5, 0.95)"
+    inside = all(is_number(level) and 0 < level < 1 for level in levels)
+    if not levels or not inside or any(low >= high for low, high in itertools.pairwise(levels)):
+        raise refuse_argument(model, "quantiles", quantiles, expected, remedy)
+    if outputs not in (1, len(levels)):
+        problem, expected = f"{len(levels)} quantiles, and another number of outputs", "outputs=1, or left out"
+        raise refuse_argument(model, "outputs", outputs, expected, "outputs=1", problem=problem)
+
+
+def _check_quantile_target(schema: Schema, where: str) -> None:
+    """Raise `BadConfig` unless the schema's target is one number."""
+    if schema.task != "regression" or len(schema.targets) != 1:
+        problem = "quantiles are of one target that is a number"
+        remedy = "quantiles=None, or Features(target='minutes', task='regression')"
+        got = f"{schema.task} of {[item.name for item in schema.targets]}"
+        raise BadConfig(where, problem, got=got, expected="a regression of one target", remedy=remedy)
 
 
 def _plain(value: Any) -> Any:

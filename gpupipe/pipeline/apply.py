@@ -442,9 +442,15 @@ class TargetInverse:
         self.by_default = targets.auto
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
-        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape."""
+        """Convert B values, or B x T, to the targets' units, float64 there; `SchemaMismatch` for another shape.
+
+        Of one target B x K values are K of it, such as quantiles.
+        """
         backend = select("gpu" if values.is_cuda else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
+        if len(names) == 1 and wide.ndim == 2 and wide.shape[1] > 1:
+            quantiles: torch.Tensor = import_module("torch").stack([self(column) for column in wide.unbind(1)], 1)
+            return quantiles
         if wide.ndim != 2 or wide.shape[1] != len(names):
             problem = "the model's outputs are not one value per target, so they have no units of its own"
             got, expected = tuple(values.shape), f"a value a row for each of {names}"

@@ -19,10 +19,10 @@ from gpupipe.backend import Array, Backend, Column, Frame, Matrix, infer_backend
 from gpupipe.backend.columns import as_floats, chain_columns, get_storage, refuse_passengers, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.estimators import is_estimator
-from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, SchemaMismatch
 from gpupipe.expressions import Expression, parse
+from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
@@ -283,7 +283,7 @@ class Weight(Labels):
         bad = bad if missing is None else bad | missing
         if bool(bad.any()):
             there = data if missing is None else data[~missing]
-            text = f"fillna({self.text}, 1.0)"
+            text = f"coalesce({self.text}, 1.0)"
             if len(there) == len(data):
                 text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
             where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
@@ -583,7 +583,7 @@ def _refuse_number(item: Field) -> BadConfig:
 
 
 _LOOKED_AT = 10_000  # rows
-_FEW = 32  # distinct integers
+_FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
 _MIN_FREQUENCY = 10
 _ROW_NAMES = re.compile(r"|__index_level_\d+__")
 """What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
@@ -668,12 +668,13 @@ class Features:
     ) -> Features:
         """Propose features by the columns' dtypes; the result's `repr` is the code that builds it.
 
-        Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings, and integers
-        with at most 32 distinct values in the first 10,000 rows, become ids, and so do strings and integers in lists;
-        times become the year, weekends and places in the year, the week and the day, imputed and scaled. Left out, and
-        named by the log, the `repr` and the fit report, are columns without a value in these rows, types that no step
-        takes, and row names that pandas writes (an empty name, or `__index_level_0__`). It knows nothing of what the
-        columns mean: look for those that are only known after the target is.
+        Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings become ids, and
+        so do strings and integers in lists; integers of few values (in the first 10,000 rows at most 32, or at most 256
+        of 40 rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and
+        places in the year, the week and the day, imputed and scaled. Left out, and named by the log, the `repr` and the
+        fit report, are columns without a value in these rows, types that no step takes, and row names that pandas
+        writes (an empty name, or `__index_level_0__`). It knows nothing of what the columns mean: look for those that
+        are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. Strings and ids rarer than `min_frequency` are all one; by default 10, none in less than
@@ -912,7 +913,9 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
         there[name] = column.data if missing is None else column.data[~missing]
     empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
     whole = [item.name for item in schema if item.dtype in INTEGERS and item.name not in empty]
-    return {name for name in whole if len(sort_unique(there[name], xp)) <= _FEW}, empty | useless, is_small
+    counts = {name: (len(sort_unique(there[name], xp)), len(there[name])) for name in whole}
+    ids = {name for name, (n, rows) in counts.items() if n <= _FEW or (n <= _MANY_VALUES and rows >= _ROWS_EACH * n)}
+    return ids, empty | useless, is_small
 
 
 def _propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:

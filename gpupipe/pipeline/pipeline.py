@@ -232,6 +232,17 @@ class Pipeline:
         more: dict[str, Any] = {**options, "target_units": self._target_units}
         return make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
 
+    def _keep_also(self, name: str) -> Pipeline:
+        """Return this pipeline, its learned state shared, with one more column carried beside the features."""
+        self._fitted_source()
+        self._after.require(name, "by=")
+        if self.features is None or name in self.features.keep:
+            return self
+        changed = copy(self)
+        changed.features = copy(self.features)
+        changed.features.keep = [*self.features.keep, name]
+        return changed
+
     def _bind_to_train(self, dataset: Dataset, out_of_fold: bool | None, backend: str) -> tuple[BoundPipeline, Dataset]:
         """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
         if self.features is not None and self.features._cross_fits and self._source is not None:

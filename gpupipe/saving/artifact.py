@@ -20,6 +20,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,6 +44,9 @@ from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipelin
 from gpupipe.schema import Field, Role, Schema
 from gpupipe.support.validation import check_choice, check_integer, is_path
 from gpupipe.tensors import FeatureTable, Loader, require_device
+from gpupipe.training import Report, Trainer
+from gpupipe.training.loop.ranking import is_positive
+from gpupipe.training.loop.scored_rows import Threshold, check_threshold, get_limits
 from gpupipe.version import __version__
 
 
@@ -51,6 +55,8 @@ class Scorer:
 
     Args:
         model: trained on the pipeline's output; None allows `transform` through `.pipeline` only.
+        threshold: the probability from which on `predict` takes the second of two classes, 0.5 by default; of several
+            targets one for all, or one by name. `Report.threshold` chooses it.
         device: where the model runs; the backend's by default.
 
     Raises:
@@ -58,7 +64,14 @@ class Scorer:
         NotFitted: the pipeline has not been fitted.
     """
 
-    def __init__(self, pipeline: Pipeline, model: torch.nn.Module | None, *, device: str = "auto") -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        model: torch.nn.Module | None,
+        *,
+        threshold: Threshold | None = None,
+        device: str = "auto",
+    ) -> None:
         parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
         for name, given, kind in parts:
             if not isinstance(given, kind):
@@ -68,6 +81,7 @@ class Scorer:
         schema = pipeline.schema
         if isinstance(model, Tabular):
             model.check_schema(schema)
+        self.threshold = check_threshold("Scorer", threshold, schema.task, [item.name for item in schema.targets])
         self.pipeline, self.model = pipeline, model
         self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:
@@ -83,8 +97,10 @@ class Scorer:
         """Predict the value of each row, in order, followed by the kept columns.
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
-        where its probability is 0.5 or more. A regression gives numbers in the target's own units, float64 where there
-        is a `target_transform`. Of several targets each has a column `prediction_<target>`.
+        where its probability is `threshold` or more. A regression gives numbers in the target's own units, float64
+        where there is a `target_transform`. Of several targets each has a column `prediction_<target>`, of a model with
+        quantiles each of them: `prediction_q05`, `prediction_q50`, `prediction_q975` for 0.05, 0.5 and 0.975, ascending
+        in each row.
         The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
         backend, batch size and number of threads.
 
@@ -108,6 +124,32 @@ class Scorer:
             raise BadConfig("predict_proba", problem, expected=expected, remedy="predict(data)")
         return self._score(data, batch_size, self._probabilities, self._probability_fields())
 
+    def evaluate(self, data: Any, *, by: str | None = None, batch_size: int = 32768) -> Report:
+        """Compute every metric of the task on rows with a target, and report on them, at the scorer's threshold.
+
+        The rows are those of `pipeline.loader(data)`, which leaves out those without a target, and those that a step
+        leaves out of training. `by` is a column, whose values are the groups of `report.by`.
+
+        Raises:
+            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
+            LeakageError: features of these rows hold their own target.
+            BadConfig: there is no model, or the data has no target.
+            BadData: more than 1,000 groups.
+
+        Memory: as `Pipeline.loader` and `Trainer.evaluate`.
+        """
+        self._require_model("evaluate")
+        assert self.model is not None
+        pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
+        loader = pipeline.loader(data, batch_size=batch_size, device=str(self.device))
+        trainer = Trainer(self.model, precision="32-true", device=self.device)
+        return trainer.evaluate(loader, by=by, threshold=self.threshold)
+
+    def _require_model(self, method: str) -> None:
+        if self.model is None:
+            expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
+            raise BadConfig(method, "there is no model", expected=expected, remedy=remedy)
+
     @property
     def _classes(self) -> tuple[Any, ...]:
         target = self.schema.target
@@ -117,6 +159,8 @@ class Scorer:
         targets = self.schema.targets
         names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
         number = "float32" if self.pipeline._target_units is None else "float64"
+        if quantiles := getattr(self.model, "quantiles", None):
+            return [Field(f"prediction_q{_name_digits(level)}", number, nullable=False) for level in quantiles]
         dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
@@ -136,7 +180,8 @@ class Scorer:
         if self.schema.task == "multiclass":
             return [_class_column(output.argmax(1), backend, self._classes)]
         if self.schema.task in ("binary", "multilabel"):
-            places = (torch.sigmoid(output) >= 0.5).reshape(len(output), len(self.schema.targets)).unbind(1)
+            limits = get_limits(self.threshold, [item.name for item in self.schema.targets], output.device)
+            places = is_positive(output, limits).reshape(len(output), len(self.schema.targets)).unbind(1)
             classes = [item.classes or () for item in self.schema.targets]
             return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
         units = self.pipeline._target_units
@@ -144,9 +189,7 @@ class Scorer:
         return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
 
     def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
-        if self.model is None:
-            expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
-            raise BadConfig("predict", "there is no model", expected=expected, remedy=remedy)
+        self._require_model("predict")
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
         run = self.pipeline._bind_to(table, predicting=True)
@@ -172,7 +215,7 @@ class Scorer:
         pipeline = self.pipeline._fingerprint()
         if pipeline is None or self.model is None:
             return None
-        found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size}".encode())
+        found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size} {self.threshold}".encode())
         for name, tensor in self.model.state_dict().items():
             found.update(name.encode())
             found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -185,8 +228,13 @@ class Scorer:
         parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
-        width = len(self._classes) if self.schema.task == "multiclass" else len(self.schema.targets)
+        width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())
         return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
+
+
+def _name_digits(level: float) -> str:
+    """Return the decimals of a number between 0 and 1, two at least: they sort as the numbers do."""
+    return f"{Decimal(str(level)):f}"[2:].ljust(2, "0")
 
 
 def _choose_dtype(classes: tuple[Any, ...]) -> str:
@@ -209,7 +257,10 @@ def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ..
 
 
 _FORMAT = 2
-_NETWORKS = [name for name in models.__all__ if issubclass(getattr(models, name), torch.nn.Module)]
+_NETWORKS = [
+    name for name, item in vars(models).items() if isinstance(item, type) and issubclass(item, torch.nn.Module)
+]
+_OTHER_TREES = ("catboost", "lightgbm", "sklearn", "xgboost")
 _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
 _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
@@ -244,16 +295,23 @@ _PROFILE |= dict.fromkeys(("missing", "mean", "std"), _NUMBER)
 _PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
 _PIPELINE["rows"] = (int, None)
 _PIPELINE["profiles"] = {str: _PROFILE}
-_MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str}
+_MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str, "threshold?": (float, {str: float})}
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 _WORDS |= {list: "a list", dict: "an object"}
 
 
-def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = None) -> None:
+def save(
+    path: str | Path,
+    pipeline: Pipeline,
+    model: torch.nn.Module | None = None,
+    *,
+    threshold: Threshold | None = None,
+) -> None:
     """Save a fitted pipeline, and a model trained on its output, as one folder.
 
-    The folder appears whole or not at all; one that was there before is replaced.
+    The folder appears whole or not at all; one that was there before is replaced. `threshold` is the scorer's, as
+    `report.threshold(maximize="f1")` gives it.
 
     Raises:
         NotFitted: the pipeline has not been fitted.
@@ -284,6 +342,9 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
         raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy=f"gp.save(path, {parts})")
     _check_model("save", model)
     target, schema = _as_local(path), pipeline.schema
+    if threshold is not None:
+        task = None if model is None else schema.task
+        threshold = check_threshold(save, threshold, task, [item.name for item in schema.targets])
     if isinstance(model, Tabular):
         model.check_schema(schema)
     encoder = Encoder(select(pipeline.backend), MAX_TABLE_BYTES)
@@ -319,6 +380,7 @@ def save(path: str | Path, pipeline: Pipeline, model: torch.nn.Module | None = N
             described: dict[str, Any] = {"class": None, "name": f"{kind.__module__}.{kind.__qualname__}"}
             if isinstance(model, Tabular) and getattr(models, kind.__name__, None) is kind:
                 described = {"class": kind.__name__, "config": model.get_config()}
+            described |= {} if threshold is None else {"threshold": threshold}
             write_json(folder / "model.json", described)
             # A copy of each: tied weights share memory, which safetensors does not write.
             weights = {
@@ -397,14 +459,18 @@ def load(
         pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
         statistics = Schema.from_json(description["schema"], description["rows"])
         pipeline._bind(Schema.from_json(description["source"]), statistics)
-    network = _load_network(folder, model) if "model.json" in names else None
+    described = _read_json(folder / "model.json", _MODEL) if "model.json" in names else {}
+    network = _load_network(folder, described, model) if described else None
+    with _blame_file(folder / "model.json"):
+        targets = [item.name for item in pipeline.schema.targets]
+        threshold = check_threshold(load, described.get("threshold"), pipeline.schema.task, targets)
     if model is None and isinstance(network, Tabular):
         with _blame_file(folder / "model.json"):
             network.check_schema(pipeline.schema)
     if network is None and model is not None:
         problem, expected = "the artifact holds no weights", "a pipeline saved with a model"
         raise BadConfig("load(model=...)", problem, expected=expected, remedy="gp.load(path)")
-    return Scorer(pipeline, network, device=device)
+    return Scorer(pipeline, network, threshold=threshold, device=device)
 
 
 def _check_model(function: str, given: object) -> None:
@@ -412,13 +478,22 @@ def _check_model(function: str, given: object) -> None:
     if isinstance(given, torch.nn.Module | None):
         return
     remedy = "the network itself, which its weights alone cannot make again"
+    problem = "not a model"
+    if callable(getattr(given, "fit", None)) and callable(getattr(given, "predict", None)):
+        problem = "an estimator, whose file would be a pickle, which can run code"
+        remedy = "gp.models.XGB for boosted trees, gp.models.Linear for a linear model"
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
-    where, expected = f"{function}(model=)", "a torch.nn.Module, or None"
-    raise BadConfig(where, "not a model", got=type(given), expected=expected, remedy=remedy)
+    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
+    library = type(given).__module__.partition(".")[0]
+    if library in _OTHER_TREES:
+        problem = f"a model of {library}, whose files are not safe to load"
+        expected = "a torch.nn.Module, as gp.models.XGB is for trees"
+        remedy = "gp.Trainer(gp.models.XGB.from_schema(pipeline.schema)).fit(train, valid)"
+    raise BadConfig(where, problem, got=type(given), expected=expected, remedy=remedy)
 
 
 def _as_local(path: str | Path) -> Path:
@@ -431,10 +506,8 @@ def _as_local(path: str | Path) -> Path:
     return Path(path)
 
 
-def _load_network(folder: Path, given: torch.nn.Module | None) -> torch.nn.Module:
-    file, where = folder / "model.json", str(folder)
-    described = _read_json(file, _MODEL)
-    name = described["class"]
+def _load_network(folder: Path, described: Mapping[str, Any], given: torch.nn.Module | None) -> torch.nn.Module:
+    file, where, name = folder / "model.json", str(folder), described["class"]
     if given is not None:
         network = given
     elif name is None:

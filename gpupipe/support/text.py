@@ -7,10 +7,11 @@ import keyword
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 _SHORTEST_RUN = 5
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
+_BAR_PIXELS = 120
 
 
 def _is_argument(name: str) -> bool:
@@ -79,6 +80,10 @@ class TableReport:
     def _title(self) -> str:
         return ""
 
+    @property
+    def _bars(self) -> Sequence[float]:
+        return ()  # a length per row, in shares of the longest
+
     def _table(self) -> Sequence[Sequence[str]]:
         """Return rows of cells, the first the head; none at all for no table."""
         raise NotImplementedError
@@ -90,22 +95,48 @@ class TableReport:
     def _repr_html_(self) -> str:
         title, *notes = (f"<p>{html.escape(line)}</p>" if line else "" for line in (self._title, *self.notes))
         table = self._table()
-        return "".join([title, html_table(table) if table else "", *notes])
+        return "".join([title, html_table(table, self._bars) if table else "", *notes])
 
 
-def html_table(rows: Sequence[Sequence[str]]) -> str:
-    """Format rows of cells, the first the head, as HTML, columns of numbers flush right; of more than 100 as text."""
+class RowTable(TableReport):
+    """Base class of tables of figures, whose first column names the row; displays itself."""
+
+    rows: list[dict[str, Any]]
+    _formats: ClassVar[Mapping[str, str]] = {"rows": ",", "seconds": ".1f", "std": ".2g"}
+
+    def __getitem__(self, name: Any) -> dict[str, Any]:
+        return {next(iter(row.values())): row for row in self.rows}[name]
+
+    def _table(self) -> list[list[str]]:
+        head = list(self.rows[0]) if self.rows else ["model"]
+        return flush_right([head, *([self._format(name, row[name]) for name in head] for row in self.rows)])
+
+    def _format(self, name: str, value: Any) -> str:
+        return (value or "") if isinstance(value, str | None) else format(value, self._formats.get(name, ".4g"))
+
+
+def html_table(rows: Sequence[Sequence[str]], bars: Sequence[float] = ()) -> str:
+    """Format rows of cells, the first the head, as HTML, columns of numbers flush right; of more than 100 as text.
+
+    `bars` are lengths from 0 to 1, one per row but the head, drawn at the rows' ends; more than 100 rows have none.
+    """
     head, *body = _shorten_rows(rows)
     # Said for each cell, since notebooks set all of them flush right by rules for cells.
     sides = ["right" if all(map(_is_figure, column)) else "left" for column in zip(*body, strict=True)]
 
-    def line(row: Sequence[str], tag: str) -> str:
+    def line(row: Sequence[str], tag: str, drawing: str = "") -> str:
         pairs = zip(sides or ["left"] * len(head), row, strict=True)
         cells = (f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>' for side, cell in pairs)
-        return f"<tr>{''.join(cells)}</tr>"
+        return f"<tr>{''.join(cells)}{drawing}</tr>"
 
-    lines = "".join(line(row, "td") for row in body)
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{lines}</tbody></table>"
+    drawings = [f"<td>{_draw_bar(length)}</td>" for length in bars] if len(bars) == len(body) else [""] * len(body)
+    lines = "".join(line(row, "td", drawing) for row, drawing in zip(body, drawings, strict=True))
+    top = line(head, "th", "<th></th>" if any(drawings) else "")
+    return f"<table><thead>{top}</thead><tbody>{lines}</tbody></table>"
+
+
+def _draw_bar(length: float) -> str:
+    return f'<div style="width:{_BAR_PIXELS * length:.0f}px;height:0.8em;background:#1f77b4"></div>'
 
 
 def _shorten_rows(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:

@@ -24,14 +24,14 @@ from gpupipe.errors import BadConfig, nearest
 
 _UNITS = {
     **dict.fromkeys(("week", "weeks", "w"), 604_800_000_000),
-    **dict.fromkeys(("day", "days", "d"), 86_400_000_000),
+    **dict.fromkeys(("day", "days", "d", "D"), 86_400_000_000),
     **dict.fromkeys(("hour", "hours", "h"), 3_600_000_000),
     **dict.fromkeys(("minute", "minutes", "min"), 60_000_000),
     **dict.fromkeys(("second", "seconds", "s"), 1_000_000),
     **dict.fromkeys(("millisecond", "milliseconds", "ms"), 1000),
     **dict.fromkeys(("microsecond", "microseconds", "us"), 1),
 }
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*")
+_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(D|[a-z]+)\s*")
 _LONGEST = 1 << 62  # 146,000 years: from no date on is the difference beyond int64
 _MOST = 2**63 - 1
 _NONE = object()

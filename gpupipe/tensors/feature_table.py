@@ -237,6 +237,14 @@ class FeatureTable:
         made.keep = {name: values[:num_rows] for name, values in self.keep.items()}
         return made
 
+    def take(self, rows: Tensor) -> FeatureTable:
+        """Return these rows, int64 positions on the table's device, in that order. Memory: copies them there."""
+        table = self.empty_like(len(rows))
+        for target, source in zip(table.stored, self.stored, strict=True):
+            torch.index_select(source, 0, rows, out=target)
+        table.written_lists = {0: {name: lists.take(rows) for name, lists in self.lists.items()}}
+        return table
+
     def narrow(self, num_rows: int) -> FeatureTable:
         """Return the first rows only. Memory: shares, unless that would hold on to a third more than is needed."""
         if num_rows == len(self):

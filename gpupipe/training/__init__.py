@@ -8,11 +8,12 @@ from gpupipe.training.callbacks.history import EarlyStopping, History
 from gpupipe.training.checkpointing.checkpoints import Checkpoints
 from gpupipe.training.loop.losses import PairwiseRanking, PerTarget
 from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.report import Report
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.finetune import LoadReport, freeze, load_weights, unfreeze
 from gpupipe.training.optim.optimizers import Plateau, scaled_rate
 
 __all__ = ["BatchSizes", "CSVLogger", "Callback", "Checkpoints", "EarlyStopping", "History", "JSONLinesLogger"]
-__all__ += ["LoadReport", "Metric", "PairwiseRanking", "PerTarget", "Plateau", "TensorBoardLogger", "TrainState"]
-__all__ += ["Trainer", "freeze", "load_weights", "scaled_rate", "tune_batch_size", "unfreeze"]
+__all__ += ["LoadReport", "Metric", "PairwiseRanking", "PerTarget", "Plateau", "Report", "TensorBoardLogger"]
+__all__ += ["TrainState", "Trainer", "freeze", "load_weights", "scaled_rate", "tune_batch_size", "unfreeze"]

@@ -9,9 +9,9 @@ from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.cast import cast_column, require_castable
-from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
+from gpupipe.expressions.evaluate import evaluate
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_names, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
@@ -169,9 +169,8 @@ class Derive(Transform):
         for name, text in self.named.items():
             expression = parse(text, f"Derive({name}=...)")
             dtype = expression.check(schema)
-            made = Field.derived(name, dtype, map(schema.__getitem__, expression.reads), "Derive")
-            copied = schema[text.strip()].written_as if text.strip() in schema else ""
-            schema = schema.assign([replace(made, written_as=copied)])
+            sources = map(schema.__getitem__, expression.reads)
+            schema = schema.assign([Field.derived(name, dtype, sources, "Derive", expression.get_written_as(schema))])
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:

@@ -11,11 +11,20 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable_constant, require_comparable_times
-from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
-from gpupipe.backend.expressions.evaluate import seconds_between
+from gpupipe.backend.dates import (
+    CYCLES,
+    DATE_FLAGS,
+    DATE_PARTS,
+    check_zone,
+    compute_phase,
+    date_parts,
+    local_time,
+)
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.expressions import DATE_FLAGS, DATE_PARTS, Constant, Span, microseconds
+from gpupipe.expressions.times import seconds_between
+from gpupipe.expressions.tree import Constant, Span
 from gpupipe.schema import Field, Schema
+from gpupipe.support.times import parse_microseconds
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_argument
 from gpupipe.transforms.transform import Names, Transform
 
@@ -27,7 +36,7 @@ class DateParts(Transform):
 
     Args:
         columns: timestamps; where one is missing, so is every part.
-        parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `weekday` (Monday is 0), `hour`,
+        parts: `year`, `quarter`, `month`, `week` (of ISO 8601), `day`, `dayofyear`, `dayofweek` (Monday is 0), `hour`,
             `minute`, `second`, int32; `is_weekend`, `is_month_start`, `is_month_end` and the same of `quarter` and
             `year`, booleans. The column `at_hour` is the hour of `at`.
         cyclic: parts as places on a circle, so that the last hour is next to the first: `at_hour_sin` and
@@ -131,7 +140,7 @@ class DateParts(Transform):
         if other := self._other(schema):
             start = backend.column(frame, other[0])
         else:
-            start = Constant(microseconds(self.since or ""), "timestamp", Span(0, 0))
+            start = Constant(parse_microseconds(self.since or ""), "timestamp", Span(0, 0))
         return Column("float64", seconds_between(time, start, backend.xp).data / _SECONDS[self.unit])
 
     def _made_of(self, name: str) -> Iterator[str]:
@@ -156,7 +165,7 @@ class DateParts(Transform):
                 require_comparable_times(schema[name], schema[other], "DateParts(since=)")
         if self.since is not None and not self._other(schema):
             try:
-                microseconds(self.since)
+                parse_microseconds(self.since)
             except (TypeError, ValueError):
                 problem = "since is no time and no column"
                 expected, remedy = "a time in ISO 8601, or the name of a timestamp column", "since='2013-01-01'"

@@ -18,9 +18,9 @@ from gpupipe.backend.columns import require_comparable_constant
 from gpupipe.backend.dictionaries import find_positions, parse_values
 from gpupipe.backend.kernels import hash_column, sort_unique
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.expressions import microseconds
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema
 from gpupipe.support.text import format_count
+from gpupipe.support.times import parse_microseconds
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -229,7 +229,7 @@ class Expect(Transform):
         if item.dtype == "timestamp":
             require_comparable_constant(item, end, f"Expect({item.name!r})")
             try:
-                return microseconds(end)
+                return parse_microseconds(end)
             except (TypeError, ValueError):
                 raise self._unfit(item, "text in ISO 8601, such as '2013-01-31'") from None
         if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):

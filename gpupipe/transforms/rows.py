@@ -8,10 +8,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from gpupipe.backend import Array, Backend, Frame
-from gpupipe.backend.expressions.evaluate import evaluate, truth
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import parse
+from gpupipe.expressions.evaluate import evaluate
+from gpupipe.expressions.operands import truth
 from gpupipe.schema import Schema
 from gpupipe.support.validation import as_list, check_choice, check_names, check_number, check_seed
 from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform

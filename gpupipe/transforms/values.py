@@ -13,11 +13,13 @@ import numpy as np
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
-from gpupipe.backend.expressions.evaluate import apply_function, compute, replace_texts
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions import Constant, Span, microseconds
+from gpupipe.expressions.numbers import apply_function, compute
+from gpupipe.expressions.texts import replace_texts
+from gpupipe.expressions.tree import Constant, Span
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import format_count
+from gpupipe.support.times import parse_microseconds
 from gpupipe.support.validation import as_list, check_instance, check_names, is_bool, is_number, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform, Names
 
@@ -218,7 +220,7 @@ def _convert_value(value: Any, item: Field, where: str) -> Any:
     elif item.dtype == "timestamp":
         require_comparable_constant(item, plain, f"{where} of column {item.name!r}")
         with suppress(ValueError):
-            found = microseconds(plain) if isinstance(plain, str) else None
+            found = parse_microseconds(plain) if isinstance(plain, str) else None
     elif item.dtype == "bool":
         found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
     elif isinstance(plain, int | float) and not isinstance(plain, bool):

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-BASE = {"version", "support", "errors", "schema", "config", "files", "step", "expressions"}
+BASE = {"version", "support", "errors", "schema", "config", "files", "step"}
 STAGES = {"io", "transforms", "preprocessing", "tensors"}
 
 # What each folder or file at the top may import of the others.
@@ -22,18 +22,18 @@ OURS: dict[str, set[str]] = {
     "step": {"support", "errors"},
     "config": {"support", "errors"},
     "files": {"config", "errors"},
-    "expressions": {"support", "errors", "schema"},
+    "expressions": BASE | {"backend"},
     "cluster": {"support", "errors", "config", "backend"},
     "backend": BASE,
-    "io": BASE | {"backend", "cluster"},
-    "transforms": BASE | {"backend"},
+    "io": BASE | {"backend", "cluster", "expressions"},
+    "transforms": BASE | {"backend", "expressions"},
     "preprocessing": BASE | {"backend"},
     "tensors": BASE | {"backend"},
     "training": BASE | {"tensors"},
     "models": BASE | {"tensors"},
     "monitoring": BASE | STAGES | {"backend"},
-    "pipeline": BASE | STAGES | {"backend", "cluster", "selectors", "monitoring"},
-    "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline"},
+    "pipeline": BASE | STAGES | {"backend", "cluster", "expressions", "selectors", "monitoring"},
+    "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline", "training"},
     "evaluation": BASE | STAGES | {"backend", "pipeline", "saving", "training"},
     "cli": BASE | STAGES | {"backend", "pipeline"},
 }
@@ -64,6 +64,7 @@ LIBRARIES = {
         "triton",
         "cuda",
         "packaging",
+        "xgboost",
     },
 }
 THEIRS: dict[str, set[str]] = {
@@ -73,6 +74,7 @@ THEIRS: dict[str, set[str]] = {
     },
     "cluster": {"cloudpickle", "dask", "distributed"},
     "config": {"tqdm"},
+    "expressions": {"numpy", "polars", "pyarrow"},
     "io": {"pyarrow", "numpy", "fsspec"},
     "io/relational": {"polars"},
     "transforms": {"numpy", "polars"},
@@ -88,6 +90,7 @@ THEIRS: dict[str, set[str]] = {
 }
 ONLY_IN = {
     "torch": {"backend/device/memory.py"},
+    "xgboost": {"models/xgboost_fit.py"},
     **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
 }
 LAZY = {"__init__.py", "backend/__init__.py", "cluster/__init__.py", "cli/main.py"}

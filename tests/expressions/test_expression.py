@@ -6,8 +6,6 @@ import ast
 import copy
 import pickle
 import re
-import subprocess
-import sys
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +15,8 @@ from hypothesis import strategies as st
 
 from gpupipe.backend.cast import require_castable
 from gpupipe.errors import ColumnNotFound, ExpressionError, GpupipeError
-from gpupipe.expressions import FUNCTIONS, microseconds, parse
+from gpupipe.expressions import parse
+from gpupipe.expressions.functions import FUNCTIONS
 from gpupipe.schema import DTYPES, Field, Schema
 
 SCHEMA = Schema(
@@ -101,8 +100,8 @@ def message(text: str) -> str:
         ("where(storm, storm, 0)", "int64"),
         ("where(storm, origin, 'none')", "string"),
         ("where(storm, time_hour, '2013-10-01')", "timestamp"),
-        ("fillna(dep_delay, 0)", "float64"),
-        ("fillna(origin, dest)", "string"),
+        ("coalesce(dep_delay, 0)", "float64"),
+        ("coalesce(origin, dest)", "string"),
         ("isnull(origin)", "bool"),
         ("log1p(hour)", "float64"),
         ("log1p(temp)", "float32"),
@@ -153,26 +152,6 @@ def test_the_deepest_allowed_is_checked_hashed_and_pickled() -> None:
     assert deep.check(SCHEMA) == "bool" and hash(deep.tree) and pickle.loads(pickle.dumps(deep)) == deep
     wide = parse(" or ".join(["hour == 1"] * 2000))
     assert wide.check(SCHEMA) == "bool"
-
-
-def test_it_loads_no_library() -> None:
-    program = "import sys, gpupipe.expressions; print({'numpy', 'pandas', 'pyarrow', 'torch'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "micros"),
-    [
-        ("1970-01-01", 0),
-        ("1969-12-31 23:59:59.999999", -1),
-        ("2013-10-01T05:00:00Z", 1380603600000000),
-        ("2013-10-01 07:00+02:00", 1380603600000000),
-        ("0001-01-01T00:00+23:59", -62135683140000000),
-    ],
-)
-def test_times(text: str, micros: int) -> None:
-    assert microseconds(text) == micros
 
 
 # for statistics -------------------------------------------------------------------------------------------------------
@@ -300,7 +279,6 @@ def test_a_bit_operation_that_was_meant() -> None:
         ("abs(**hour)", "abs is called with a keyword, got None", "abs(x)"),
         ("clip(hour, 1)", "clip is called with 2 arguments.\nExpected 3 arguments", "clip(x, low, high)"),
         ("hour is None", "`is` is not allowed", "isnull(x)"),
-        ("hour == None", "None is no value", "isnull(x)"),
         ("1j", "not a constant of this language", ""),
         ("b'x'", "not a constant of this language", ""),
         ("...", "not a constant of this language", ""),
@@ -313,6 +291,7 @@ def test_a_bit_operation_that_was_meant() -> None:
         ("timestamp('yesterday')", "not a date or time, got 'yesterday'", "2013-10-01"),
         ("'J' in origin", "`in` without a list", "contains(origin, 'J')"),
         ("hour in [distance]", "not a constant", "hour == ..."),
+        ("hour in [1, None]", "None is equal to nothing", "isnull(hour) or hour in [...]"),
         ("hour < distance in [1]", "`in` inside a chain", "(a < b) and (b in [...])"),
         ("", "the text is empty", "distance > 200"),
         ("  \n", "the text is empty", "distance > 200"),
@@ -362,7 +341,7 @@ def test_an_unknown_function_lists_the_known() -> None:
         ("storm and hour + 1", "`and` is given hour + 1 (int64)", "(hour + 1) != 0"),
         ("lower(dep_delay)", "`lower` is given column 'dep_delay' (float64)", "T.Cast({'dep_delay': 'string'})"),
         ("len(hour)", "`len` is given column 'hour' (int8)", "string(hour)"),
-        ("origin + 'x'", "`+` is given column 'origin' (string)", "len(origin)"),
+        ("origin + 5", "`+` is given 5 (int64)", "'5'"),
         ("-origin", "`unary -` is given column 'origin' (string)", "len(origin)"),
         ("time_hour + 5", "`+` is given column 'time_hour' (timestamp)", "hour(time_hour)"),
         ("5 - time_hour", "`-` is given column 'time_hour' (timestamp)", "timestamp("),
@@ -370,8 +349,17 @@ def test_an_unknown_function_lists_the_known() -> None:
         ("year('2013-10-01')", "`year` is given '2013-10-01' (string)", "timestamp('2013-10-01')"),
         ("where(hour, 1, 2)", "`where` is given column 'hour' (int8)", "hour != 0"),
         ("where(storm, 1, 'x')", "`where` is given 1 (int64) and 'x' (string)", "values of one kind"),
-        ("fillna(origin, 0)", "`fillna` is given column 'origin' (string) and 0 (int64)", "values of one kind"),
-        ("fillna(time_hour, 'never')", "`fillna` is given column 'time_hour' (timestamp) and 'never' (string)", ""),
+        ("hour == None", "None is compared", "isnull(hour) or notnull(hour)"),
+        ("None != origin", "None is compared", "isnull(origin) or notnull(origin)"),
+        ("hour + None", "`+` is given None", "where(condition, x, None)"),
+        ("clip(hour, None, 5)", "`clip` is given None", "where(condition, x, None)"),
+        ("coalesce(hour, None)", "`coalesce` is given None", "where(condition, x, None)"),
+        ("where(None, hour, 1)", "`where` is given None", "where(condition, x, None)"),
+        ("where(storm, None, None)", "`where` is given None", "values of one kind"),
+        ("None", "None alone has no type", "where(condition, x, None)"),
+        ("where(storm, hour, null)", "no column is called 'null'", "None"),
+        ("coalesce(origin, 0)", "`coalesce` is given column 'origin' (string) and 0 (int64)", "values of one kind"),
+        ("coalesce(time_hour, 'never')", "`coalesce` is given column 'time_hour' (timestamp) and 'never' (string)", ""),
         ("minimum(origin, dest)", "`minimum` is given column 'origin' (string) and column 'dest' (string)", "numbers"),
         ("clip(hour, 0, origin)", "`clip` is given column 'hour' (int8) and 0 (int64) and column 'origin'", ""),
         ("contains(origin, dest)", "`contains` is given column 'dest' (string)", "'text'"),

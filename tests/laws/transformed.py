@@ -41,7 +41,7 @@ SAMPLES: dict[str, list[T.Transform]] = {
         T.DateParts("t", "hour", tz="America/New_York"),
     ],
     "Derive": [
-        T.Derive(sum="x + n", known="s in ['a', 'c']", late="hour(t) >= 12", up="upper(s)", x="fillna(x, 0.0)"),
+        T.Derive(sum="x + n", known="s in ['a', 'c']", late="hour(t) >= 12", up="upper(s)", x="coalesce(x, 0.0)"),
         T.Derive(
             first="extract(s, '^([ab])')", part="split(s, 'z', 1)", end="is_month_end(t)", found="search(s, 'z+')"
         ),

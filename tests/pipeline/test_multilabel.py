@@ -89,13 +89,13 @@ def test_a_metric_is_the_mean_of_scikit_learns(name: str, weighted: bool) -> Non
     assert metric.compute() == pytest.approx(np.mean([by_hand(t) for t in range(3)]), rel=1e-5)
 
 
-def test_baselines_and_importance_take_them() -> None:
+def test_comparison_and_importance_take_them() -> None:
     made, valid = pipeline(weight="w"), table(500, seed=1)
     train, other = made.loader(table()), made.loader(valid)
-    found = gp.baselines(train, other)
-    assert {row["model"] for row in found.rows} >= {"LogisticRegression", "HistGradientBoostingClassifier"}
-    assert all(row["auc"] > 0.95 for row in found.rows)
-    assert found["LogisticRegression"]["auc"] > 0.999  # both conditions are straight lines
+    comparison = gp.compare(train, other)
+    assert {row["model"] for row in comparison.rows} >= {"linear", "hist-gradient-boosting"}
+    assert all(row["auc"] > 0.95 for row in comparison.rows)
+    assert comparison["linear"]["auc"] > 0.999  # both conditions are straight lines
     trainer = gp.Trainer(gp.models.Linear.from_schema(made.schema), max_epochs=20, lr=0.1, device="cpu", progress=False)
     trainer.fit(train)
     lost = gp.importance(trainer, other, repeats=2)

@@ -97,19 +97,43 @@ def doctor() -> Report:
     return Report(tuple(row for row in report.rows if row.name != "Python"))  # which is this process's
 
 
-def baselines() -> gp.Baselines:
-    rows = [{"model": "Ridge", "rmse": 2.0, "seconds": 0.125}, {"model": "MLP", "rmse": None, "seconds": None}]
-    return gp.Baselines(rows)
+def comparison() -> gp.Comparison:
+    seconds = {"fit_seconds": 12.25, "predict_seconds": 0.25}
+    rows: list[dict[str, Any]] = [
+        {"model": "linear", "auc": 0.75, "accuracy": 0.5, **seconds, "bytes": 20480, "ids": "one-hot"},
+        {"model": "hist-gradient-boosting", "auc": 0.875, "accuracy": 0.75, **seconds, "bytes": None, "ids": "numbers"},
+        {"model": "MLP", "auc": 0.8125, "accuracy": 0.625, **seconds, "bytes": 4096, "ids": "embedded"},
+        {"model": "late", "auc": None, "accuracy": 0.5, **seconds, "bytes": 64, "ids": "embedded"},
+    ]
+    notes = ["hist-gradient-boosting: takes ids as numbers, by a tenth of train (categories 0.8438, numbers 0.875)"]
+    notes += ["late: trained before, on rows that are not known here"]
+    rows[-1]["fit_seconds"] = None
+    return gp.Comparison(rows, "auc", higher_is_better=True, notes=notes)
+
+
+def cross_validation() -> gp.CrossValidation:
+    rows = [
+        {"fold": 1, "rows": 67_355, "auc": 0.75, "seconds": 2.5},
+        {"fold": 2, "rows": 67_356, "auc": 0.5, "seconds": 1},
+    ]
+    return gp.CrossValidation(rows, [])
+
+
+def folds() -> Any:
+    days = pd.DataFrame({"day": pd.date_range("2013-01-01", periods=90, freq="12h")})
+    return gp.from_frame(days).kfold(2, by="day", forward=True, gap="7 days")
 
 
 SHOWN: dict[str, Callable[[], Any]] = {
-    "baselines": baselines,
     "checks": checks,
+    "comparison": comparison,
+    "cross_validation": cross_validation,
     "dataset": dataset,
     "doctor": doctor,
     "drift": drift,
     "explain": lambda: pipeline().explain(dataset()),
     "fit_report": fit_report,
+    "folds": folds,
     "history": history,
     "importance": lambda: gp.Importance({"night": [0.0, 0.0], "distance": [0.25, 0.5]}, "auc", 0.75),
     "inspect": lambda: io.inspect(dataset()),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*options: str) -> tuple[int, str]:
-    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/backend/expressions/test_dates.py"]
+    call = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/expressions/test_times.py"]
     done = subprocess.run(
         [*call, *options],
         cwd=ROOT,
@@ -34,7 +34,7 @@ def test_too_few_cases_on_a_gpu_fail_the_run_and_what_passed_is_not_run_again(tm
     assert "cases passed on a GPU, at least 100000 are asked for" in told
     assert " passed" in told and " failed" not in told
     code, *passed = file.read_text().splitlines()
-    assert len(passed) > 2 and all(case.startswith("tests/backend/expressions/test_dates.py::") for case in passed)
+    assert len(passed) > 2 and all(case.startswith("tests/expressions/test_times.py::") for case in passed)
 
     file.write_text("\n".join([code, *passed[1:]]) + "\n")
     status, told = run("--resume", str(file))

@@ -16,11 +16,10 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend import Backend, Column
-from gpupipe.backend.expressions.dates import local_time
+from gpupipe.backend.dates import DATE_FLAGS, DATE_PARTS, local_time
 from gpupipe.errors import BadConfig, ExpressionError
-from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.support.time_zones import transitions
-from tests.backend.evaluated import column, result_of, run, to_device, to_host
+from tests.expressions.evaluated import column, result_of, run, to_device, to_host
 
 ZONES = sorted(available_timezones() - {"localtime", "posixrules", "Factory"})
 FEW = [
@@ -69,7 +68,7 @@ def test_local_times_are_pandas(backend: Backend, zone: str) -> None:
     index = pd.DatetimeIndex(moments.view("datetime64[us]"), tz="UTC").tz_convert(zone).tz_localize(None)
     assert (locally(moments, zone, backend) == index.asi8).all()
     times = Column("timestamp", moments)
-    names = {"weekday": "day_of_week", "dayofyear": "day_of_year"}
+    names = {"dayofweek": "day_of_week", "dayofyear": "day_of_year"}
     for part in {*DATE_PARTS, *DATE_FLAGS} - {"week", "is_weekend"}:
         wanted = np.asarray(getattr(index, names.get(part, part)))
         assert (run(backend, f"{part}(t, {zone!r})", t=times).data == wanted).all(), part

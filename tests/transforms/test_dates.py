@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import transforms as T
-from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
+from gpupipe.backend.dates import DATE_FLAGS, DATE_PARTS
 from gpupipe.schema import Field, Schema
 from tests.raising import raises
 
@@ -33,7 +33,7 @@ PERIODS: dict[str, Any] = {
     "month": lambda t: (t.dt.month - 1) / 12,
     "day": lambda t: (t.dt.day - 1) / t.dt.days_in_month,
     "dayofyear": lambda t: (t.dt.day_of_year - 1) / (365 + t.dt.is_leap_year),
-    "weekday": lambda t: t.dt.day_of_week / 7,
+    "dayofweek": lambda t: t.dt.day_of_week / 7,
     "hour": lambda t: t.dt.hour / 24,
     "minute": lambda t: t.dt.minute / 60,
     "second": lambda t: t.dt.second / 60,
@@ -50,7 +50,7 @@ def in_pandas(part: str, times: pd.Series) -> list[Any]:
     elif part == "is_weekend":
         found = times.dt.day_of_week.isin([5, 6])
     else:
-        found = getattr(times.dt, {"dayofyear": "day_of_year", "weekday": "day_of_week"}.get(part, part))
+        found = getattr(times.dt, {"dayofyear": "day_of_year", "dayofweek": "day_of_week"}.get(part, part))
     return [None if pd.isna(t) else value for t, value in zip(times, found.tolist(), strict=True)]
 
 

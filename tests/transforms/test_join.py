@@ -216,7 +216,7 @@ def test_times_without_a_zone_are_compared_with_no_offset(text: str, tmp_path: P
         f"at in [{text}]",
         f"at - {text} > 0",
         f"minimum(at, at) < {text}",
-        f"fillna(at, {text}) > at",
+        f"coalesce(at, {text}) > at",
     ]
     for test in [one for one in tests if "-" not in one.partition("'")[0] or text.startswith("timestamp")]:
         with pytest.raises(errors.ExpressionError) as caught:

@@ -17,12 +17,12 @@ from fsspec.utils import merge_offset_ranges
 
 from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_from_arrow
-from gpupipe.expressions import to_microseconds
 from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile
 from gpupipe.io.planning.table import Bounds, row_bytes
 from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
+from gpupipe.support.times import to_microseconds
 
 END_BYTES = 64 << 10  # fetched of a file's end at first; most footers are shorter
 MAX_GAP = 16 << 10  # bytes between two ranges that cost less than another request

@@ -15,6 +15,7 @@ from gpupipe.backend.columns import require_comparable, require_comparable_const
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.io.planning.group_split import draw_group_parts, too_many_classes
 from gpupipe.io.planning.table import Between, Query, RandomSplit, StratifiedSplit, Table, comparable, run_partitions
 from gpupipe.schema import FLOATS, INTEGERS, Field
 from gpupipe.support.text import format_count
@@ -30,9 +31,9 @@ def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, strati
             remedy += "transforms.Derive(key=...)"
             raise BadConfig("split", problem, got=column, expected="the name of a column", remedy=remedy)
     is_cut = at is not None and by is not None and fraction is None and stratify is None
-    is_drawn = at is None and gap is None and fraction is not None and (by is None or stratify is None)
+    is_drawn = at is None and gap is None and fraction is not None and (by is None or by != stratify)
     if not is_cut and not is_drawn:
-        expected = "by= and at= (and gap=), or fraction= (and by= or stratify=)"
+        expected = "by= and at= (and gap=), or fraction= (and by=, stratify= or both, of two columns)"
         remedy = "split(by='time', at='2013-10-01') or split(fraction=0.8)"
         raise BadConfig("split", "not one way to split", got=given, expected=expected, remedy=remedy)
     for name in filter(None, (by, stratify)):
@@ -49,19 +50,24 @@ def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]
     if not cuts or any(left >= right for left, right in pairwise(cuts)):
         expected, remedy = "values in ascending order", "at=sorted(set(at))"
         raise BadConfig("split", "the cuts do not ascend", got=at, expected=expected, remedy=remedy)
-    ends = cuts if gap is None else [cut - _width(gap, item) for cut in cuts]
+    ends = cuts if gap is None else [cut - parse_width(gap, item, "split") for cut in cuts]
     if any(low >= high for low, high in zip(cuts[:-1], ends[1:], strict=True)):
         where, expected = f"split(by={by!r}, gap=)", "less than lies between the values of at="
         raise BadConfig(where, "it leaves nothing between two cuts", got=gap, expected=expected, remedy="a smaller gap")
-    if num_missing := _count_missing(table, by):  # such a row would be on neither side of a cut
-        problem = f"a value is missing in {format_count(num_missing, 'row')}, which belong to no part"
-        shown = by if by.isidentifier() else f"col({by!r})"
-        remedy = f'filter("notnull({shown})") before, to leave them out'
-        raise BadData(f"split(by={by!r})", problem, expected="a value in every row", remedy=remedy)
+    refuse_missing(count_missing(table, by), by, f"split(by={by!r})")
     return [Between(by, low, high) for low, high in zip([None, *cuts], [*ends, None], strict=True)]
 
 
-def _count_missing(table: Table, name: str) -> int:
+def refuse_missing(num_missing: int, by: str, where: str) -> None:
+    """Raise `BadData` where values of the column that is cut are missing: their rows would be on neither side."""
+    if num_missing:
+        problem = f"a value is missing in {format_count(num_missing, 'row')}, which belong to no part"
+        shown = by if by.isidentifier() else f"col({by!r})"
+        remedy = f'filter("notnull({shown})") before, to leave them out'
+        raise BadData(where, problem, expected="a value in every row", remedy=remedy)
+
+
+def count_missing(table: Table, name: str) -> int:
     """Count a column's missing values: from the files' footers, or else by one pass over it."""
     if not table.schema[name].nullable:
         return 0
@@ -75,7 +81,7 @@ def _count_missing(table: Table, name: str) -> int:
     return total
 
 
-def _width(gap: Any, item: Field) -> int | float:
+def parse_width(gap: Any, item: Field, method: str) -> int | float:
     """Convert a gap to the column's unit: times in microseconds."""
     width: int | float | None = None
     expected, remedy = "a number above 0", "gap=1"
@@ -86,7 +92,7 @@ def _width(gap: Any, item: Field) -> int | float:
         width = int(gap) if is_integer(gap) else float(gap)
     if width is None or not 0 < width < math.inf:
         problem = f"no width of values of {item.dtype}"
-        raise BadConfig(f"split(by={item.name!r}, gap=)", problem, got=gap, expected=expected, remedy=remedy)
+        raise BadConfig(f"{method}(by={item.name!r}, gap=)", problem, got=gap, expected=expected, remedy=remedy)
     return width
 
 
@@ -96,6 +102,8 @@ def draw_parts(
     """Return one random split per part, by rows or by the values of a column; together they have every row once."""
     # A draw from a drawn part must not repeat the draw before.
     own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
+    if stratify is not None and by is not None:
+        return draw_group_parts(table, shares, own, by, stratify, _MOST_CLASSES)
     if stratify is not None:
         return _stratify_parts(table, stratify, shares, own)
     cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
@@ -193,6 +201,4 @@ def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, pa
 
 def _check_few(num_classes: int, column: str) -> None:
     if num_classes > _MOST_CLASSES:
-        problem = f"it has more than {_MOST_CLASSES:,} values, of which most parts would have no row"
-        remedy = f"by={column!r} to keep equal values together, or a column of coarser classes"
-        raise BadConfig(f"split(stratify={column!r})", problem, expected="a column of classes", remedy=remedy)
+        raise too_many_classes(column, _MOST_CLASSES)

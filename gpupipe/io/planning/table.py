@@ -24,17 +24,21 @@ import pyarrow as pa
 from gpupipe.backend import Array, Backend, Frame, is_out_of_memory, resolve, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.device.probe import this_machine
-from gpupipe.backend.expressions.evaluate import compare, evaluate, truth
 from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings, show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
-from gpupipe.expressions import Constant, Span, microseconds, parse, to_microseconds
+from gpupipe.expressions import parse
+from gpupipe.expressions.comparisons import compare
+from gpupipe.expressions.evaluate import evaluate
+from gpupipe.expressions.operands import truth
+from gpupipe.expressions.tree import Constant, Span
 from gpupipe.files import writing_scratch
 from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import format_count
+from gpupipe.support.times import parse_microseconds, to_microseconds
 from gpupipe.support.validation import as_list, check_choice, check_integer
 
 FrameFunction: TypeAlias = Callable[..., Frame]
@@ -264,7 +268,7 @@ def comparable(value: Any, item: Field, where: str) -> Any:
         expected, example = "a date or a time, as text in ISO format or as datetime", "'2013-10-01'"
         if isinstance(value, str | date) and str(value) != "NaT":
             with suppress(ValueError):
-                return microseconds(value) if isinstance(value, str) else to_microseconds(value)
+                return parse_microseconds(value) if isinstance(value, str) else to_microseconds(value)
     elif item.dtype == "string":
         expected, example = "text", "'M'"
         if isinstance(value, str):

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type, dtype_from_arrow, is_list
 from gpupipe.errors import BadFile, SchemaMismatch
-from gpupipe.io.relational.scan import POLARS_TYPES
+from gpupipe.expressions.translate import POLARS_TYPES
 from gpupipe.io.relational.text_file import BLOCK_BYTES, MOST_FLOAT32, NAIVE, Column, TextFile, infer, infer_text, parse
 from gpupipe.io.stores import one_line, refuse_packed
 

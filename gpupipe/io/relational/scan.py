@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial, reduce
-from itertools import pairwise
-from operator import and_, eq, ge, gt, le, lt, ne, or_
-from typing import Any, TypeAlias
+from operator import and_
+from typing import TypeAlias
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -21,7 +18,9 @@ from gpupipe.backend.columns import host_table
 from gpupipe.backend.kernels import mix_seed
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed, SchemaMismatch
-from gpupipe.expressions import EPOCH, Comparison, Constant, Name, Node, Operation, Span, parse, value_as
+from gpupipe.expressions import parse
+from gpupipe.expressions.translate import POLARS_TYPES, NotTranslated, translate_comparison, translate_condition
+from gpupipe.expressions.tree import Constant, Name, Span
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.table import (
@@ -37,7 +36,7 @@ from gpupipe.io.planning.table import (
 )
 from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
-from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
+from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
 
 STEP = 0x9E3779B97F4A7C15
 
@@ -56,14 +55,6 @@ def number(value: int) -> pl.Expr:
 
 
 _NOWHERE = Span(0, 0)
-_MOST_CONSTANTS = 100
-POLARS_TYPES: dict[str, Any] = {
-    **{name: getattr(pl, name.capitalize().replace("Uint", "UInt")) for name in (*INTEGERS, *FLOATS)},
-    "bool": pl.Boolean,
-    "string": pl.String,
-    "timestamp": pl.Datetime("us"),
-}
-_COMPARE = {"==": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 def translate_query(query: Query, schema: Schema) -> list[pl.Expr] | None:
@@ -75,84 +66,22 @@ def translate_query(query: Query, schema: Schema) -> list[pl.Expr] | None:
     """
     try:
         return [_translate_choice(one, schema) for one in (*query.draws, *query.stages)]
-    except (_NotTranslated, OverflowError):  # times that Python has not
+    except (NotTranslated, OverflowError):  # times that Python has not
         return None
-
-
-class _NotTranslated(Exception):
-    pass
 
 
 def _translate_choice(one: object, schema: Schema) -> pl.Expr:
     if isinstance(one, Where):
-        return _translate_condition(parse(one.text, "filter").tree, schema)
+        return translate_condition(parse(one.text, "filter").tree, schema)
     if isinstance(one, Between):
         name = Name(one.column, _NOWHERE)
         ends = ((sign, Constant(end, "", _NOWHERE)) for _, sign, end in one.conditions)
-        return reduce(and_, (_translate_comparison(sign, name, end, schema) for sign, end in ends))
+        return reduce(and_, (translate_comparison(sign, name, end, schema) for sign, end in ends))
     if isinstance(one, RandomSplit) and not isinstance(one, StratifiedSplit) and one.by is None:
         bits, low = random_bits(one.seed, pl.col(ROW)), number(one.low)
         inside = bits >= low if one.high is None else (bits >= low) & (bits < number(one.high))
         return ~inside if one.outside else inside
-    raise _NotTranslated
-
-
-def _translate_condition(node: Node, schema: Schema) -> pl.Expr:
-    match node:
-        case Name(name) if schema[name].dtype == "bool":
-            return pl.col(name)
-        case Operation("not", (operand,)):
-            return ~_translate_condition(operand, schema)
-        case Operation("and" | "or" as name, operands):
-            parts = (_translate_condition(operand, schema) for operand in operands)
-            return reduce(and_ if name == "and" else or_, parts)
-        case Operation("isnull", (Name(name),)) if schema[name].dtype in POLARS_TYPES:
-            return pl.col(name).is_null()
-        case Operation("notnull", (Name(name),)) if schema[name].dtype in POLARS_TYPES:
-            return pl.col(name).is_not_null()
-        case Operation("in", (Name(name), *constants)) if len(constants) <= _MOST_CONSTANTS:
-            return reduce(or_, (_translate_comparison("==", Name(name, node.span), one, schema) for one in constants))
-        case Comparison(operators, operands):
-            pairs = zip(operators, pairwise(operands), strict=True)
-            return reduce(and_, (_translate_comparison(operator, *pair, schema) for operator, pair in pairs))
-    raise _NotTranslated
-
-
-def _translate_comparison(sign: str, left: Node, right: Node, schema: Schema) -> pl.Expr:
-    sides = []
-    for node, other in ((left, right), (right, left)):
-        match node, other:
-            case Constant(), Name(name):
-                sides.append(_translate_constant(node, schema[name]))
-            case Name(name), Name(another) if schema[name].dtype != schema[another].dtype:
-                raise _NotTranslated
-            case Name(name), Name() | Constant() if schema[name].dtype in POLARS_TYPES:
-                sides.append(pl.col(name))
-            case _:
-                raise _NotTranslated
-    found: pl.Expr = _COMPARE[sign](*sides)
-    return found
-
-
-def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
-    """Convert a constant to the column's type."""
-    value: Any = constant.value
-    if item.dtype == "timestamp":
-        value = EPOCH + timedelta(microseconds=int(value_as(constant, "timestamp")))
-    elif item.dtype in INTEGERS and not isinstance(value, bool | str) and value == value // 1:
-        value = int(value)
-        info = np.iinfo(item.dtype)
-        if not info.min <= value <= info.max:
-            raise _NotTranslated
-    elif item.dtype in FLOATS and not isinstance(value, bool | str):
-        with np.errstate(over="ignore"):
-            own = np.dtype(item.dtype).type(value).item()
-        if own != value:
-            raise _NotTranslated
-        value = own
-    elif (item.dtype, type(value)) not in (("string", str), ("bool", bool)):
-        raise _NotTranslated
-    return pl.lit(value, POLARS_TYPES[item.dtype])
+    raise NotTranslated
 
 
 LazyFrame: TypeAlias = pl.LazyFrame

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
+from gpupipe.expressions.translate import POLARS_TYPES
 from gpupipe.files import writing_scratch
 from gpupipe.io.relational.engine import sink
-from gpupipe.io.relational.scan import POLARS_TYPES
 from gpupipe.io.stores import Input, is_packed, is_remote, one_line, open_decompressed, peek, refuse_packed
 
 BLOCK_BYTES = 8 << 20  # types that are not given are inferred from so much text at the beginning of the first file

@@ -12,12 +12,19 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats, whole_numbers
+from gpupipe.backend.dates import (
+    CYCLES,
+    DATE_FLAGS,
+    DATE_PARTS,
+    check_zone,
+    compute_phase,
+    date_parts,
+    local_time,
+)
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings
 from gpupipe.backend.estimators import make_analyzer
-from gpupipe.backend.expressions.dates import CYCLES, check_zone, compute_phase, date_parts, local_time
 from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions import DATE_FLAGS, DATE_PARTS
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
@@ -497,7 +504,7 @@ class DatetimeEncoder(base.StatelessStep):
         self,
         parts: str | Sequence[str] = ("year", "is_weekend"),
         *,
-        cyclic: str | Sequence[str] = ("dayofyear", "weekday", "hour"),
+        cyclic: str | Sequence[str] = ("dayofyear", "dayofweek", "hour"),
         tz: str | None = None,
     ) -> None:
         check_names(self, parts=parts, cyclic=cyclic)

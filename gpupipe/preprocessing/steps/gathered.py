@@ -81,7 +81,7 @@ class EstimatorStep(GatheredStep):
         if estimators.needs_target(estimator):
             problem = "it learns from a target, which no estimator in a list of steps is given"
             expected = "an estimator that learns from numbers alone"
-            remedy = "pre.TargetEncoder(), or gp.baselines(...) for models to compare with the network"
+            remedy = "pre.TargetEncoder(), or gp.compare(...) for models beside the network"
             raise BadConfig(self._where, problem, got=estimator, expected=expected, remedy=remedy)
 
     @property

@@ -14,7 +14,15 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Covariance, Moments
 from gpupipe.schema import Field
-from gpupipe.support.validation import check_bool, check_choice, check_integer, check_number
+from gpupipe.support.validation import (
+    check_bool,
+    check_choice,
+    check_integer,
+    check_number,
+    is_integer,
+    is_number,
+    refuse_argument,
+)
 
 
 class _Selector(base.LearnedStep):
@@ -128,17 +136,22 @@ _MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}  # of columns as 
 class Projection(base.Invertible):
     """Base class of steps that project columns on directions, `pca0`, `pca1`, ... by the name of the class."""
 
-    n_components: int | None
+    n_components: int | float | None
+    components_: Any
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
-        also = () if self.n_components else (None,)
-        check_integer(self, f"[1, {len(fields)}]", *also, n_components=self.n_components)
+        """Return the output fields; before `fit` one per column where a share of the variance decides how many."""
+        if is_integer(self.n_components):
+            check_integer(self, f"[1, {len(fields)}]", n_components=self.n_components)
         base.check_numeric(fields, self.class_name)
         names = self.output_names([item.name for item in fields])
         return [replace(Field.derived(name, "float32", fields, self.class_name), nullable=False) for name in names]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [f"{self.class_name.lower()}{position}" for position in range(self.n_components or len(names))]
+        number = self.n_components if isinstance(self.n_components, int) else len(names)
+        if isinstance(self.n_components, float) and self.is_fitted:
+            number = len(self.components_)
+        return [f"{self.class_name.lower()}{position}" for position in range(number)]
 
     def _mapped(
         self, columns: Columns, names: list[str], matrix: Any, backend: Backend, before: Any = None, after: Any = None
@@ -161,11 +174,12 @@ class Projection(base.Invertible):
 class PCA(Projection):
     """Principal component analysis: columns projected on the directions of largest variance, `pca0`, `pca1`, ...
 
-    `n_components`, a number (by default all), and `whiten` are scikit-learn's. `solver="library"` gathers all rows and
-    gives them to scikit-learn or cuML; `"fold"` takes the eigenvectors of the covariance, summed over partitions in
-    float64; `"auto"` is the library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of
-    scikit-learn's attributes there are `mean_`, `components_`, in each of which the loading of largest absolute value
-    is positive, `n_samples_`, and `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
+    `n_components`, a number (by default all) or a share of the variance in (0, 1) that the components explain together,
+    and `whiten` are scikit-learn's. `solver="library"` gathers all rows and gives them to scikit-learn or cuML;
+    `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"` is the library up to
+    64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of scikit-learn's attributes there are
+    `mean_`, `components_`, in each of which the loading of largest absolute value is positive, `n_samples_`, and
+    `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
     Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
     or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
@@ -177,8 +191,10 @@ class PCA(Projection):
         [1.0]
     """
 
-    def __init__(self, n_components: int | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
-        check_integer(self, "[1, inf)", None, n_components=n_components)
+    def __init__(self, n_components: float | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
+        if not (is_integer(n_components, 1) or n_components is None or _is_share(n_components)):
+            expected = "an integer in [1, inf), a share of the variance in (0, 1), or None"
+            raise refuse_argument(self, "n_components", n_components, expected)
         check_bool(self, whiten=whiten)
         check_choice(self, _MAX_BYTES, solver=solver)
         self.n_components, self.whiten, self.solver = n_components, whiten, solver
@@ -188,7 +204,7 @@ class PCA(Projection):
 
     def finalize(self, summary: Covariance) -> Self:
         base.check_rows(summary.count, type(self).__name__, least=2)
-        kept = self.n_components or len(summary.names)
+        kept = self.n_components if isinstance(self.n_components, int) else len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
         if summary.kept is not None and summary.count >= kept and total > 0:
@@ -198,9 +214,12 @@ class PCA(Projection):
         else:
             variance, vectors = np.linalg.eigh(covariance)
             components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
-        self.mean_, self.components_ = summary.mean, fix_signs(components)
-        self.explained_variance_ = np.maximum(variance, 0.0)
-        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else np.zeros(kept)
+        variance = np.maximum(variance, 0.0)
+        ratio = variance / total if total > 0 else np.zeros(kept)
+        if isinstance(self.n_components, float):  # as scikit-learn: the first components that explain more than it
+            kept = min(int(np.searchsorted(ratio.cumsum(), self.n_components, side="right")) + 1, kept)
+        self.mean_, self.components_ = summary.mean, fix_signs(components[:kept])
+        self.explained_variance_, self.explained_variance_ratio_ = variance[:kept], ratio[:kept]
         self.n_samples_ = summary.count
         return super().finalize(summary)
 
@@ -219,6 +238,11 @@ class PCA(Projection):
         return self._mapped(columns, self.names_in_, matrix, backend, after=self.mean_)
 
 
+def _is_share(value: Any) -> bool:
+    """Return whether it is a float strictly between 0 and 1."""
+    return is_number(value) and not is_integer(value) and 0 < value < 1
+
+
 class IncrementalPCA(PCA):
     """Principal component analysis fitted frame by frame: `PCA(solver="fold")` whose state is that of all rows.
 
@@ -235,7 +259,7 @@ class IncrementalPCA(PCA):
 
     _seen: Covariance | None = None
 
-    def __init__(self, n_components: int | None = None, *, whiten: bool = False) -> None:
+    def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         super().__init__(n_components, whiten=whiten, solver="fold")
 
     def finalize(self, summary: Covariance) -> Self:

@@ -12,11 +12,11 @@ from typing import Any
 from torch import nn
 
 from gpupipe.errors import BadData, NotFitted
+from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel
 from gpupipe.support.validation import check_integer, check_name, check_number
 
 BARS = "▁▂▃▄▅▆▇█"
-COLORS = {"train": "#888888", "valid": "#1f77b4"}
-WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of one panel, in pixels
+COLORS = {"train": GRAY, "valid": BLUE}
 
 _Points = list[tuple[float, float]]
 
@@ -133,7 +133,7 @@ class History:
         for name, points in self._curves.items():
             part, _, figure = name.partition("_")
             panels.setdefault(figure, {})[part] = points
-        drawings = "".join(_draw_panel(figure, lines) for figure, lines in panels.items())
+        drawings = "".join(_draw_figure(figure, parts) for figure, parts in panels.items())
         settings = f"<p>{html.escape(format_settings(self.settings))}</p>" if self.settings else ""
         return f"<div>{drawings}</div>{settings}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -151,28 +151,13 @@ def _short(value: float | None) -> str:
     return f"{value:.0f}" if float(value).is_integer() or 1e3 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
-def _draw_panel(title: str, lines: dict[str, _Points]) -> str:
-    """Draw an SVG of one metric over the epochs, a line for training and one for validation."""
-    points = [point for line in lines.values() for point in line]
-    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
-    drawn = ""
-    for index, (part, line) in enumerate(lines.items()):
-        color, places = COLORS[part], []
-        for epoch, value in line:
-            across = (epoch - left) / (right - left) if right > left else 0.5
-            up = (value - low) / (high - low) if high > low else 0.5
-            places.append((MARGIN + across * (WIDTH - 2 * MARGIN), HEIGHT - MARGIN - up * (HEIGHT - 2 * MARGIN)))
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{color}"/>' for x, y in places)
-        name = f'<text x="{WIDTH - MARGIN - 70 + 40 * index}" y="14" fill="{color}">{part}</text>'
-        drawn += f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>{dots}{name}'
-    axis = f"epoch {_short(left)} to {_short(right)}, {_short(low)} to {_short(high)}"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" '
-        f'font-size="11" font-family="sans-serif">'
-        f'<text x="{MARGIN}" y="14" font-weight="bold" fill="currentColor">{html.escape(title)}</text>{drawn}'
-        f'<text x="{MARGIN}" y="{HEIGHT - 6}" fill="#888888">{axis}</text></svg>'
+def _draw_figure(name: str, parts: dict[str, _Points]) -> str:
+    """Draw one figure over the epochs, a line for training and one for validation."""
+    (left, right), (low, high) = (
+        (min(axis), max(axis)) for axis in zip(*(point for points in parts.values() for point in points), strict=True)
     )
+    caption = f"epoch {_short(left)} to {_short(right)}, {_short(low)} to {_short(high)}"
+    return draw_panel(name, [Line(points, COLORS[part], part) for part, points in parts.items()], caption)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice
 from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target, num_rows
+from gpupipe.training.loop.quantiles import PinballLoss, lack_quantiles
 from gpupipe.training.loop.rank_group import RankGroup
 
 # Of the model's output and the batch; B values, or their mean.
@@ -31,7 +32,7 @@ ClassWeight: TypeAlias = str | Mapping[Any, float]
 TINY = torch.finfo(torch.float32).tiny
 _TOGETHER = 64  # losses that are summed at once on a CPU
 # Losses that mean the same of a standardised target, up to a factor or a threshold in its units.
-_SCALE_FREE = ("mse", "huber")
+_SCALE_FREE = ("mse", "huber", "pinball")
 _TORCHS_SCALE_FREE = {"MSELoss", "mse_loss", "L1Loss", "l1_loss", "SmoothL1Loss", "smooth_l1_loss"}
 _TORCHS_SCALE_FREE |= {"HuberLoss", "huber_loss"}
 _OF_CLASSES = {"CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss", "MultiMarginLoss", "multi_margin_loss"}
@@ -80,16 +81,26 @@ LOSSES: dict[str, Loss] = {
 LOSS_OF_TASK = {"binary": "bce", "multilabel": "bce", "multiclass": "cross-entropy", "regression": "mse"}
 
 
-def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
-    """Choose the loss for "auto" by the task of the schema; return the name of another, or a function of it."""
+def choose_loss(loss: Any, schema: Schema | None, quantiles: Sequence[float] | None = None) -> str | Loss:
+    """Choose the loss for "auto" by the model's quantiles, else the task of the schema.
+
+    Return the name of another, or a function of it.
+    """
     if callable(loss):
         wrapped: Loss = _wrap_loss(loss)
         return wrapped
-    if isinstance(loss, str) and loss in LOSSES:
-        return loss
-    if not is_one_of(loss, ["auto"]):
+    if not is_one_of(loss, ["auto", "pinball", *LOSSES]):
         also = "a callable of the model's output and the batch"
-        raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES], also)
+        raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES, "pinball"], also)
+    if quantiles is not None and loss in ("auto", "pinball"):
+        return "pinball"
+    if loss == "pinball":
+        raise lack_quantiles("loss", loss)
+    if quantiles is not None:
+        problem, expected = "the model predicts quantiles", "'auto', which is the pinball loss, or a callable"
+        raise refuse_argument("Trainer", "loss", loss, expected, "loss='auto'", problem=problem)
+    if loss in LOSSES:
+        return str(loss)
     if schema is not None and schema.task is not None:
         return LOSS_OF_TASK[schema.task]
     got: Any = "a loader without a schema"
@@ -100,6 +111,20 @@ def choose_loss(loss: Any, schema: Schema | None) -> str | Loss:
         problem, got = "the loader's rows have no target", schema.names
         remedy = "pipeline.loader(data) of data that have the target's columns"
     raise BadConfig("Trainer(loss='auto')", problem, got=got, expected=expected, remedy=remedy)
+
+
+def choose_task(loss: str | Loss, schema: Schema | None) -> str | None:
+    """Choose what outputs are read as: by the loss's name, else by the target; None where nothing tells."""
+    task = None if schema is None else schema.task
+    named = [name for name, each in LOSS_OF_TASK.items() if each == loss or (name, loss) == ("regression", "huber")]
+    return task if not named or task in named else named[0]
+
+
+def get_loss(loss: str | Loss, quantiles: tuple[float, ...] | None) -> Loss:
+    """Return the function of a loss that `choose_loss` has chosen."""
+    if loss == "pinball" and quantiles is not None:
+        return PinballLoss(quantiles)
+    return LOSSES[loss] if isinstance(loss, str) else loss
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
@@ -116,7 +141,7 @@ def check_units(loss: str | Loss, units: object) -> None:
     """Refuse targets that were standardised by default for a loss whose meaning depends on their units."""
     if getattr(units, "by_default", False) and not _is_scale_free(loss):
         problem = "the regression's target is standardised by default, and this loss may mean it in its own units"
-        expected = "one of 'mse', 'huber', or a target_transform that is said"
+        expected = "one of 'mse', 'huber', 'pinball', or a target_transform that is said"
         remedy = "Features(target_transform=None) for raw targets, or target_transform=pre.StandardScaler()"
         raise refuse_argument("Trainer", "loss", loss, expected, remedy, problem=problem)
 

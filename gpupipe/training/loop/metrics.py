@@ -7,6 +7,7 @@ None. Outputs are logits: B values for binary targets, B x K for K classes. Of s
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,11 @@ from torch import Tensor
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
+from gpupipe.training.loop.metric_adapter import PredictionMetric, require_methods
+from gpupipe.training.loop.quantiles import compute_pinball, is_covered, lack_quantiles
+from gpupipe.training.loop.ranking import Ranking, is_positive
 
-TINY_DOUBLE = torch.finfo(torch.float64).tiny
+EPSILON_DOUBLE = torch.finfo(torch.float64).eps
 
 
 class Metric(Protocol):
@@ -97,11 +101,6 @@ class _Mean(_Sums):
         return self.of_mean(total / weight) if weight else None
 
 
-def _is_right(output: Tensor, target: Tensor) -> Tensor:
-    """Return whether probability 0.5 or the largest logit says the true class."""
-    return output.argmax(1) == target if output.ndim > target.ndim else (output.sigmoid() >= 0.5) == (target >= 0.5)
-
-
 def _compute_log_loss(output: Tensor, target: Tensor) -> Tensor:
     if output.ndim > target.ndim:
         return F.cross_entropy(output, target.long(), reduction="none")
@@ -132,23 +131,60 @@ class _R2(_Sums):
         return 1 - error / spread if spread > 0 else None
 
 
-@dataclass(eq=False)
-class _OfClasses(_Sums):
-    """Metric of the weights of a class's hits, its rows, and the rows taken for it; of two classes of the second's."""
+class Decision(_Sums):
+    """Base class of metrics of classes taken: the likeliest, of two the second from the probability `threshold` on."""
 
-    name: str
-    of_class: Callable[[float, float, float], float | None]
-    of_both: bool = False
+    threshold: float | Tensor = 0.5
 
-    def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
+    def decide(self, output: Tensor, batch: Any) -> tuple[Tensor, Tensor, Tensor, int]:
+        """Return true classes, classes taken and weights, B x T, and the number of classes."""
         where = f"metric {self.name!r}"
         if _has_class_logits(output, batch):
             truth = matching_target(output, batch, where, classes=True).long()[:, None]
             taken, width = output.argmax(1)[:, None], output.shape[1]
         else:
             truth = _to_columns(matching_target(output, batch, where) >= 0.5).long()
-            taken, width = _to_columns(full_precision(output).sigmoid() >= 0.5).long(), 2
-        weight = _get_weights(batch, truth[:, 0].double())[:, None].expand_as(truth)
+            taken, width = _to_columns(is_positive(full_precision(output), self.threshold)).long(), 2
+        return truth, taken, _get_weights(batch, truth[:, 0].double())[:, None].expand_as(truth), width
+
+
+class _Accuracy(Decision):
+    """Share of the rows whose class is taken."""
+
+    name = "accuracy"
+
+    def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
+        truth, taken, weight, _ = self.decide(output, batch)
+        return torch.stack([weight.sum(0), (weight * (truth == taken)).sum(0)], 1)
+
+    def finish(self, *sums: float) -> float | None:
+        weight, hits = sums
+        return hits / weight if weight else None
+
+
+class _TopK(_Accuracy):
+    """Share of the rows whose class is among the k likeliest; of equally likely ones the later class comes first."""
+
+    def __init__(self, k: int) -> None:
+        self.name, self.k = f"top_{k}_accuracy", k
+
+    def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
+        truth = matching_target(output, batch, f"metric {self.name!r}", classes=True).long()[:, None]
+        logit, later = output.gather(1, truth), torch.arange(output.shape[1], device=output.device) > truth
+        before = ((output > logit) | ((output == logit) & later)).sum(1)
+        weight = _get_weights(batch, before.double())
+        return torch.stack([weight.sum(), (weight * (before < self.k)).sum()])[None]
+
+
+@dataclass(eq=False)
+class _OfClasses(Decision):
+    """Metric of each class's weights of hits, of its rows, and of the rows taken for it."""
+
+    name: str
+    of_classes: Callable[[Sequence[list[float]]], float | None]
+
+    def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
+        truth, taken, weight, width = self.decide(output, batch)
         first = torch.arange(truth.shape[1], device=truth.device) * width
         zeros = torch.zeros(truth.shape[1] * width, dtype=torch.float64, device=truth.device)
         counts = [
@@ -158,89 +194,131 @@ class _OfClasses(_Sums):
         return torch.stack(counts, 1).view(-1, width, 3)
 
     def finish(self, *sums: list[float]) -> float | None:
-        two = len(sums) == 2
-        seen = [one for one in sums[two and not self.of_both :] if two or one[1] or one[2]]
-        known = [value for one in seen if (value := self.of_class(*one)) is not None]
-        return sum(known) / len(known) if any(rows for _, rows, _ in sums) else None
+        return self.of_classes(sums) if any(rows for _, rows, _ in sums) else None
+
+
+def _average_classes(
+    of_class: Callable[[float, float, float], float | None], sums: Sequence[list[float]], *, of_both: bool = False
+) -> float:
+    """Compute the mean over the classes that occur; of two classes the second's value, or the mean `of_both`."""
+    two = len(sums) == 2
+    present = [each for each in sums[two and not of_both :] if two or each[1] or each[2]]
+    defined = [value for each in present if (value := of_class(*each)) is not None]
+    return sum(defined) / len(defined)
+
+
+def _compute_mcc(sums: Sequence[list[float]]) -> float:
+    """Compute the correlation of true and taken classes (Gorodkin 2004), 0 where one of them is constant."""
+    hits, total, _ = map(math.fsum, zip(*sums, strict=True))
+    squares, chance, guesses = (
+        math.fsum(part) for part in zip(*((r * r, r * t, t * t) for _, r, t in sums), strict=True)
+    )
+    spread = (total**2 - squares) * (total**2 - guesses)
+    return (hits * total - chance) / math.sqrt(spread) if spread > 0 else 0.0
+
+
+def _compute_kappa(sums: Sequence[list[float]]) -> float | None:
+    """Compute Cohen's kappa, the agreement beyond that by chance; None where all agree by chance."""
+    hits, total, _ = map(math.fsum, zip(*sums, strict=True))
+    chance = math.fsum(rows * taken for _, rows, taken in sums) / total
+    return (hits - chance) / (total - chance) if total > chance else None
 
 
 @dataclass(eq=False)
-class _Ranking:
-    """Metric of the order of all rows, exact; of several classes the mean of each against the rest.
+class _OfAllRows:
+    """Metric that takes all rows at once, exact; of several classes or targets the mean over them.
 
     Memory: 9 bytes a row on the device (5 without weights; 5 more per further class); `compute` takes some 60 more.
     """
 
     name: str
-    # Numerator and denominator, of ascending scores, and of targets and weights in float64.
-    compute_parts: Callable[[Tensor, Tensor, Tensor], Tensor]
+    # What is kept of outputs and a batch, each B or B x C; its measure for one of the C, NaN where undefined.
+    read: Callable[[Tensor, Any, str], tuple[Tensor, ...]]
+    measure: Callable[..., Tensor]
     higher_is_better: bool = True
-    _seen: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    _parts: list[tuple[Tensor, ...]] = field(default_factory=list)
 
     def reset(self) -> None:
-        self._seen = []
+        self._parts = []
 
-    def update(self, output: Tensor, batch: Any) -> None:
-        where, score = f"metric {self.name!r}", full_precision(output)
-        if _has_class_logits(output, batch):
-            index = matching_target(output, batch, where, classes=True)
-            score, target = score.softmax(1), index[:, None] == torch.arange(output.shape[1], device=output.device)
-        else:
-            target = matching_target(output, batch, where) >= 0.5
+    def update(self, output: Any, batch: Any) -> None:
+        values = self.read(full_precision(output), batch, f"metric {self.name!r}")
         weight = get_weight(batch)
-        weight = score.new_ones(()).expand(len(score)) if weight is None else weight.clone()
-        self._seen.append((score.clone(), target, weight))
+        weight = values[0].new_ones(()).expand(len(values[0])) if weight is None else weight.clone()
+        self._parts.append((*values, weight))
 
     def compute(self) -> float | None:
-        if not self._seen:
+        if not self._parts or not sum(len(part[0]) for part in self._parts):
             return None
-        scores, targets, weight = (torch.cat(parts) for parts in zip(*self._seen, strict=True))
-        if scores.ndim == 1:
-            scores, targets = scores[:, None], targets[:, None]
-        found = []
-        for column, target in zip(scores.unbind(1), targets.unbind(1), strict=True):
-            ascending, order = column.sort()
-            found.append(self.compute_parts(ascending, target[order].double(), weight[order].double()))
-        values: list[list[float]] = torch.stack(found).tolist()
-        defined = all(whole > 0 for _, whole in values)
-        return sum(part / whole for part, whole in values) / len(values) if defined else None
+        *values, weight = (torch.cat(parts) for parts in zip(*self._parts, strict=True))
+        columns = zip(*((each if each.ndim == 2 else each[:, None]).unbind(1) for each in values), strict=True)
+        measures: list[float] = torch.stack([self.measure(*column, weight) for column in columns]).tolist()
+        mean = math.fsum(measures) / len(measures)
+        return None if math.isnan(mean) else mean
 
 
-def _count_ordered_pairs(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Compute the weight of the pairs of a positive row above a negative one, ties half, and of all pairs."""
-    below = F.pad((weight * (1 - target)).cumsum(0), (1, 0))  # weight of the negatives before each rank
-    smaller = below[torch.searchsorted(scores, scores, right=False)]
-    not_larger = below[torch.searchsorted(scores, scores, right=True)]
-    won = (weight * target * (smaller + not_larger)).sum() / 2
-    return torch.stack([won, (weight * target).sum() * below[-1]])
+def _read_scores(output: Tensor, batch: Any, where: str) -> tuple[Tensor, Tensor]:
+    if _has_class_logits(output, batch):
+        index = matching_target(output, batch, where, classes=True)
+        return output.softmax(1), index[:, None] == torch.arange(output.shape[1], device=output.device)
+    return output.clone(), matching_target(output, batch, where) >= 0.5
 
 
-def _sum_precisions(scores: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Compute the sum over positive rows of the precision among rows that score as high or higher, and their weight."""
-    first = torch.searchsorted(scores, scores, right=False)  # of the rows that score the same
-    positive, every = ((part.flip(0).cumsum(0).flip(0))[first] for part in (weight * target, weight))
-    return torch.stack([(weight * target * positive / every.clamp_min(TINY_DOUBLE)).sum(), (weight * target).sum()])
+def _read_errors(output: Tensor, batch: Any, where: str) -> tuple[Tensor]:
+    return ((output.double() - matching_target(output, batch, where)).abs(),)
 
 
+def _compute_median(values: Tensor, weight: Tensor) -> Tensor:
+    """Compute the weighted median, the mean of two where half of the weight lies below the second."""
+    values, order = values.sort()
+    below = weight[order].double().cumsum(0)
+    half = below[-1:] / 2
+    middle = [torch.searchsorted(below, half, right=after).clamp_max(len(below) - 1) for after in (False, True)]
+    return torch.where(half[0] > 0, values[torch.cat(middle)].mean(), torch.nan)
+
+
+def _divide(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+_OF_BOTH = partial(_average_classes, lambda hits, rows, _: hits / rows if rows else None, of_both=True)
 METRICS: dict[str, Callable[[], Metric]] = {
-    "auc": partial(_Ranking, "auc", _count_ordered_pairs),
-    "average_precision": partial(_Ranking, "average_precision", _sum_precisions),
-    "accuracy": partial(_Mean, "accuracy", _is_right, higher_is_better=True, classes=True),
-    "balanced_accuracy": partial(
-        _OfClasses, "balanced_accuracy", lambda hits, rows, _: hits / rows if rows else None, of_both=True
+    "auc": partial(_OfAllRows, "auc", _read_scores, lambda *rows: Ranking(*rows).roc_auc()),
+    "average_precision": partial(
+        _OfAllRows, "average_precision", _read_scores, lambda *rows: Ranking(*rows).average_precision()
     ),
-    "f1": partial(_OfClasses, "f1", lambda hits, rows, taken: 2 * hits / (rows + taken) if rows + taken else 0.0),
-    "precision": partial(_OfClasses, "precision", lambda hits, _, taken: hits / taken if taken else 0.0),
-    "recall": partial(_OfClasses, "recall", lambda hits, rows, _: hits / rows if rows else 0.0),
+    "accuracy": _Accuracy,
+    "balanced_accuracy": partial(_OfClasses, "balanced_accuracy", _OF_BOTH),
+    "f1": partial(
+        _OfClasses, "f1", partial(_average_classes, lambda hits, rows, taken: _divide(2 * hits, rows + taken))
+    ),
+    "precision": partial(
+        _OfClasses, "precision", partial(_average_classes, lambda hits, _, taken: _divide(hits, taken))
+    ),
+    "recall": partial(_OfClasses, "recall", partial(_average_classes, lambda hits, rows, _: _divide(hits, rows))),
+    "mcc": partial(_OfClasses, "mcc", _compute_mcc),
+    "kappa": partial(_OfClasses, "kappa", _compute_kappa),
     "log_loss": partial(_Mean, "log_loss", _compute_log_loss, classes=True),
     "brier": partial(_Mean, "brier", lambda output, target: (output.sigmoid() - target) ** 2),
     "rmse": partial(_Mean, "rmse", lambda output, target: (output.double() - target) ** 2, of_mean=math.sqrt),
     "mae": partial(_Mean, "mae", lambda output, target: (output.double() - target).abs()),
+    "median_absolute_error": partial(
+        _OfAllRows, "median_absolute_error", _read_errors, _compute_median, higher_is_better=False
+    ),
+    "mape": partial(
+        _Mean,
+        "mape",
+        lambda output, target: (output.double() - target).abs() / target.double().abs().clamp_min(EPSILON_DOUBLE),
+    ),
     "r2": _R2,
 }
 METRICS_OF_LOSS = {"bce": ("auc", "accuracy"), "cross-entropy": ("accuracy",)}
 METRICS_OF_LOSS |= dict.fromkeys(("mse", "huber"), ("rmse", "mae", "r2"))
-_OF_LABELS, _OF_NUMBERS = {"auc", "accuracy", "log_loss", "brier"}, {"brier", "rmse", "mae", "r2"}
+_OF_CLASSES = ["auc", "average_precision", "accuracy", "balanced_accuracy", "f1", "precision", "recall", "mcc", "kappa"]
+METRICS_OF_TASK = {"multiclass": [*_OF_CLASSES, "log_loss"]}
+METRICS_OF_TASK |= {task: [*_OF_CLASSES, "log_loss", "brier"] for task in ("binary", "multilabel")}
+METRICS_OF_TASK["regression"] = ["rmse", "mae", "median_absolute_error", "mape", "r2"]
+_TOP_K = re.compile(r"top_([1-9]\d*)_accuracy")
 
 
 class InUnits:
@@ -252,38 +330,65 @@ class InUnits:
         self._update, self._units = metric.update, units
 
     def update(self, output: Tensor, batch: Any) -> None:
-        target = matching_target(output, batch, f"metric {self.name!r}")
+        several = _has_class_logits(output, batch)  # values of one target: its quantiles
+        target = matching_target(output, batch, f"metric {self.name!r}", classes=several)
         self._update(self._units(output), replace(batch, target=self._units(target)))
 
 
 def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
     """Raise `BadConfig` for a metric that does not fit the task of the schema's target."""
-    of_one = schema.task == "regression" and len(schema.targets) == 1
-    wrong, fit, what = set[str](), ["accuracy", "auc", "log_loss"], "a target of several classes"
-    if of_one:
-        wrong, fit, what = _OF_LABELS, ["rmse", "mae", "r2"], "a regression"
-    elif schema.task == "multiclass":
-        wrong = _OF_NUMBERS
-    for name in (metric.name for metric in metrics if isinstance(metric, _Sums | _Ranking)):
-        if name in wrong:
-            problem, expected = f"{name!r} says nothing of {what}", f"some of {', '.join(map(repr, fit))}"
-            raise refuse_argument("Trainer", "metrics", name, expected, f"metrics={fit!r}", problem=problem)
+    task, good = schema.task or "", ["accuracy", "auc", "log_loss"]
+    names = {name for metric in metrics if isinstance(metric, _Sums | _OfAllRows) for name in [metric.name]}
+    wrong, what = set[str](), f"a {task} target"
+    if task == "regression" and len(schema.targets) == 1:
+        wrong, good, what = names - {*METRICS_OF_TASK[task]}, ["rmse", "mae", "r2"], "a regression"
+    elif task == "multiclass":
+        wrong = {name for name in names - {*METRICS_OF_TASK[task]} if not _TOP_K.fullmatch(name)}
+        what = "a target of several classes"
+    else:
+        wrong = {*filter(_TOP_K.fullmatch, names)}
+    for name in sorted(wrong):
+        problem, expected = f"{name!r} says nothing of {what}", f"some of {', '.join(map(repr, good))}"
+        raise refuse_argument("Trainer", "metrics", name, expected, f"metrics={good!r}", problem=problem)
 
 
-def choose_metrics(metrics: str | Sequence[str | Metric], loss: object) -> list[Metric]:
-    """Make metrics by name, and keep the caller's own objects; "auto" chooses those of a named loss."""
+def make_quantile_metrics(quantiles: Sequence[float]) -> dict[str, Callable[[], Metric]]:
+    """Make the metrics of a model that predicts quantiles, by name."""
+    metrics = {"pinball": partial(_Mean, "pinball", partial(compute_pinball, quantiles), classes=True)}
+    if len(quantiles) > 1:
+        metrics["coverage"] = partial(_Mean, "coverage", is_covered, higher_is_better=True, classes=True)
+    return {**metrics}
+
+
+def choose_metrics(
+    metrics: Any, loss: object, task: str | None = None, quantiles: Sequence[float] | None = None
+) -> list[Metric]:
+    """Make metrics by name, and take the caller's objects; "auto" chooses those of a named loss.
+
+    An object without a name gets what `PredictionMetric` makes of the outputs for `task`. A model that predicts
+    quantiles has metrics of its own.
+    """
+    available = METRICS if quantiles is None else make_quantile_metrics(quantiles)
     if is_one_of(metrics, ["auto"]):
-        metrics = METRICS_OF_LOSS.get(loss, ()) if isinstance(loss, str) else ()
+        of_loss = METRICS_OF_LOSS if quantiles is None else {"pinball": tuple(available)}
+        metrics = of_loss.get(loss, ()) if isinstance(loss, str) else ()
+    listed = isinstance(metrics, list | tuple)
     chosen = list[Metric]()
-    for metric in metrics if isinstance(metrics, list | tuple) else [metrics]:
-        needed = ("name", "higher_is_better", "reset", "update", "compute")
-        own: Any = METRICS[metric]() if isinstance(metric, str) and metric in METRICS else metric
-        listed = isinstance(metrics, list | tuple) or isinstance(metric, str)
-        if not listed or isinstance(own, type) or not all(hasattr(own, name) for name in needed):
-            also = "a list of these and of Metrics"
-            raise refuse_choice("Trainer", "metrics", metric, ["auto", *METRICS], also)
-        own.reset()
-        chosen.append(own)
+    for metric in metrics if listed else [metrics]:
+        if quantiles is None and isinstance(metric, str) and (top := _TOP_K.fullmatch(metric)):
+            chosen.append(_TopK(int(top[1])))
+        elif isinstance(metric, str) and metric in available:
+            chosen.append(available[metric]())
+        elif isinstance(metric, str) and metric in ("pinball", "coverage"):
+            raise lack_quantiles("metrics", metric)
+        elif isinstance(metric, str | type) or not listed:
+            also = "a list of these, of 'top_3_accuracy' (or another k), and of objects with update, compute and reset"
+            raise refuse_choice("Trainer", "metrics", metric, ["auto", *available], also)
+        else:
+            require_methods(metric)
+            chosen.append(metric if hasattr(metric, "name") else PredictionMetric(metric, task))
+    for item in chosen:
+        item.reset()
     return chosen
 
 

@@ -116,8 +116,18 @@ class FailureStore:
 class RankGroup:
     """Ranks of one fit, as one of them sees them; a single process is rank 0 of 1 and makes no calls."""
 
-    def __init__(self, rank: int = 0, size: int = 1, talk: Any = None, failures: FailureStore | None = None) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        talk: Any = None,
+        failures: FailureStore | None = None,
+        *,
+        host: str = "127.0.0.1",
+        timeout: float = 600.0,
+    ) -> None:
         self.rank, self.size = rank, size
+        self.host, self.timeout = host, timeout  # where rank 0 is reached, and how long a rank waits for the others
         self._talk, self._failures = talk, failures  # a gloo group, for tensors on the host
         self._statistics: list[Tensor] = []
         self._tables: set[nn.Parameter] = set()
@@ -195,6 +205,11 @@ class RankGroup:
         value: Value = _unpack_tree(content)
         return value
 
+    def make_lost_error(self, cause: Exception) -> ClusterLost:
+        """Make the error of a rank whose call to the others failed; see `FailureStore`."""
+        assert self._failures is not None
+        return self._failures.make_lost_error(cause)
+
     def close(self) -> None:
         """Drop the connections: where an error's traceback keeps this object, others would wait for their end."""
         self._talk = None
@@ -266,8 +281,9 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
         mine = FailureStore(rank, size) if rank == 0 else None
         here = (socket.gethostname(), mine.port if mine else 0)
         hosts, ports = zip(*_all_gather_object(here, partial(gather_tensors, group=talk)), strict=True)
-        failures = mine or FailureStore(rank, size, (choose_host(hosts), ports[0]))
-        ranks = RankGroup(rank, size, talk, failures)
+        host = choose_host(hosts)
+        failures = mine or FailureStore(rank, size, (host, ports[0]))
+        ranks = RankGroup(rank, size, talk, failures, host=host, timeout=timeout)
         try:
             _check_deal(ranks, loader, dealt)
             yield ranks

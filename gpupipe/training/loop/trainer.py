@@ -7,10 +7,9 @@ The host reads results once per `log_every` batches and at the end of an epoch, 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike
@@ -31,11 +30,18 @@ from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Check
 from gpupipe.training.loop import losses
 from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
 from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
-from gpupipe.training.loop.losses import LOSSES, ClassWeight, Loss, LossMean, compute_mean_loss
+from gpupipe.training.loop.evaluation import choose_readers, eval_mode, evaluate_model
+from gpupipe.training.loop.loader_fit import FitsLoaders, fit_loaders, refuse_settings
+from gpupipe.training.loop.losses import ClassWeight, Loss, compute_mean_loss
 from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
+from gpupipe.training.loop.quantiles import get_quantiles
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
+from gpupipe.training.loop.report import Report
+from gpupipe.training.loop.report_rows import ReportRows
+from gpupipe.training.loop.scored_rows import DECIDED_TASKS, Threshold
 from gpupipe.training.loop.train_state import TrainState, check_loss
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
+from gpupipe.training.loop.yes_watch import YesWatch
 from gpupipe.training.optim import optimizers
 from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer, Schedule, compute_learning_rates
 
@@ -75,10 +81,11 @@ class Trainer:
         model: its output is B values or logits, or B x K logits.
         max_epochs: passes over the train loader; "auto" for as many as make about the model's own number of `updates`,
             or 1,200, from 2 to 40 (see `choose_epochs`).
-        loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"), a name ("huber" too), or a function of
-            output and batch that gives B values (weighted by `batch.weight`) or their mean. One whose second parameter
-            is called `target`, as torch's own, gets `batch.target`; where rows have weights it needs
-            `reduction="none"`. But for "mse" and "huber" a regression's `Features(target_transform=)` has to be given.
+        loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"; "pinball" of a model that has quantiles),
+            a name ("huber" too), or a function of output and batch that gives B values (weighted by `batch.weight`) or
+            their mean. One whose second parameter is called `target`, as torch's own, gets `batch.target`; where rows
+            have weights it needs `reduction="none"`. But for "mse", "huber" and "pinball" a regression's
+            `Features(target_transform=)` has to be given.
         optimizer: "adamw", "sgd", "lamb", "rowwise" (AdamW, and row-wise Adagrad for large embeddings), a class of
             torch.optim, or a function of the parameters and the learning rate (a tensor) that makes one.
         lr: the highest learning rate; None for the model's own `learning_rate`, else 3e-3. See `scaled_rate`.
@@ -160,6 +167,7 @@ class Trainer:
         vars(self).update({name: to_python(value) for name, value in vars(self).items()})
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
+        self.history: History | None = None  # of the last fit
 
     @property
     def learning_rate(self) -> float:
@@ -225,15 +233,18 @@ class Trainer:
             are copied.
         """
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
-            return _fit_on_workers(self, train, valid, resume, executor)
+            self.history = _fit_on_workers(self, train, valid, resume, executor)
+            return self.history
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
+        if isinstance(self.model, FitsLoaders):
+            return self._fit_loaders(train, valid, resume)
         loss, metrics = choose_loss_and_metrics(self, train)
         stopping = self.choose_stopping(validated=valid is not None)
-        history = _make_history(stopping, metrics, validated=valid is not None)
+        history, watches = _make_history(stopping, metrics, validated=valid is not None), _make_watches(self, train)
         device = choose_device(self.device, train)
         with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), prepare_model(self):
             learner, run = _start_run(self, loss, train, history, device, ranks, stopping)
@@ -250,7 +261,7 @@ class Trainer:
                         with fork_rng(device), update.use_ema():
                             run.validating = True
                             try:
-                                figures = self._evaluate(valid, loss, metrics, device, ranks)
+                                figures = self._evaluate(valid, loss, [*metrics, *watches], device, ranks)
                             finally:
                                 run.validating = False
                         if not figures and ranks.is_main and not len(history):
@@ -264,9 +275,13 @@ class Trainer:
                         run.scale_rates(factor)
                     callbacks.call("on_epoch_end", run)
                     run.stop = ranks.any(run.stop)  # where a callback of one rank ends the fit, all ranks end it
-                if (best is None or not best.restore()) and update.average is not None:
+                is_best = best is not None and best.restore()
+                if not is_best and update.average is not None:
                     update.average.swap()
+                for watch in watches if ranks.is_main else ():
+                    watch.warn(len(history) - int(history.best["epoch"]) if is_best else 0)
                 self.model.eval().zero_grad()  # gives the gradients' memory back
+        self.history = history
         return history
 
     def _keeps_best(self, run: TrainState, best: BestWeights) -> bool:
@@ -280,6 +295,18 @@ class Trainer:
             return False  # validation without rows that count
         top = int(run.rates.argmax()) * self.accumulate
         return best.update(history.monitored, counts=run.epoch * run.steps_per_epoch > top)
+
+    def _fit_loaders(self, train: Batches, valid: Batches | None, resume: str | Path | None) -> History:
+        """Fit a model that learns from loaders by itself."""
+        refuse_settings(self, resume)
+        _, metrics = choose_loss_and_metrics(self, train)
+        history = _make_history(self.choose_stopping(validated=valid is not None), metrics, validated=valid is not None)
+        device, weights = choose_device(self.device, train), None
+        with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank):
+            if self.class_weight is not None:
+                weights = losses.compute_class_weights(self.class_weight, train, get_schema(train), ranks)
+            fit_loaders(self, train, valid, metrics, history, device=device, class_weight=weights, ranks=ranks)
+        return history
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
         """Train on each batch left of the epoch, and return the mean loss."""
@@ -318,36 +345,41 @@ class Trainer:
             callbacks.call("on_log", run)
         return loss
 
-    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
-        """Compute the mean loss and the metrics over a loader, by name, without those undefined for its rows.
+    def evaluate(self, loader: Iterable[Any], *, by: str | None = None, threshold: Threshold | None = None) -> Report:
+        """Compute the mean loss and every metric of the task over a loader, and report on its rows.
 
-        Raises `BadData`: no target, or a loss that is not finite; `BadConfig`: no loader, or "auto" loss without a
-        schema.
-        Memory: some bytes per metric to the host. AUC keeps 9 bytes a row on the device meanwhile.
+        The report is a mapping from names to values, without those undefined for the rows, and has the confusion
+        matrix, curves, calibration, residuals, the choice of a threshold, and metrics by group.
+
+        Args:
+            loader: rows with a target.
+            by: a kept column, whose values are the groups of `report.by`.
+            threshold: the probability from which on a row is taken for positive, 0.5 by default; of several targets
+                one by name.
+
+        Raises:
+            BadData: no target, a loss that is not finite, or more than 1,000 groups.
+            BadConfig: no loader, "auto" loss without a schema, or a threshold that the task does not have.
+            ColumnNotFound: `by` is not kept.
+
+        Memory: outputs, targets and weights of all rows stay on the device as long as the report does: 8 to 12 bytes a
+            row of one output, 4 more a further class. Metrics of ranks take some 60 bytes a row meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
+        schema = get_schema(loader)
+        task = losses.choose_task(losses.choose_loss(self.loss, schema), schema)
         loss, metrics = choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
-            return self._evaluate(loader, loss, metrics, device, ranks)
+            rows = ReportRows(loader, task, by=by, threshold=threshold, readers=choose_readers(loader, ranks))
+            rows.align_thresholds(metrics, device)
+            return rows.make_report(self._evaluate(loader, loss, [*metrics, rows], device, ranks))
 
     def _evaluate(
         self, loader: Iterable[Any], loss: Loss, metrics: Sequence[Metric], device: torch.device, ranks: RankGroup
     ) -> dict[str, float]:
-        """Compute what `evaluate` does; each rank evaluates its part of sharded rows, and metrics get all outputs."""
-        readers = ranks if getattr(loader, "world_size", 1) == ranks.size else RankGroup()
-        mean_loss = LossMean(device, readers)
-        for metric in metrics:
-            metric.reset()
-        with _eval_mode(self.model, device, self.precision) as forward:
-            for batch in move_batches(loader, device):
-                output = forward(batch)
-                mean_loss.add(*compute_mean_loss(loss(output, batch), batch))
-                for metric in metrics:
-                    metric.update(*_gather_ranks(output, batch, readers))
-        figures = {"loss": mean_loss.read("evaluation")} | {metric.name: metric.compute() for metric in metrics}
-        defined = {name: float(value) for name, value in figures.items() if value is not None and math.isfinite(value)}
-        return ranks.broadcast_object(lambda: defined)  # all decide by the same, to the last bit
+        precision = self.precision
+        return evaluate_model(self.model, loader, loss, metrics, device=device, precision=precision, ranks=ranks)
 
     def predict(self, loader: Iterable[Any]) -> Tensor:
         """Return the model's outputs in the loader's order of rows: logits, or a regression's values in its own units.
@@ -359,7 +391,7 @@ class Trainer:
         """
         check_batches("Trainer.predict", loader=loader)
         device, outputs = choose_device(self.device, loader), []
-        with self._session(device), _eval_mode(self.model, device, self.precision) as forward:
+        with self._session(device), eval_mode(self.model, device, self.precision) as forward:
             for batch in move_batches(loader, device):
                 output = forward(batch)
                 if not isinstance(output, Tensor):
@@ -397,9 +429,10 @@ def _check(trainer: Trainer) -> None:
     check_device(trainer.device)
     optimizers.check_optimizer(trainer.optimizer)
     compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
-    choose_metrics(trainer.metrics, trainer.loss)
+    quantiles = get_quantiles(trainer.model)
+    choose_metrics(trainer.metrics, trainer.loss, None, quantiles)
     if not is_one_of(trainer.loss, ["auto"]):
-        losses.choose_loss(trainer.loss, None)
+        losses.choose_loss(trainer.loss, None, quantiles)
 
 
 def _check_objects(trainer: Trainer) -> None:
@@ -467,8 +500,9 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
         expected = "a module whose forward takes a gpupipe.Batch"
         remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
         raise refuse_argument("Trainer", "model", type(first), expected, remedy, problem=problem)
-    loss = losses.choose_loss(trainer.loss, schema)
-    metrics = choose_metrics(trainer.metrics, loss)
+    quantiles = get_quantiles(trainer.model)
+    loss = losses.choose_loss(trainer.loss, schema, quantiles)
+    metrics = choose_metrics(trainer.metrics, loss, losses.choose_task(loss, schema), quantiles)
     losses.check_units(loss, units)
     if schema is not None:
         losses.check_loss_task(loss, schema)
@@ -476,7 +510,7 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
             check_task(metrics, schema)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
-    return LOSSES[loss] if isinstance(loss, str) else loss, metrics
+    return losses.get_loss(loss, quantiles), metrics
 
 
 def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, validated: bool) -> History:
@@ -489,6 +523,13 @@ def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, 
         monitor = stopping.monitor
         validation.check_choice("EarlyStopping", directions, monitor=monitor)
     return History(monitor, directions[monitor])
+
+
+def _make_watches(trainer: Trainer, loader: object) -> list[YesWatch]:
+    """Make what watches whether a model of true and false says yes to a row; nothing for another task."""
+    schema = get_schema(loader)
+    is_decided = losses.choose_task(losses.choose_loss(trainer.loss, schema), schema) in DECIDED_TASKS
+    return [YesWatch([] if schema is None else [item.name for item in schema.targets])] if is_decided else []
 
 
 def _make_callbacks(trainer: Trainer, ranks: RankGroup, *, resumed: bool) -> Callbacks:
@@ -576,7 +617,8 @@ def build_update(
     """Build the update of a run: optimiser, loss scale, average and all."""
     lr, schema, by_rows = torch.zeros((), device=device), get_schema(train), trainer.optimizer == "rowwise"
     if trainer.label_smoothing:
-        loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema), trainer.label_smoothing)
+        quantiles = get_quantiles(trainer.model)
+        loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema, quantiles), trainer.label_smoothing)
     if isinstance(members := getattr(trainer.model, "members", None), int):
         loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
@@ -642,28 +684,14 @@ def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, execu
     return history
 
 
-def _gather_ranks(output: Any, batch: Any, ranks: RankGroup) -> tuple[Any, Any]:
-    """Gather outputs, targets, weights and kept columns of all ranks' rows; features are not gathered."""
-    if ranks.size == 1:
-        return output, batch
-    given = {"target": batch.target, "weight": batch.weight}
-    there = {name: ranks.all_gather_rows(value) for name, value in given.items() if value is not None}
-    output = ranks.all_gather_rows(output)
-    numeric, codes = batch.numeric.new_empty(len(output), 0), batch.codes.new_empty(len(output), 0)
-    kept = {name: ranks.all_gather_rows(value) for name, value in batch.keep.items()}
-    return output, replace(batch, numeric=numeric, codes=codes, keep=kept, lists={}, **there)
-
-
-@contextmanager
-def _eval_mode(model: nn.Module, device: torch.device, precision: str) -> Iterator[Callable[[Any], Any]]:
-    """Give the model's call on the device, in evaluation mode without gradients, and restore the mode."""
-    was_training = model.training
-    model.to(device).eval()
-    try:
-        with torch.no_grad():
-            yield make_forward(precision, model, device)
-    finally:
-        model.train(was_training)
+def compute_metrics(trainer: Trainer, loader: Iterable[Any]) -> dict[str, float]:
+    """Compute the mean loss and the trainer's metrics over a loader, by name; keeps no rows, as `evaluate` does."""
+    loss, metrics = choose_loss_and_metrics(trainer, loader)
+    device = choose_device(trainer.device, loader)
+    precision, seed, deterministic = trainer.precision, trainer.seed, trainer.deterministic
+    states = session(device, seed=seed, deterministic=deterministic, precision=precision)
+    with rank_group(loader, trainer.timeout, alone=True) as ranks, states:
+        return evaluate_model(trainer.model, loader, loss, metrics, device=device, precision=precision, ranks=ranks)
 
 
 def _drops_all(loader: Any) -> bool:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
-from gpupipe.expressions import has_offset
 from gpupipe.io.planning.table import map_frames
+from gpupipe.support.times import has_offset
 from tests.examples import examples
 from tests.io.tables import DATA, plain, tables, values
 from tests.raising import raises

@@ -134,7 +134,7 @@ def test_calls_that_make_no_sense() -> None:
     for call in (
         {"fraction": 0.5, "gap": 1},
         {"by": "n", "at": 1, "stratify": "s"},
-        {"by": "n", "fraction": 0.5, "stratify": "s"},
+        {"by": "n", "fraction": 0.5, "stratify": "n"},
     ):
         with pytest.raises(BadConfig, match="not one way to split"):
             dataset.split(**call)
@@ -167,7 +167,7 @@ def test_calls_that_make_no_sense() -> None:
     with raises(BadConfig, where="kfold(n_splits=)", got=1):
         dataset.kfold(1)
     with pytest.raises(BadConfig, match="not one way to split"):
-        dataset.kfold(by="n", stratify="s")
+        dataset.kfold(by="n", stratify="n")
     for call in ({"by": "m"}, {"stratify": "m"}):
         with raises(ColumnNotFound, where="kfold", column="m"):
             dataset.kfold(**call)

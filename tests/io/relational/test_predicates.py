@@ -180,3 +180,35 @@ def test_few_rows_of_a_large_table_are_not_cut_into_buckets(
     with caplog.at_level("INFO", "gpupipe"):
         few = gp.read_parquet(path, backend="cpu").filter("n == 0 and tiny == 1").select(["n", "text"]).sort("text")
     assert 0 < len(few) < 60 and "are cut into" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "floor(at, '1h') == '2013-10-01T06:00'",
+        "text + other == 'JFKJFK'",
+        "coalesce(m, n, 0) > 0",
+        "where(ok, n, None) > 0",
+        "isnull(where(ok, text, None))",
+        "sin(x) > 0 or cos(y) > 0.5",
+        "dayofweek(at) == 1",
+        "contains(split(text, 'F'), 'J')",
+        "max(tags) > 1 or contains(tags, n)",
+    ],
+)
+def test_functions_choose_the_same_rows_in_a_plan(text: str, tmp_path: Path) -> None:
+    """What Polars is not asked to evaluate is computed by partitions, some of which are left without a row."""
+    rng = np.random.default_rng(5)
+    columns = {
+        name: pa.array([None if rng.random() < 0.3 else values[rng.integers(len(values))] for _ in range(90)], kind)
+        for name, (kind, values) in TYPES.items()
+    }
+    columns["tags"] = pa.array([None, [], [1, 2], [None, 3], [0]] * 18, pa.list_(pa.int64()))
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=10)
+    chosen = gp.read_parquet(tmp_path, partition_bytes=1).filter(text)
+    lengths = [len(frame) for frame in chosen]
+    planned = chosen.to_polars().collect()
+    assert planned["text"].to_list() == [
+        None if value is None else value for value in pa.Table.from_pandas(chosen.to_pandas())["text"].to_pylist()
+    ]
+    assert 0 < planned.height == sum(lengths) and min(lengths) < max(lengths)

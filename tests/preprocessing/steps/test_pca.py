@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,10 +11,11 @@ import sklearn.decomposition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpupipe as gp
 from gpupipe import errors
 from gpupipe.backend import PCAResult, select
 from gpupipe.backend.cpu import CpuBackend
-from gpupipe.preprocessing import PCA, IncrementalPCA
+from gpupipe.preprocessing import PCA, IncrementalPCA, StandardScaler
 from gpupipe.preprocessing.steps import reduction as pca
 from tests.raising import raises
 
@@ -115,6 +118,38 @@ def test_constant_columns_give_no_nan() -> None:
     np.testing.assert_allclose(found.to_numpy(), [[-1, 0], [0, 0], [1, 0]], atol=1e-6)
 
 
+@pytest.mark.parametrize("solver", ["library", "fold"])
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.8, 0.95, 0.999, 1 - 1e-9, np.float32(0.5)])
+def test_a_share_of_the_variance_keeps_as_many_as_scikit_learn(solver: str, share: float) -> None:
+    for seed in range(4):
+        table = frame(seed=seed)
+        peer = sklearn.decomposition.PCA(float(share), svd_solver="full").fit(table.to_numpy())
+        step = PCA(share, solver=solver)
+        output = step.fit_transform(table)
+        assert len(step.components_) == peer.n_components_ == output.shape[1]
+        assert [*output.columns] == step.get_feature_names_out() == [f"pca{place}" for place in range(output.shape[1])]
+        np.testing.assert_allclose(step.explained_variance_ratio_, peer.explained_variance_ratio_, rtol=1e-6)
+        np.testing.assert_allclose(np.abs(output), np.abs(peer.transform(table.to_numpy())), atol=1e-4)
+
+
+def test_a_share_is_decided_by_each_fit_and_kept_by_the_state(tmp_path: Path) -> None:
+    narrow = frame() @ np.diag([1.0, 1e-3, 1e-3, 1e-3])
+    narrow.columns = pd.Index(list("abcd"))
+    wide = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 4)), columns=list("abcd"))
+    step = PCA(0.9)
+    assert (step.fit_transform(narrow).shape[1], step.fit_transform(wide).shape[1]) == (1, 4)
+    assert step.fit_transform(narrow).shape[1] == 1
+    back = step.inverse_transform(step.transform(narrow))
+    np.testing.assert_allclose(back["a"], narrow["a"], atol=1e-2)
+    pipeline = gp.Pipeline([], gp.Features((list("abcd"), [PCA(0.9), StandardScaler()]))).fit(narrow)
+    assert pipeline.schema.names == ["pca0"]
+    gp.save(tmp_path / "run", pipeline)
+    loaded = gp.load(tmp_path / "run").pipeline
+    pd.testing.assert_frame_equal(loaded.transform(narrow), pipeline.transform(narrow))
+    same = pd.DataFrame({"a": [1.0] * 5, "b": [2.0] * 5})
+    assert PCA(0.5).fit_transform(same).shape == (5, 2)  # without variance all of them, as for a number
+
+
 def test_more_components_than_rows() -> None:
     table = frame(2)
     step = PCA().fit(table)
@@ -126,8 +161,9 @@ def test_what_is_refused() -> None:
     table = frame(10)
     with raises(errors.BadConfig, where="PCA(n_components=)", got=5):
         PCA(5).fit(table)
-    with raises(errors.BadConfig, where="PCA(n_components=)", got=0.9):
-        PCA(0.9).fit(table)  # type: ignore[arg-type]
+    for share in (1.0, 0.0, 1.5, -0.5, np.nan, True, "mle"):
+        with raises(errors.BadConfig, where="PCA(n_components=)"):
+            PCA(share)  # type: ignore[arg-type]
     with raises(errors.BadConfig, where="PCA(solver=)", got="svd"):
         PCA(solver="svd").fit(table)
     holed = table.assign(b=[np.nan, *[1.0] * 9])

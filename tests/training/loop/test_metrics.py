@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
@@ -25,6 +26,8 @@ BINARY: dict[str, Oracle] = {
     "f1": lambda y, p, w: sk.f1_score(y, p >= 0.5, sample_weight=w, zero_division=0),
     "precision": lambda y, p, w: sk.precision_score(y, p >= 0.5, sample_weight=w, zero_division=0),
     "recall": lambda y, p, w: sk.recall_score(y, p >= 0.5, sample_weight=w, zero_division=0),
+    "mcc": lambda y, p, w: sk.matthews_corrcoef(y, p >= 0.5, sample_weight=w),
+    "kappa": lambda y, p, w: sk.cohen_kappa_score(y, p >= 0.5, sample_weight=w),
     "auc": lambda y, p, w: sk.roc_auc_score(y, p, sample_weight=w),
     "accuracy": lambda y, p, w: sk.accuracy_score(y, p >= 0.5, sample_weight=w),
     "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=[0, 1]),
@@ -37,12 +40,16 @@ CLASSES: dict[str, Oracle] = {
     "f1": lambda y, p, w: sk.f1_score(y, p.argmax(1), sample_weight=w, average="macro", zero_division=0),
     "precision": lambda y, p, w: sk.precision_score(y, p.argmax(1), sample_weight=w, average="macro", zero_division=0),
     "recall": lambda y, p, w: sk.recall_score(y, p.argmax(1), sample_weight=w, average="macro", zero_division=0),
+    "mcc": lambda y, p, w: sk.matthews_corrcoef(y, p.argmax(1), sample_weight=w),
+    "kappa": lambda y, p, w: sk.cohen_kappa_score(y, p.argmax(1), sample_weight=w),
     "accuracy": lambda y, p, w: sk.accuracy_score(y, p.argmax(1), sample_weight=w),
     "log_loss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=[0, 1, 2]),
 }
 NUMBERS: dict[str, Oracle] = {
     "rmse": lambda y, p, w: sk.root_mean_squared_error(y, p, sample_weight=w),
     "mae": lambda y, p, w: sk.mean_absolute_error(y, p, sample_weight=w),
+    "mape": lambda y, p, w: sk.mean_absolute_percentage_error(y, p, sample_weight=w),
+    "median_absolute_error": lambda y, p, w: sk.median_absolute_error(y, p, sample_weight=w),
     "r2": lambda y, p, w: sk.r2_score(y, p, sample_weight=w),
 }
 
@@ -130,6 +137,26 @@ def test_regression_metrics_are_scikit_learns(
     check(name, NUMBERS[name], output, output, target, weight, [2, *parts])
 
 
+@settings(deadline=None, max_examples=30)
+@given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), k=st.integers(1, 3))
+def test_top_k_accuracy_is_scikit_learns_ties_too(parts: list[int], seed: int, weighted: bool, k: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    rows = sum(parts) + 4
+    logits = torch.randint(-2, 3, (rows, 4), generator=draw).float()
+    target = torch.cat([torch.arange(4), torch.randint(0, 4, (rows - 4,), generator=draw)]).int()
+    weight = torch.rand(rows, generator=draw) + 0.1 if weighted else None
+    (metric,) = choose_metrics([f"top_{k}_accuracy"], "cross-entropy")
+    expected = sk.top_k_accuracy_score(target, logits, k=k, sample_weight=weight)
+    assert computed(metric, logits, target, weight, [4, *parts]) == pytest.approx(expected, abs=1e-6)
+    assert metric.name == f"top_{k}_accuracy"
+
+
+def test_median_of_integer_weights_is_that_of_repeated_rows() -> None:
+    output, weight = torch.tensor([3.0, 1.0, 7.0, 5.0]), torch.tensor([1.0, 1.0, 0.0, 2.0])
+    found = computed(METRICS["median_absolute_error"](), output, torch.zeros(4), weight, [4])
+    assert found == np.median([1.0, 3.0, 5.0, 5.0])
+
+
 def test_auc_of_many_rows_is_exact() -> None:
     draw = torch.Generator().manual_seed(0)
     target = (torch.rand(200_000, generator=draw) < 0.01).float()
@@ -202,7 +229,7 @@ def test_metrics_are_chosen_by_loss_by_name_or_given() -> None:
 
 def test_the_better_direction_is_told() -> None:
     higher = {name for name in METRICS if METRICS[name]().higher_is_better}
-    assert set(METRICS) - higher == {"log_loss", "brier", "rmse", "mae"}
+    assert set(METRICS) - higher == {"log_loss", "brier", "rmse", "mae", "mape", "median_absolute_error"}
 
 
 @pytest.mark.parametrize("weighted", [False, True])

@@ -1,0 +1,317 @@
+"""Types of an expression's parts, and the errors of those that do not go together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import inf
+
+from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
+from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion
+from gpupipe.support.text import derive
+from gpupipe.support.time_zones import closest_zones, is_zone
+from gpupipe.support.times import has_offset, parse_microseconds
+from gpupipe.support.validation import parse_duration_us
+
+_KEEPING_TIMES = ("common", "ordered", "timestamp")
+_MISSING_WORDS = ("null", "none", "nan", "nat", "na")
+_CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
+_LARGEST_FLOAT32 = 3.4028234663852886e38
+
+
+def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
+    """Infer the dtype of a whole tree over columns of these dtypes."""
+    if isinstance(node, Constant | Null):
+        return node.dtype
+    if isinstance(node, Name):
+        if node.name not in dtypes and node.name.lower() in _MISSING_WORDS:
+            expected, remedy = "a column, or None for a missing value", "None"
+            raise source.error(node.span, f"no column is called {node.name!r}", expected, remedy)
+        if node.name not in dtypes:
+            raise source.no_column(node.span, node.name, dtypes)
+        return dtypes[node.name]
+    constants = [operand for operand in node.operands if isinstance(operand, Constant)]
+    quoted = next((constant for constant in constants if constant.value in dtypes), None)
+    if isinstance(node, Comparison) and quoted is not None and len(constants) == len(node.operands):
+        problem = "a column's name in quotation marks is a text, the same in every row"
+        raise source.error(quoted.span, problem, "a column", f"col({quoted.value!r})", got=quoted.value)
+    of_operands = [infer_dtype(operand, dtypes, source) for operand in node.operands]
+    if isinstance(node, Comparison):
+        return infer_comparison(node, of_operands, source)
+    return infer_operation(node, of_operands, source)[1]
+
+
+def find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
+    """Find the columns and constants with an offset that a node takes times from, with its zone; refuse a mixture."""
+    if isinstance(node, Name):
+        return {node: schema[node.name].zone} if schema[node.name].dtype == "timestamp" else {}
+    if isinstance(node, Null):
+        return {}
+    if isinstance(node, Constant):
+        return {node: "an offset"} if node.has_offset or has_offset(node.value) else {}
+    zones: dict[Node, str] = {}
+    for operand in node.operands:
+        zones |= find_zones(operand, schema, source)
+    if any(zones.values()) and not all(zones.values()):
+        columns = [item.name for item in zones if isinstance(item, Name)]
+        shown = " and ".join(f"{_titled(item, source)} ({zone or 'no time zone'})" for item, zone in zones.items())
+        cast = f"T.Cast({dict.fromkeys(columns, 'int64')}) before, if both are UTC"
+        remedy = cast if len(columns) == len(zones) else "the time without its offset"
+        problem, remedy = f"times with a time zone beside times without: {shown}", f"{remedy}; else tz_localize"
+        raise source.error(node.span, problem, "a zone on both sides, or on none", f"{remedy} of the frame")
+    forms = FUNCTIONS.get(node.name, []) if isinstance(node, Operation) else []
+    return zones if any(form.gives in _KEEPING_TIMES for form in forms) else {}
+
+
+def infer_comparison(node: Comparison, dtypes: Sequence[str], source: Source) -> str:
+    """Infer the result dtype of comparisons of operands of these dtypes."""
+    for left, right in pairwise(zip(node.operands, dtypes, strict=True)):
+        _require_alike(left, right, source)
+    return "bool"
+
+
+def infer_operation(node: Operation, dtypes: Sequence[str], source: Source) -> tuple[Function, str]:
+    """Choose the form of an operation on operands of these dtypes, and infer the result's."""
+    form, kinds = _choose_form(node, dtypes)
+    _require(node, dtypes, kinds, source)
+    if node.name == "in":
+        first, *others = zip(node.operands, dtypes, strict=True)
+        for other in others:
+            _require_alike(first, other, source)
+    element = get_element_dtype(dtypes[0]) or dtypes[0]
+    if "element" in kinds:
+        _require_alike((node.operands[0], element), (node.operands[1], dtypes[1]), source)
+    match form.gives:
+        case "arithmetic":
+            return form, _infer_arithmetic(node, dtypes, source)
+        case "float":
+            return form, "float32" if element == "float32" else "float64"
+        case "number":
+            return form, element if element in FLOATS else "int64"
+        case "element":
+            return form, element
+        case "common" | "ordered":
+            return form, _infer_common(form, node, dtypes, source)
+    return form, form.gives
+
+
+def _choose_form(node: Operation, dtypes: Sequence[str]) -> tuple[Function, tuple[str, ...]]:
+    """Choose the form that takes these types, else the one that takes the most of them from the left; and its kinds."""
+    forms = OPERATORS.get(node.name) or FUNCTIONS[node.name]
+    candidates = [(form, kinds) for form in forms if (kinds := form.list_kinds(len(dtypes))) is not None]
+
+    def count_accepted(candidate: tuple[Function, tuple[str, ...]]) -> int:
+        pairs = zip(candidate[1], dtypes, strict=True)
+        accepted = [not KINDS[kind].dtypes or dtype in KINDS[kind].dtypes for kind, dtype in pairs]
+        return [*accepted, False].index(False)
+
+    return max(candidates, key=count_accepted)
+
+
+def _infer_arithmetic(node: Operation, dtypes: Sequence[str], source: Source) -> str:
+    exponent = node.operands[-1]
+    is_fraction = node.name == "**" and isinstance(exponent, Constant) and float(exponent.value) < 0
+    if node.name == "/" or is_fraction or any(dtype in FLOATS for dtype in dtypes):
+        return "float32" if _common_dtype(node.operands, dtypes) == "float32" else "float64"
+    _require_int64(node, source)
+    return "int64"
+
+
+def _infer_common(form: Function, node: Operation, dtypes: Sequence[str], source: Source) -> str:
+    first = sum(kind == "condition" for kind in form.takes)
+    operands, dtypes = node.operands[first:], dtypes[first:]
+    common = _common_dtype(operands, dtypes)
+    if common is None or (common == "string" and form.gives == "ordered"):
+        pairs = zip(operands, dtypes, strict=True)
+        titles = " and ".join(f"{_titled(operand, source)} ({dtype})" for operand, dtype in pairs)
+        alike = "values of one kind" if common is None else "numbers or timestamps"
+        remedy = f"{node.name}({form.arguments}) with {alike}"
+        raise source.error(node.span, f"`{node.name}` is given {titles}", alike, remedy)
+    if common == "int64":
+        _require_int64(node, source)
+    return common
+
+
+def _common_dtype(operands: Sequence[Node], dtypes: Sequence[str]) -> str | None:
+    """Return the dtype that holds the values of all operands; None if there is none. Constants adapt where possible."""
+    operands = [node for node in operands if not isinstance(node, Null)]
+    dtypes = [dtype for dtype in dtypes if dtype != "null"]
+    if not dtypes:
+        return None
+    if all(dtype == "bool" for dtype in dtypes):
+        return "bool"
+    if all(dtype in NUMBERS for dtype in dtypes):
+        columns = {dtype for node, dtype in zip(operands, dtypes, strict=True) if not isinstance(node, Constant)}
+        constants = [node.value for node in operands if isinstance(node, Constant)]
+        if len(columns) == 1 and columns != {"bool"} and all(_fits(value, *columns) for value in constants):
+            return columns.pop()
+        return "float64" if any(dtype in FLOATS for dtype in dtypes) else "int64"
+    family = "timestamp" if "timestamp" in dtypes else "string"
+    as_times = [family == "timestamp" and is_time(node) for node in operands]
+    return family if all(dtype == family or fits for dtype, fits in zip(dtypes, as_times, strict=True)) else None
+
+
+def _fits(value: Value, dtype: str) -> bool:
+    """Return whether a constant combines with a column without widening it; a float may be rounded to float32."""
+    if dtype in FLOATS:
+        return dtype == "float64" or abs(float(value)) <= _LARGEST_FLOAT32
+    bits = int(dtype.lstrip("uint"))
+    low = 0 if dtype.startswith("u") else -(1 << (bits - 1))
+    return isinstance(value, int) and low <= value < low + (1 << bits)
+
+
+def is_time(node: Node) -> bool:
+    """Return whether a node is text that is read as a time beside times."""
+    if not isinstance(node, Constant) or not isinstance(node.value, str):
+        return False
+    try:
+        parse_microseconds(node.value)
+    except ValueError:
+        return False
+    return True
+
+
+def _require_int64(node: Operation, source: Source) -> None:
+    """Raise for a constant beyond int64 where the operands become int64."""
+    for operand in node.operands:
+        if isinstance(operand, Constant) and operand.dtype == "uint64":
+            problem = f"the number is too large for `{node.name}`, which works in int64 here"
+            raise source.error(operand.span, problem, "an int64 or a float64", f"{float(operand.value)!r}, a float")
+
+
+def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], source: Source) -> None:
+    """Raise for the first operand that is not of its kind."""
+    takes_null = node.name == "where"
+    for position, (operand, dtype, name) in enumerate(zip(node.operands, dtypes, kinds, strict=True)):
+        kind, sign = KINDS[name], "unary -" if node.name == "negative" else node.name
+        if isinstance(operand, Null) and not (takes_null and name == "any"):
+            remedy = "where(condition, x, None), isnull(x) or notnull(x)"
+            raise source.error(operand.span, f"`{sign}` is given None", kind.words, remedy)
+        if (kind.dtypes and dtype not in kind.dtypes) or (kind.example and not isinstance(operand, Constant)):
+            problem = f"`{sign}` is given {_titled(operand, source)} ({dtype})"
+            expected = kind.words if position else _describe_first_kinds(node)
+            raise source.error(operand.span, problem, expected, _suggest_operand(name, operand, dtype, source))
+        text = str(operand.value) if isinstance(operand, Constant) else ""
+        if name == "zone" and not is_zone(text):
+            near = " or ".join(map(repr, closest_zones(text)))
+            remedy = near or "'UTC', or pip install tzdata where no zone is known"
+            raise source.error(operand.span, "no time zone of this name", kind.words, remedy, got=text)
+        if name == "length" and parse_duration_us(text) is None:
+            remedy = "'1h'; for a month year(time) * 12 + month(time)"
+            raise source.error(operand.span, "no length of time", kind.words, remedy, got=text)
+        if name == "part" and not text:
+            raise source.error(operand.span, "the text is empty", "one character at least", "','")
+        if name == "pattern" and (wrong := _find_pattern_problem(text)) is not None:
+            raise source.error(operand.span, f"no regular expression of RE2 ({wrong})", kind.words, "'[A-Z]+'")
+
+
+def _describe_first_kinds(node: Operation) -> str:
+    """Describe the kinds of the first argument in all forms with so many arguments."""
+    forms = OPERATORS.get(node.name) or FUNCTIONS[node.name]
+    kinds = [form.list_kinds(len(node.operands)) for form in forms]
+    return " or ".join(dict.fromkeys(KINDS[names[0]].words for names in kinds if names))
+
+
+def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source) -> None:
+    """Raise unless two operands can be held against each other."""
+    for (side, dtype), (other_side, _) in ((left, right), (right, left)):
+        if dtype == "null":
+            text = source.slice(other_side.span)
+            problem, remedy = "None is compared, and nothing is equal to it", f"isnull({text}) or notnull({text})"
+            raise source.error(side.span, problem, "a test for missing values", remedy)
+    if _common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
+        return
+    culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
+    for (node, dtype), (beside, other) in ((left, right), (right, left)):
+        culprit = node if isinstance(node, Constant) else culprit
+        if other in LISTS or is_passenger(other):
+            remedy = _suggest_operand("text" if dtype == "string" else "number", beside, other, source)
+            break
+        if isinstance(node, Constant):
+            if other == "timestamp":
+                remedy = "a time as text in ISO 8601: '2013-10-01 06:00'"
+            elif dtype == "timestamp":
+                remedy = _suggest_operand("time", beside, other, source)
+            elif other == "string":
+                remedy = f"{str(node.value)!r}, with quotation marks"
+            elif isinstance(node.value, str):
+                remedy = _without_quotes(node.value)
+    first, second = (f"{_titled(node, source)} ({dtype})" for node, dtype in (left, right))
+    expected = "two numbers, two texts or two times"
+    raise source.error(culprit.span, f"{first} is compared with {second}", expected, remedy)
+
+
+def _titled(node: Node, source: Source) -> str:
+    return f"column {node.name!r}" if isinstance(node, Name) else source.slice(node.span)
+
+
+def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> str:
+    """Suggest what makes an operand one of that kind."""
+    shown, is_text = source.slice(operand.span), kind in ("text", "plain")
+    if dtype in LISTS:
+        return f"len({shown}) for how many elements it has"
+    if kind.startswith("list"):
+        return f"split({shown}, ',')" if dtype == "string" else "minimum(x, y) and maximum(x, y) of numbers"
+    if is_passenger(dtype):
+        assert isinstance(operand, Name)
+        return suggest_conversion(operand.name, dtype, text=is_text)
+    if example := KINDS[kind].example:
+        return example
+    value = shown if isinstance(operand, Name) else f"({shown})"
+    if kind == "condition":
+        return f"{value} {_CONDITIONS.get(dtype, '!= 0')}"
+    if isinstance(operand, Constant) and dtype != "timestamp":
+        if kind == "time":
+            return f"timestamp({shown if is_time(operand) else repr('2013-10-01 06:00')})"
+        return repr(str(operand.value)) if is_text else _without_quotes(str(operand.value))
+    if kind == "number":
+        if dtype == "timestamp":
+            return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
+        return f"len({shown}), or {_cast(operand, source, 'float64')}"
+    if kind == "time":
+        return _cast(operand, source, *([] if dtype in ("string", "int64") else ["int64"]), "timestamp")
+    if kind == "plain" and dtype in FLOATS:
+        return f"string(int({shown}))"
+    return _cast(operand, source, "string") if dtype in ("timestamp", *FLOATS) else f"string({shown})"
+
+
+def _cast(operand: Node, source: Source, *dtypes: str) -> str:
+    """Write the steps that cast an operand, by way of microseconds for two types."""
+    name = operand.name if isinstance(operand, Name) else "made"
+    derived = "" if isinstance(operand, Name) else f"T.{derive('', source.slice(operand.span), name)}, "
+    casts = [f"T.Cast({{{name!r}: {dtype!r}}})" for dtype in dtypes]
+    return f"{derived}{', microseconds since 1970, and '.join(casts)} before"
+
+
+def _without_quotes(text: str) -> str:
+    """Suggest the number that a text spells."""
+    for read in (int, float):
+        try:
+            number = read(text)
+        except ValueError:
+            continue
+        if -inf < number < inf:
+            return f"{number}, without quotation marks"
+    return "a number"
+
+
+_UNESCAPED = r"(?<!\\)(?:\\\\)*"
+_UNKNOWN_TO_RE2 = (
+    (_UNESCAPED + r"\(\?(?:=|!|<=|<!)", "it has no lookaround"),
+    (_UNESCAPED + r"(?:\\[1-9]|\(\?P=)", "it has no backreferences"),
+    (_UNESCAPED + r"\(\?[>(]", "it has no conditions and no atomic groups"),
+)
+
+
+def _find_pattern_problem(pattern: str) -> str | None:
+    """Return why RE2 would reject a pattern; None where it would not."""
+    for unknown, problem in _UNKNOWN_TO_RE2:
+        if re.search(unknown, pattern):
+            return problem
+    try:
+        re.compile(re.sub(r"\\[pP](?:\{\^?\w+\}|\w)", r"\\w", pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    return None

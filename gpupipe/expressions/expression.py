@@ -1,0 +1,135 @@
+"""Expression: a text parsed to a tree, with its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+from gpupipe.errors import ExpressionError
+from gpupipe.expressions.dtypes import find_zones, infer_dtype
+from gpupipe.expressions.syntax import Reader
+from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, iter_names
+from gpupipe.schema import FLOATS, INTEGERS, Schema
+from gpupipe.support.times import EPOCH
+
+
+@dataclass(frozen=True, repr=False)
+class Expression:
+    """Parsed expression, created by `parse`; `reads` are the columns it reads, each once, in the order of the text."""
+
+    source: Source
+    tree: Node = field(compare=False)
+    reads: tuple[str, ...] = field(compare=False)
+
+    @property
+    def text(self) -> str:
+        """The expression as it was written, without space around it."""
+        return self.source.text
+
+    def check(self, schema: Schema) -> str:
+        """Return the dtype of the values, one of `schema.DTYPES`.
+
+        Raises:
+            ColumnNotFound: a column is not in the schema; the closest name is offered.
+            ExpressionError: types that do not go together; names the column and points at the place.
+        """
+        dtype = infer_dtype(self.tree, {item.name: item.dtype for item in schema}, self.source)
+        if isinstance(self.tree, Null):
+            expected, remedy = "a value with a type", "where(condition, x, None)"
+            raise self.source.error(self.tree.span, "None alone has no type", expected, remedy)
+        find_zones(self.tree, schema, self.source)
+        return dtype
+
+    def get_written_as(self, schema: Schema) -> str:
+        """Return what the values are written as: a column's own type, or the zone that all times are of."""
+        if isinstance(self.tree, Name):
+            return schema[self.tree.name].written_as
+        times = [item.name for item in find_zones(self.tree, schema, self.source) if isinstance(item, Name)]
+        types = {schema[name].with_instants().written_as for name in times}
+        return types.pop() if len(types) == 1 and self.check(schema) == "timestamp" else ""
+
+    def check_condition(self, schema: Schema) -> None:
+        """Raise `ExpressionError` unless the values are true or false; errors as of `check`."""
+        found, text, where = self.check(schema), self.text, self.source.where
+        if found == "bool":
+            return
+        condition = f"({text}) > 0" if found in (*INTEGERS, *FLOATS) else f"notnull({text})"
+        condition = f"({text}) == '...'" if found == "string" else condition
+        expected, remedy = "a condition, true or false per row", f"{where}({condition!r})"
+        raise ExpressionError(f"{where}({text!r})", f"the expression gives {found}", expected=expected, remedy=remedy)
+
+    def conjuncts(self) -> list[tuple[str, str, Any]]:
+        """Return simple conditions, to test against statistics, that all rows satisfy for which the expression is true.
+
+        A condition is a column, one of `== != < <= > >= in notnull` and a constant (a tuple for `in`, None for
+        `notnull`); a timestamp is a `datetime`, but text that is compared with a time column stays text. A row with a
+        missing value satisfies none. Parts that are not that simple are left out.
+
+        Example:
+            >>> parse("6 <= hour < 22 and origin in ['JFK'] and log(distance) > 5").conjuncts()
+            [('hour', '>=', 6), ('hour', '<', 22), ('origin', 'in', ('JFK',))]
+        """
+        return list(_iter_conjuncts(self.tree))
+
+    def __repr__(self) -> str:
+        return f"parse({self.text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return parse, (self.source.text, self.source.where)
+
+
+def parse(text: str, where: str = "expression") -> Expression:
+    """Read an expression; `where` is what it was given to, for messages.
+
+    Raises `ExpressionError`: it does not parse, or asks for something that is not allowed; points at the place.
+    Memory: the last few hundred are kept, so that parsing again costs nothing.
+
+    Example:
+        >>> parse("6 <= hour < 22 and dep_delay > 15").reads
+        ('hour', 'dep_delay')
+    """
+    if not isinstance(text, str):
+        raise ExpressionError(where, "not an expression", got=text, expected="text", remedy="'dep_delay > 15'")
+    return _parse(text.replace("\r\n", "\n").replace("\r", "\n").strip(" \t\n\f\ufeff"), where)
+
+
+@lru_cache(maxsize=512)
+def _parse(text: str, where: str) -> Expression:
+    source = Source(text, where)
+    tree = Reader(source).tree()
+    return Expression(source, tree, tuple(dict.fromkeys(iter_names(tree))))
+
+
+_FLIPPED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _iter_conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
+    match node:
+        case Operation("and", operands):
+            for operand in operands:
+                yield from _iter_conjuncts(operand)
+        case Comparison(operators, operands):
+            for operator, pair in zip(operators, pairwise(operands), strict=True):
+                match pair:
+                    case Name(name), Constant():
+                        yield name, operator, _plain(pair[1])
+                    case Constant(), Name(name):
+                        yield name, _FLIPPED[operator], _plain(pair[0])
+        case Operation("in", (Name(name), *constants)):
+            yield name, "in", tuple(_plain(item) for item in constants if isinstance(item, Constant))
+        case Operation("notnull", (Name(name),)):
+            yield name, "notnull", None
+        case Name(name):
+            yield name, "==", True
+
+
+def _plain(constant: Constant) -> Any:
+    """Convert a constant for statistics: a whole float to an integer, which compares exactly with large integers."""
+    value = constant.value
+    if constant.dtype == "timestamp":
+        return EPOCH + timedelta(microseconds=int(value))
+    return int(value) if isinstance(value, float) and value.is_integer() else value
