@@ -25,7 +25,7 @@ from gpupipe.evaluation.host_rows import copy_to_host
 from gpupipe.models import XGB
 from gpupipe.models.booster import MAX_CATEGORIES
 from gpupipe.models.tabular import Tabular
-from gpupipe.saving.artifact import Scorer
+from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
 from gpupipe.tensors import FeatureTable, Loader, Permutation

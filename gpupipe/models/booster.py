@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
@@ -192,6 +192,17 @@ def write_booster(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
         tree["tree_param"] = _to_text(num_deleted=0, num_feature=layout.width, num_nodes=num_nodes, size_leaf_vector=1)
         trees.append(tree)
     return json.dumps(_describe(trees, arrays["base_score"].tolist(), layout)).encode()
+
+
+def write_margins(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
+    """Write checked arrays as a regression of margins, for readers that would make probabilities of a classification's.
+
+    Margins differ from XGBoost's by rounding where they start from a probability.
+    """
+    base_score = arrays["base_score"]
+    if layout.task in ("binary", "multilabel"):
+        base_score = torch.logit(base_score)
+    return write_booster({**arrays, "base_score": base_score}, replace(layout, task="regression"))
 
 
 def _describe(trees: list[dict[str, Any]], base_score: list[float], layout: Layout) -> dict[str, Any]:
