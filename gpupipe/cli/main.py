@@ -43,9 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     fits = "what is installed, whether it fits together and runs on the GPU, what to do"
     commands.add_parser("doctor", help=fits).set_defaults(run=_doctor)
-    inspect = commands.add_parser(
-        "inspect", help="a file's columns, their values and missing ones, its partitions and layout"
-    )
+    inspect = commands.add_parser("inspect", help="a file's columns, their values, its partitions and layout")
     formats = "file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
     inspect.add_argument("path", help=formats)
     inspect.set_defaults(run=_inspect)

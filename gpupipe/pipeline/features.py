@@ -899,8 +899,8 @@ def _feature(item: Field) -> Field:
     raise SchemaMismatch(f"feature {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
-def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], bool]:
-    """Look at the first rows: which integers are few, which columns tell nothing and why, and whether these are all."""
+def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], int]:
+    """Look at the first rows: which integers are few, which columns tell nothing and why, and how many there are."""
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
     names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
     first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
