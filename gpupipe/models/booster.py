@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
 
-MAX_CATEGORIES = 1024  # of a feature; ids of more are split by their order, or trees hold lists of thousands of ids
+MAX_CATEGORIES = 1024  # of a feature by default: with more, trees hold lists of thousands of ids
 MAX_DEPTH = 64  # XGBoost goes down a tree by recursion in some places
 NO_PARENT = 2**31 - 1
 
@@ -51,12 +51,16 @@ DTYPES = {**_OF_NODES, "num_nodes": torch.int32, "categories": torch.int32, "bas
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a booster's inputs and outputs: numbers, then ids; a tree an output and round."""
+    """Layout of a booster's inputs and outputs: numbers, then ids; a tree an output and round.
+
+    Ids of columns of more than `max_categories` are split by their order.
+    """
 
     numeric: int
     cardinalities: tuple[int, ...]
     outputs: int
     task: str
+    max_categories: int = MAX_CATEGORIES
 
     @property
     def width(self) -> int:
@@ -66,7 +70,7 @@ class Layout:
     @property
     def categories(self) -> list[int]:
         """The number of categories of each feature; 0 where it is split by order."""
-        return [0] * self.numeric + [n if n <= MAX_CATEGORIES else 0 for n in self.cardinalities]
+        return [0] * self.numeric + [n if n <= self.max_categories else 0 for n in self.cardinalities]
 
     @property
     def feature_types(self) -> list[str]:

@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch, nearest
-from gpupipe.models.booster import DTYPES, MAX_DEPTH, OBJECTIVES, Arrays, Layout, find_fault, write_booster
+from gpupipe.models.booster import (
+    DTYPES,
+    MAX_CATEGORIES,
+    MAX_DEPTH,
+    OBJECTIVES,
+    Arrays,
+    Layout,
+    find_fault,
+    write_booster,
+)
 from gpupipe.models.forest import make_forest
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
@@ -42,9 +51,8 @@ class XGB(Tabular):
 
     `forward` computes margins: log-odds, logits, or values in the units that the loader stores. `Trainer.fit` fits it,
     and keeps the rounds up to the one of the least loss on the valid loader. A missing id goes the way the trees have
-    learned for it, unknown is a category of its own; ids of more than 1,024 are split by their order, which for
-    `Categorify` is that of their frequency. It needs the package xgboost-cpu, or xgboost-cu13 where
-    rows lie on a GPU (not yet run on one; there nvForest predicts where it is installed).
+    learned for it, unknown is a category of its own. It needs the package xgboost-cpu, or xgboost-cu13 where rows lie
+    on a GPU (not yet run on one; there nvForest predicts where it is installed).
 
     Args:
         numeric: F, how many numeric features a batch has.
@@ -55,6 +63,8 @@ class XGB(Tabular):
         learning_rate: what each tree's values are multiplied by.
         max_depth: of a tree, at most 64.
         early_stopping_rounds: rounds without a lower loss on the valid loader after which the fit ends.
+        max_categories: ids of columns of more are split by their order, which for `Categorify` is that of their
+            frequency; 0 for all. Many ids that mean nothing do less harm so; `gp.compare` tries both.
         params: further parameters of XGBoost, named as in its scikit-learn interface: `{"min_child_weight": 10}`.
         external_memory: whether the quantised matrix is kept in files; "auto" where it does not fit in memory.
         seed: of the draws of rows and columns, where `params` asks for some.
@@ -88,6 +98,7 @@ class XGB(Tabular):
         learning_rate: float = 0.05,
         max_depth: int = 6,
         early_stopping_rounds: int = 50,
+        max_categories: int = MAX_CATEGORIES,
         params: Mapping[str, Any] | None = None,
         external_memory: bool | Literal["auto"] = "auto",
         seed: int = 0,
@@ -97,7 +108,7 @@ class XGB(Tabular):
         config = self._config
         _check(self, config)
         config["params"] = {name: to_python(value) for name, value in (params or {}).items()}
-        self.layout = Layout(numeric, tuple(config["cardinalities"]), outputs, task)
+        self.layout = Layout(numeric, tuple(config["cardinalities"]), outputs, task, config["max_categories"])
         self._trees: Arrays = {}
         self._predictors: dict[torch.device, Callable[[Tensor], Tensor]] = {}
 
@@ -245,6 +256,7 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
     check_number(model, "(0, inf)", learning_rate=config["learning_rate"])
     check_integer(model, f"[1, {MAX_DEPTH}]", max_depth=config["max_depth"])
     check_integer(model, "[1, inf)", early_stopping_rounds=config["early_stopping_rounds"])
+    check_integer(model, "[0, inf)", max_categories=config["max_categories"])
     check_choice(model, ("auto", True, False), external_memory=config["external_memory"])
     outputs, several = config["outputs"], config["task"] in ("multiclass", "multilabel")
     if config["task"] != "regression" and (outputs > 1) != several:

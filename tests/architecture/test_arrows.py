@@ -29,12 +29,12 @@ OURS: dict[str, set[str]] = {
     "transforms": BASE | {"backend", "expressions"},
     "preprocessing": BASE | {"backend"},
     "tensors": BASE | {"backend"},
-    "training": BASE | {"tensors"},
+    "training": BASE | {"backend", "tensors"},
     "models": BASE | {"tensors"},
     "monitoring": BASE | STAGES | {"backend"},
     "pipeline": BASE | STAGES | {"backend", "cluster", "expressions", "selectors", "monitoring"},
     "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline", "training"},
-    "evaluation": BASE | STAGES | {"backend", "pipeline", "saving", "training"},
+    "evaluation": BASE | STAGES | {"backend", "models", "pipeline", "saving", "training"},
     "cli": BASE | STAGES | {"backend", "pipeline"},
 }
 LIBRARIES = {
