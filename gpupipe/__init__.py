@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
-    from gpupipe.saving.artifact import Scorer, load, save
+    from gpupipe.saving.artifact import load, save
+    from gpupipe.saving.scorer import Scorer
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Report, Trainer
@@ -52,7 +53,8 @@ _NAMES = {
     "pipeline.cluster_loader": "ClusterLoader",
     "pipeline.features": "Features",
     "pipeline.pipeline": "Pipeline",
-    "saving.artifact": "Scorer load save",
+    "saving.artifact": "load save",
+    "saving.scorer": "Scorer",
     "schema": "Schema",
     "tensors": "Batch",
     "training": "Checkpoints EarlyStopping History Report Trainer",

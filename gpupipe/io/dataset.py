@@ -21,6 +21,8 @@ from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
+from gpupipe.io.description.describe import describe
+from gpupipe.io.description.report import Description
 from gpupipe.io.formats.arrow_dataset import list_fragments
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, require_unique
 from gpupipe.io.formats.parquet import fetch_end, parse_end
@@ -169,6 +171,36 @@ class Dataset(Table):
         backend = select(self.backend)
         for partition in self.partitions:
             yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.own)
+
+    def describe(self, target: str | None = None) -> Description:
+        """Describe every column in one pass: what is missing, how many values differ, their spread and distribution.
+
+        The report shows itself as text and in a notebook; `to_html(path)` writes one file to send, `to_frame()` gives
+        the figures. Counts, means and extremes are exact; so are different values, quartiles and frequent values while
+        a column has at most 65,536 (fewer of more than 64 columns), and beyond that estimates, marked as such.
+
+        Args:
+            target: a column, or an expression such as `"arr_delay > 15"`: how much each column says about it is shown
+                as Cramér's V, for numbers (cut at tenths) and categories alike, over a sample of up to 65,536 rows.
+
+        Raises `ColumnNotFound`, `ExpressionError`, `BadConfig`: the target is no column, or not one that compares.
+
+        Memory: one partition per worker, and of each column at most 65,536 values, hashes and bins: 168 MB for any
+            table, long texts apart. On a GPU only these reach the host.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "delay": [4.0, 1.0, None]}))
+            >>> flights.describe()
+            3 rows, 2 columns
+            <BLANKLINE>
+            numbers    dtype  missing  distinct  mean      std  min   25%  50%   75%  max
+            delay    float64    33.3%         2   2.5  2.12132    1  1.75  2.5  3.25    4  ██
+            <BLANKLINE>
+            others   dtype  missing  distinct
+            origin  string       0%         2  █▄  JFK 66.7%
+        """
+        return describe(self, target)
 
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: str | Sequence[str]) -> Dataset:
