@@ -31,6 +31,7 @@ from gpupipe.support.validation import check_choice, check_name, is_sequence, re
 from gpupipe.tensors import FeatureTable, Loader, Permutation
 from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.quantiles import get_quantiles
 
 HELD_OUT = 10  # one row of so many stops networks, and chooses how trees take ids
 TREES = "xgboost"
@@ -185,6 +186,10 @@ def _make_network(
     if module is None:
         problem, remedy = "there is no model", "gp.save(path, pipeline, model)"
         raise BadConfig("compare(models=)", problem, expected="a pipeline saved with one", remedy=remedy)
+    if get_quantiles(module) is not None:
+        problem, expected = f"{name} predicts quantiles", "models of one value, or of probabilities"
+        remedy = f"gp.models.{type(module).__name__}.from_schema(pipeline.schema)"
+        raise refuse_argument("compare", "models", get_quantiles(module), expected, remedy, problem=problem)
     if isinstance(module, Tabular):
         Tabular.check_schema(module, schema)
     fits = model.history is None if isinstance(model, Trainer) else not isinstance(model, Scorer)

@@ -434,6 +434,12 @@ BAD: dict[str, tuple[Any, type[GpupipeError], str, str]] = {
     "two of a name": ([GaussianNB(), GaussianNB()], BadConfig, "models=", "two models are called 'GaussianNB'"),
     "a name that is none": ({1: GaussianNB()}, BadConfig, "models=", "makes no sense"),
     "a network of other columns": ([MLP(numeric=1)], SchemaMismatch, "MLP", "another pipeline"),
+    "a network of quantiles": (
+        [MLP(numeric=2, cardinalities=[6], quantiles=(0.1, 0.9))],
+        BadConfig,
+        "models=",
+        "predicts quantiles",
+    ),
     "an estimator that fails": ({"mine": Stubborn()}, BadData, "mine", "RuntimeError: no"),
 }
 

@@ -9,10 +9,10 @@ from operator import add
 from typing import Any, Self
 
 from gpupipe.backend import Frame, select
-from gpupipe.backend.expressions.evaluate import evaluate
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.expressions import Expression, parse
+from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io.description.association import RowSample, compute_cramers_v
 from gpupipe.io.description.column_description import describe_column
 from gpupipe.io.description.column_summary import ColumnSummary
