@@ -6,8 +6,8 @@ Each seed splits a table anew (`public_tables.py`), the same for every model: ro
 early stopping), to test. A network gets what a new user writes; a peer the raw columns as somebody who knows it would
 give them (`table_peers.py`). Errors are 1 - AUC (two classes), log loss (more) and RMSE (numbers, in the target's
 units). Every error is a line of `build/tables/runs.jsonl`, and is computed again only after the program, the table or
-the library changes. A model that fails on a table has lost there, and the line says how. Without names of tables or
-models the result file is written.
+the library changes. A model that fails on a table has lost there, and the line says how. The result file is written
+where all tables and the default run are measured.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def main() -> None:
     chosen = list(dict.fromkeys([LINEAR, HIST, *(parsed.models or models)]))  # the two that all errors are divided by
     figures = summarise(measure(tables, chosen, parsed.seeds, parsed.threads))
     print_ratios(figures)
-    if not parsed.tables and not parsed.models and parsed.group == list(GROUPS):
+    if DEFAULT in chosen and set(tables) == {name for names in GROUPS.values() for name in names}:
         result = assemble(figures, parsed.seeds, parsed.threads)
         print(write_result("tables_cpu", result, parsed.out))
 
