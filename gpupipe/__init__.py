@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
+    from gpupipe.evaluation.calibration import calibrate
     from gpupipe.evaluation.comparison import Comparison, compare
     from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
     from gpupipe.evaluation.importance import Importance, importance
@@ -36,6 +37,7 @@ _NAMES = {
     "cluster": "Cluster",
     "config": "configure",
     "evaluation.cross_validation": "CrossValidation cross_validate",
+    "evaluation.calibration": "calibrate",
     "evaluation.comparison": "Comparison compare",
     "evaluation.importance": "Importance importance",
     "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
@@ -53,7 +55,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "CrossValidation", "Dataset"]
 __all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
-__all__ += ["Scorer", "Trainer", "compare", "configure", "cross_validate", "errors", "from_frame"]
+__all__ += ["Scorer", "Trainer", "calibrate", "compare", "configure", "cross_validate", "errors", "from_frame"]
 __all__ += ["from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv", "read_ipc"]
 __all__ += ["read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training", "transforms"]
 
