@@ -20,6 +20,7 @@ import torch
 from gpupipe import config
 from gpupipe.backend import Backend, select
 from gpupipe.errors import BackendMissing
+from tests.io.s3_server import Proxy, proxied, serving
 
 ROOT = Path(__file__).parents[1]
 
@@ -159,3 +160,26 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not ours, f"environment variables changed: {ours}"
     left = [t for t in threading.enumerate() if t.ident not in threads and t.is_alive() and not t.daemon]
     assert not left, f"threads left: {left}"
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """The endpoint of an S3 server of this test process alone."""
+    pytest.importorskip("moto", reason="moto is not installed here")
+    pytest.importorskip("s3fs", reason="s3fs is not installed here")
+    with serving() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def proxy(s3: str) -> Iterator[Proxy]:
+    """What is between a client and that server, and fails when told to."""
+    with proxied(s3) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waits between attempts, and none of s3fs' own; botocore's are switched off by `NO_RETRIES`."""
+    monkeypatch.setattr("gpupipe.io.stores.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)

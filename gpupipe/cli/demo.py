@@ -84,7 +84,7 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
     history = trainer.fit(loader, pipeline.loader(valid))
     print(f"{history}\n")
 
-    gp.save(out, pipeline, model)
+    gp.save(out, pipeline, model, overwrite=True)
     scorer = gp.load(out, allow=["gpupipe.cli.demo.add_holiday"])
     unlabelled = [name for name in flights.columns if name != "arr_delay"]
     scores = scorer.predict_proba(valid.select(unlabelled)).compute()

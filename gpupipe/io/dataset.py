@@ -21,6 +21,8 @@ from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
+from gpupipe.io.description.describe import describe
+from gpupipe.io.description.report import Description
 from gpupipe.io.formats.arrow_dataset import list_fragments
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, require_unique
 from gpupipe.io.formats.parquet import fetch_end, parse_end
@@ -29,7 +31,7 @@ from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
 from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
-from gpupipe.io.relational.group_by import GroupBy
+from gpupipe.io.relational.group_by import GroupBy, refuse_expressions
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
@@ -44,6 +46,7 @@ from gpupipe.support.validation import (
     check_name,
     check_names,
     check_seed,
+    get_sides,
     is_bool,
     is_integer,
     is_number,
@@ -108,7 +111,7 @@ class Dataset(Table):
     def __len__(self) -> int:
         """Count the rows: from the footers, or else by one pass over the columns a predicate reads."""
         if "_num_rows" not in vars(self):
-            if self.query.keeps_rows:
+            if self.keeps_rows:
                 found = sum(partition.num_rows for partition in self.partitions)
             else:
                 backend = get_executor().resolve(self.backend)
@@ -168,6 +171,36 @@ class Dataset(Table):
         backend = select(self.backend)
         for partition in self.partitions:
             yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.own)
+
+    def describe(self, target: str | None = None) -> Description:
+        """Describe every column in one pass: what is missing, how many values differ, their spread and distribution.
+
+        The report shows itself as text and in a notebook; `to_html(path)` writes one file to send, `to_frame()` gives
+        the figures. Counts, means and extremes are exact; so are different values, quartiles and frequent values while
+        a column has at most 65,536 (fewer of more than 64 columns), and beyond that estimates, marked as such.
+
+        Args:
+            target: a column, or an expression such as `"arr_delay > 15"`: how much each column says about it is shown
+                as Cramér's V, for numbers (cut at tenths) and categories alike, over a sample of up to 65,536 rows.
+
+        Raises `ColumnNotFound`, `ExpressionError`, `BadConfig`: the target is no column, or not one that compares.
+
+        Memory: one partition per worker, and of each column at most 65,536 values, hashes and bins: 168 MB for any
+            table, long texts apart. On a GPU only these reach the host.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"origin": ["JFK", "LGA", "JFK"], "delay": [4.0, 1.0, None]}))
+            >>> flights.describe()
+            3 rows, 2 columns
+            <BLANKLINE>
+            numbers    dtype  missing  distinct  mean      std  min   25%  50%   75%  max
+            delay    float64    33.3%         2   2.5  2.12132    1  1.75  2.5  3.25    4  ██
+            <BLANKLINE>
+            others   dtype  missing  distinct
+            origin  string       0%         2  █▄  JFK 66.7%
+        """
+        return describe(self, target)
 
     # narrowing -------------------------------------------------------------------------------------------------------
     def select(self, columns: str | Sequence[str]) -> Dataset:
@@ -420,6 +453,7 @@ class Dataset(Table):
             [['JFK', 2, 4.0], ['LGA', 1, 1.0]]
         """
         check_bool("group_by", dropna=dropna)
+        refuse_expressions(self, keys)
         return GroupBy(self, _columns(self, keys, "group_by"), dropna)
 
     def join(
@@ -463,7 +497,7 @@ class Dataset(Table):
         """
         right = _dataset(right, "join")
         check_bool("join", many=many)
-        left_keys, right_keys = _sides(on, left_on, right_on, "join", "on")
+        left_keys, right_keys = get_sides(on, left_on, right_on, "join", "on")
         check_names("join", None, columns=columns)
         check_name("join", suffix=suffix)
         ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
@@ -513,10 +547,10 @@ class Dataset(Table):
             [12.0, nan, 11.0]
         """
         other = _dataset(right, "join_asof")
-        ours, theirs = _sides(on, left_on, right_on, "join_asof", "on")
+        ours, theirs = get_sides(on, left_on, right_on, "join_asof", "on")
         check_names("join_asof", None, columns=columns, by=by, left_by=left_by, right_by=right_by)
         none = by is None and left_by is None and right_by is None
-        left_keys, right_keys = ([], []) if none else _sides(by, left_by, right_by, "join_asof", "by")
+        left_keys, right_keys = ([], []) if none else get_sides(by, left_by, right_by, "join_asof", "by")
         keys = as_list(left_keys), as_list(right_keys)
         order = _columns(self, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")
         if len(order[0]) != 1 or len(order[1]) != 1:
@@ -577,7 +611,7 @@ class Dataset(Table):
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
         shown = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
-        return shown if self.query.keeps_rows else f"at most {shown}"
+        return shown if self.keeps_rows else f"at most {shown}"
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"
@@ -602,17 +636,6 @@ def _dataset(right: Dataset, where: str) -> Dataset:
         got, problem = type(right).__name__, "the right table is no Dataset"
         raise BadConfig(where, problem, got=got, expected="a Dataset", remedy="gp.from_frame(right)")
     return right
-
-
-def _sides(both: Names | None, left: Names | None, right: Names | None, where: str, name: str) -> tuple[Names, Names]:
-    """Return the names for the left and for the right, whether given once or separately."""
-    if both is not None and left is None and right is None:
-        return both, both
-    if both is not None or left is None or right is None:
-        got = {name: both, f"left_{name}": left, f"right_{name}": right}
-        expected = f"{name}=, or left_{name}= and right_{name}="
-        raise BadConfig(where, "not one way to say the keys", got=got, expected=expected, remedy=f"{name}='key'")
-    return left, right
 
 
 def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:

@@ -13,9 +13,10 @@ import numpy as np
 from gpupipe.backend import Array, Backend, Column, dictionaries, select
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.backend.kernels import KeyIndex, hash_column, hash_strings, splitmix64
+from gpupipe.backend.value_counts import integers
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep, gather, row_blocks
-from gpupipe.preprocessing.summaries import CategoryCounts, encode_values, integers
+from gpupipe.preprocessing.summaries import CategoryCounts, encode_values
 from gpupipe.schema import INTEGERS, Field, Kind
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_integer, check_number, is_integer, is_one_of, is_sequence, refuse_argument

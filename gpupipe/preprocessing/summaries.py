@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -16,7 +15,10 @@ from gpupipe.backend.arrow import concat_tables
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, SpilledCounts, make_dictionary, merge_counts
 from gpupipe.backend.groups import Groups, State, aggregate_rows, group_by_keys, merge_states
-from gpupipe.backend.kernels import compute_moments, count_keys, find_bounds, splitmix64
+from gpupipe.backend.histogram import MAX_BINS, Histogram
+from gpupipe.backend.kernels import compute_moments, find_bounds, splitmix64
+from gpupipe.backend.moments import merge_moments
+from gpupipe.backend.value_counts import address_integers, count_numbers, integers
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.preprocessing.learned_step import (
@@ -38,9 +40,6 @@ _WAITING_VALUES, _WAITING_GROUPS = 1 << 20, 1 << 18
 
 # The bytes of distinct values of one column that stay in memory while partitions are read.
 _RESIDENT_BYTES = 32 << 20
-
-# Integers are counted by direct addressing where their range is at most this, or the number of rows if that is more.
-DIRECT_RANGE = 1 << 16
 
 
 ColumnSummary = TypeVar("ColumnSummary", bound=Any)
@@ -81,7 +80,8 @@ class ValueCounts:
             values = column.dictionary if len(used) == len(column.dictionary) else column.dictionary.take(used)
             counts = table[1:][used]
         else:
-            values, counts = _count_numbers(column, backend)
+            counted = [backend.to_host(array) for array in count_numbers(column, backend)]
+            values, counts = make_dictionary(counted[0], column.dtype), counted[1]
             missing = len(column) - int(counts.sum())
         return cls(column.dtype, ((values, counts),), missing)
 
@@ -132,40 +132,6 @@ class CategoryCounts(ColumnSummaries[ValueCounts]):
         return cls(tuple(columns), counted)
 
 
-def integers(data: Array, dtype: str) -> Array:
-    """Convert integers or booleans to int64, uint64 where they are unsigned; no copy where the type is the same."""
-    return data.astype("uint64" if dtype == "uint64" else "int64", copy=False)
-
-
-def _count_numbers(column: Column, backend: Backend) -> tuple[Dictionary, Any]:
-    xp = backend.xp
-    if column.dtype in FLOATS:
-        data = floats(column, xp)
-        data = data[~xp.isnan(data)] + 0.0  # both zeros are one value
-    else:
-        data = integers(column.data if column.valid is None else column.data[column.valid], column.dtype)
-        addressed = _address(data, backend)
-        if addressed is not None:
-            places, first, _ = addressed
-            counts = backend.to_host(xp.bincount(places)).astype(np.int64)
-            used = np.flatnonzero(counts)
-            return make_dictionary(used.astype(first.dtype) + first, column.dtype), counts[used]
-        if xp is np:
-            values, counts = count_keys([(data, np.ones(1, dtype=np.int64))])
-            return make_dictionary(values, column.dtype), counts
-    values, counts = xp.unique(data, return_counts=True)
-    return make_dictionary(backend.to_host(values), column.dtype), backend.to_host(counts).astype(np.int64)
-
-
-def _address(data: Array, backend: Backend) -> tuple[Array, Any, int] | None:
-    """Return integers as offsets from the smallest, the smallest, and the size of their range; None if it is wide."""
-    low, high = backend.to_host(backend.xp.stack([data.min(), data.max()])).tolist() if len(data) else (0, -1)
-    if high - low >= max(DIRECT_RANGE, len(data)):
-        return None
-    first = data.dtype.type(low)
-    return (data - first).astype("int64"), first, high - low + 1
-
-
 def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     """Return codes in a dictionary of distinct values, its length where a row is missing, and the dictionary."""
     xp = backend.xp
@@ -175,7 +141,7 @@ def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     data = floats(column, xp) + 0.0 if column.dtype in FLOATS else integers(column.data, column.dtype)
     missing = column.missing(xp)
     present = data if missing is None else data[~missing]
-    addressed = None if column.dtype in FLOATS else _address(present, backend)
+    addressed = None if column.dtype in FLOATS else address_integers(present, backend)
     if addressed is None:
         found, places = xp.unique(present, return_inverse=True)
         values = backend.to_host(found)
@@ -190,99 +156,6 @@ def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     return codes, dictionary
 
 
-MAX_BINS = 65_536
-"""Up to this many distinct values a column's counts are exact; at 16 bytes a bin, a summary stays below 1 MiB a
-column."""
-
-_MANTISSA_BITS = 52
-_ALL_BUT_SIGN = np.int64(2**63 - 1)
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Histogram of values by the leading bits of their float64.
-
-    Floats are mapped to integers of the same order; a bin holds the values whose integers agree but for the last
-    `shift` bits. `shift` is 0, each value a bin of its own, as long as there are at most `limit` of them, and else
-    the smallest that leaves so few. It depends on the set of values alone, so any order of adding partitions gives the
-    same bins. `keys` (B int64, ascending) are the integers without their last `shift` bits, `counts` the values.
-    """
-
-    keys: Any
-    counts: Any
-    shift: int
-    missing: int
-    limit: int = MAX_BINS
-
-    @classmethod
-    def of(cls, column: Column, backend: Backend, limit: int = MAX_BINS) -> Self:
-        """Count the values of one partition's column. Infinities are counted like any value."""
-        xp = backend.xp
-        values = floats(column, xp)
-        values = values[~xp.isnan(values)]
-        keys, counts = xp.unique(_to_sortable(values), return_counts=True)
-        keys, counts, shift = _coarsen(keys, counts, 0, limit, xp)
-        return cls(backend.to_host(keys), backend.to_host(counts), shift, len(column) - len(values), limit)
-
-    def __add__(self, other: Self) -> Self:
-        shift = max(self.shift, other.shift)
-        keys = np.concatenate([self.keys >> (shift - self.shift), other.keys >> (shift - other.shift)])
-        order = np.argsort(keys, kind="stable")
-        keys, counts = _group_keys(keys[order], np.concatenate([self.counts, other.counts])[order], np)
-        keys, counts, shift = _coarsen(keys, counts, shift, self.limit, np)
-        return replace(self, keys=keys, counts=counts, shift=shift, missing=self.missing + other.missing)
-
-    def filled(self, value: Any) -> Self:
-        """Return the histogram with each missing value replaced by `value`."""
-        known = replace(self, missing=0)
-        keys, counts = _to_sortable(np.array([float(value)])), np.array([self.missing])
-        return known + replace(known, keys=keys, counts=counts, shift=0) if self.missing else known
-
-    @property
-    def total(self) -> int:
-        """The number of values."""
-        return int(self.counts.sum())
-
-    @property
-    def relative_error(self) -> float:
-        """The largest error of a quantile relative to the true one; 0 when exact."""
-        return 0.0 if self.shift == 0 else 2.0 ** (self.shift - _MANTISSA_BITS)
-
-    def quantiles(self, shares: Any, method: str = "linear") -> Any:
-        """Return the quantiles at these fractions of the values, Q float64 for Q float64, as `numpy.quantile`.
-
-        The method is `"linear"` or `"averaged_inverted_cdf"`. The values of a bin are taken to be spread evenly.
-        """
-        rank = shares * (self.total - 1) if method == "linear" else shares * self.total - 1
-        lower = np.floor(rank)
-        part = rank - lower if method == "linear" else np.where(rank == lower, 0.5, 1.0)
-        below, above = self._ranked(lower), self._ranked(lower + 1)
-        gap = above - below
-        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
-
-    def _ranked(self, ranks: Any) -> Any:
-        """Return the values with so many others before them."""
-        ends = np.cumsum(self.counts)
-        ranks = np.clip(ranks, 0, ends[-1] - 1).astype(np.int64)
-        position = np.searchsorted(ends, ranks, side="right")
-        low, width = self._bins(position)
-        count = self.counts[position]
-        return low + width * ((ranks - (ends[position] - count) + 0.5) / count)
-
-    @property
-    def values(self) -> Any:
-        """The middle of each bin, B float64, ascending: the value itself where `shift` is 0."""
-        low, width = self._bins(slice(None))
-        return low + width * 0.5
-
-    def _bins(self, positions: Any) -> tuple[Any, Any]:
-        """Return the smallest value a bin may hold, and how far the largest is from it."""
-        first = self.keys[positions] << self.shift
-        low = _from_sortable(first)
-        with np.errstate(over="ignore"):
-            return low, _from_sortable(first + (1 << self.shift) - 1) - low
-
-
 class Quantiles(ColumnSummaries[Histogram]):
     """Histograms of some columns."""
 
@@ -292,7 +165,7 @@ class Quantiles(ColumnSummaries[Histogram]):
         limit = sys.maxsize if exact else MAX_BINS
         histograms = tuple(Histogram.of(column, backend, limit) for column in columns.values())
         for item in histograms:
-            if len(item.keys) and not np.isfinite(_from_sortable(item.keys[[0, -1]] << item.shift)).all():
+            if len(item.keys) and not np.isfinite(item.ends).all():
                 refuse(columns, backend, where)
         return cls(tuple(columns), histograms)
 
@@ -305,35 +178,6 @@ class Quantiles(ColumnSummaries[Histogram]):
     def relative_errors(self) -> Any:
         """The largest errors of quantiles relative to the true ones, C float64; 0 where exact."""
         return np.array([item.relative_error for item in self.columns])
-
-
-def _to_sortable(values: Array) -> Array:
-    """Map floats to int64 of the same order; both zeros are one."""
-    bits = (values + 0.0).view(np.int64)
-    return bits ^ ((bits >> 63) & _ALL_BUT_SIGN)
-
-
-def _from_sortable(keys: Any) -> Any:
-    """Map the integers of `_to_sortable` back to floats."""
-    return (keys ^ ((keys >> 63) & _ALL_BUT_SIGN)).view(np.float64)
-
-
-def _coarsen(keys: Array, counts: Array, shift: int, limit: int, xp: ModuleType) -> tuple[Array, Array, int]:
-    """Drop as many trailing bits of ascending keys as necessary for at most `limit` to differ."""
-    if len(keys) <= limit:
-        return keys, counts, shift
-    # Neighbours fall together once all bits they differ in are gone: all gaps but the limit - 1 largest have to close.
-    gaps = (keys[1:] ^ keys[:-1]).view(np.uint64)
-    widest = int(xp.partition(gaps, len(gaps) - limit)[len(gaps) - limit])
-    bits = widest.bit_length()
-    return *_group_keys(keys >> bits, counts, xp), shift + bits
-
-
-def _group_keys(keys: Array, counts: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Return the distinct keys of an ascending list, their counts added."""
-    last = xp.flatnonzero(xp.append(keys[1:] != keys[:-1], True)) if len(keys) else xp.zeros(0, dtype=np.int64)
-    sums = xp.cumsum(counts)[last]
-    return keys[last], xp.diff(sums, prepend=0)
 
 
 @dataclass(frozen=True)
@@ -444,19 +288,6 @@ def _centres(columns: Columns, backend: Backend) -> Any:
             count[place], total[place] = len(present), float(backend.to_host(present).sum())
     centres = total / np.maximum(count, 1)
     return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
-
-
-def merge_moments(count: Any, mean: Any, m2: Any) -> tuple[Any, Any, Any]:
-    """Merge the moments of parts; all three are parts x C, or parts x any one shape."""
-    total = count.sum(axis=0)
-    if not len(count):
-        return total, np.zeros_like(total), np.zeros_like(total)
-    # Means are averaged around that of the largest part, so that equal ones stay what they are to the last digit.
-    centre = np.take_along_axis(mean, count.argmax(axis=0)[None], axis=0)[0]
-    with np.errstate(over="ignore", invalid="ignore"):
-        shift = np.where(count > 0, mean - centre, 0.0)
-        step = (count / np.maximum(total, 1) * shift).sum(axis=0)
-        return total, centre + step, m2.sum(axis=0) + (count * np.square(shift - step)).sum(axis=0)
 
 
 class _HeldRows:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -33,16 +32,17 @@ from gpupipe import models
 from gpupipe.backend import resolve, select
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.files import replacing, writing
 from gpupipe.io import as_dataset
+from gpupipe.io.stores import StorageOptions
 from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.reports import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
 from gpupipe.saving.calibrator import SHAPE as CALIBRATOR
 from gpupipe.saving.calibrator import Calibrator
+from gpupipe.saving.folders import MANIFEST, ArtifactFolder, write_folder
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
-from gpupipe.support.validation import check_choice, is_path
+from gpupipe.support.validation import check_bool, check_choice
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold
 from gpupipe.version import __version__
 
@@ -98,19 +98,24 @@ def save(
     model: torch.nn.Module | None = None,
     *,
     threshold: Threshold | None = None,
+    overwrite: bool = False,
+    storage_options: StorageOptions | None = None,
 ) -> None:
-    """Save a fitted pipeline, and a model trained on its output, as one folder; or a scorer, with its calibration.
+    """Save a fitted pipeline, and a model trained on its output, as one folder, here or at a URL that fsspec knows.
 
-    The folder appears whole or not at all; one that was there before is replaced. `threshold` is the scorer's, as
-    `report.threshold(maximize="f1")` gives it.
+    A scorer in the pipeline's place is saved whole, with its threshold and its calibration.
+
+    The folder appears whole or not at all; with `overwrite` it takes the place of an earlier artifact. In a store the
+    manifest is written last. `threshold` is the scorer's, as `report.threshold(maximize="f1")` gives it;
+    `storage_options` are for the file system of a URL, see docs/guide-stores.md.
 
     Raises:
         NotFitted: the pipeline has not been fitted.
         BadConfig: the arguments are not a path, a pipeline and a model (a trainer's is `trainer.model`).
         SchemaMismatch: the model was made for other features than the pipeline gives.
         ArtifactError: a function or class cannot be found again by its import path, a step's state has no form without
-            pickle (names the step), `path` is a URL, or something else is there.
-        BadFile: the system does not let this process write there.
+            pickle (names the step), or something else is there.
+        BadFile: an artifact is there and `overwrite` is False, or the system or store does not let this process write.
 
     Memory: copies the model's weights and the learned state to the host.
 
@@ -138,7 +143,8 @@ def save(
         expected = "the path, the fitted pipeline, then the model, in this order"
         raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy="gp.save(path, pipeline, model)")
     _check_model("save", model)
-    target, schema = _as_local(path), pipeline.schema
+    check_bool(save, overwrite=overwrite)
+    schema = pipeline.schema
     if threshold is not None:
         task = None if model is None else schema.task
         threshold = check_threshold(save, threshold, task, [item.name for item in schema.targets])
@@ -155,14 +161,7 @@ def save(
         "features": encoder.features(pipeline.features),
         "profiles": {name: vars(profile) for name, profile in pipeline.profiles.items()},
     }
-    with writing(target):
-        if others := _list_other_files(target):
-            expected = "a new path, an empty folder or an earlier artifact, and nothing else in it"
-            where, problem = str(target), "something else is there"
-            raise ArtifactError(where, problem, got=others[0], expected=expected, remedy="another path")
-        target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target, overwrite=True) as folder:
-        folder.mkdir()
+    with write_folder(path, storage_options, overwrite=overwrite, is_ours=_is_ours) as folder:
         write_json(folder / "pipeline.json", description)
         _write_state(folder, encoder)
         if model is not None:
@@ -190,23 +189,27 @@ def load(
     allow: str | Collection[str] = (),
     backend: str = "auto",
     device: str = "auto",
+    storage_options: StorageOptions | None = None,
 ) -> Scorer:
     """Load what `save` wrote, ready to predict.
 
     Args:
-        path: the folder.
+        path: the folder, or its URL.
         model: the network, where one of the user's own was saved; its weights are filled in.
         tables: tables to join with by the join's name, in the place of the saved ones.
         allow: import paths of functions and steps of the user's own, such as `"my_steps.clean"`; no other is imported.
         backend: `"auto"`, `"cpu"` or `"gpu"`.
         device: where the model runs; the backend's by default.
+        storage_options: for the file system of a URL.
 
     Raises:
         ArtifactError: a file is missing, altered, truncated or of another format, its content makes no pipeline, or
             something is not allowed.
         BadConfig: an argument that makes no sense, or a model where the folder holds no weights.
+        BadFile: the store of a URL does not answer, or does not let this process read.
 
-    Memory: the learned state and the tables, on the host until first used; the model on `device`.
+    Memory: the learned state and the tables, on the host until first used; the model on `device`. Of a URL the files
+        lie in a temporary folder meanwhile.
 
     Example:
         >>> load("no/such/folder")
@@ -215,8 +218,9 @@ def load(
         Expected a folder written by gpupipe.save.
         Try: the folder's path
     """
-    folder = _as_local(path)
-    names = _verify_files(folder)
+    artifact = ArtifactFolder(path, storage_options)
+    names = _verify_files(artifact)
+    folder = artifact.path
     joined: Any = tables
     if not isinstance(joined, Mapping | None):
         expected, remedy = "a mapping from joins' names to tables", "gp.load(path, tables={'weather': table})"
@@ -283,33 +287,19 @@ def _check_model(function: str, given: object) -> None:
     """Raise `BadConfig` for an object that is no network, with the attribute that holds one."""
     if isinstance(given, torch.nn.Module | None):
         return
+    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
     remedy = "the network itself, which its weights alone cannot make again"
-    problem = "not a model"
-    if callable(getattr(given, "fit", None)) and callable(getattr(given, "predict", None)):
-        problem = "an estimator, whose file would be a pickle, which can run code"
-        remedy = "gp.models.XGB for boosted trees, gp.models.Linear for a linear model"
+    library = type(given).__module__.partition(".")[0]
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
-    where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
-    library = type(given).__module__.partition(".")[0]
-    if library in _OTHER_TREES:
+    elif library in _OTHER_TREES or all(callable(getattr(given, name, None)) for name in ("fit", "predict")):
         problem = f"a model of {library}, whose files are not safe to load"
-        expected = "a torch.nn.Module, as gp.models.XGB is for trees"
+        expected = "a torch.nn.Module, as gp.models.XGB is for trees and gp.models.Linear for a linear model"
         remedy = "gp.Trainer(gp.models.XGB.from_schema(pipeline.schema)).fit(train, valid)"
     raise BadConfig(where, problem, got=type(given), expected=expected, remedy=remedy)
-
-
-def _as_local(path: str | Path) -> Path:
-    if not is_path(path):
-        raise BadConfig("path", "not a path", got=path, expected="a folder's path", remedy="'runs/flights'")
-    if "://" in str(path):
-        problem = "artifacts are saved to and loaded from folders of this machine"
-        remedy = "a local folder, and fsspec's put or get for the rest of the way"
-        raise ArtifactError(str(path), problem, expected="a path", remedy=remedy)
-    return Path(path)
 
 
 def _load_network(folder: Path, described: Mapping[str, Any], given: torch.nn.Module | None) -> torch.nn.Module:
@@ -341,31 +331,22 @@ def write_manifest(folder: Path) -> None:
     """List all files of `folder`, with sizes and SHA-256, in its `manifest.json`."""
     files = sorted(item for item in folder.rglob("*") if item.is_file())
     listed = {item.relative_to(folder).as_posix(): _fingerprint(item) for item in files}
-    write_json(folder / "manifest.json", {"format": _FORMAT, "files": listed, "digest": _digest(listed)})
+    write_json(folder / MANIFEST, {"format": _FORMAT, "files": listed, "digest": _digest(listed)})
 
 
-def _list_other_files(folder: Path) -> list[str]:
-    """List the files of a folder that `save` did not put there, or what stands in its place."""
-    if not folder.is_dir():
-        return [folder.name] * os.path.lexists(folder)
-    if not any(folder.iterdir()):  # raises where the system hides the folder, as `rglob` does not
-        return []
-    files = (item for item in folder.rglob("*") if item.is_symlink() or not item.is_dir())
-    names = sorted(file.relative_to(folder).as_posix() for file in files)
-    if "manifest.json" not in names:
-        return names
-    ours = {"manifest.json", *_ALWAYS, *_WITH_MODEL}
-    return [name for name in names if name not in ours and not _TABLE.fullmatch(name)]
+def _is_ours(name: str) -> bool:
+    """Return whether `save` writes files of this name."""
+    return name in {MANIFEST, *_ALWAYS, *_WITH_MODEL} or bool(_TABLE.fullmatch(name))
 
 
-def _verify_files(folder: Path) -> list[str]:
+def _verify_files(artifact: ArtifactFolder) -> list[str]:
     """Check that the folder has exactly the files of the manifest, each unaltered; return their names."""
-    manifest = folder / "manifest.json"
+    manifest = artifact.path / MANIFEST
     with _blame_file(manifest):
         is_there = manifest.is_file()
     if not is_there:
         problem, expected = "it holds no saved pipeline (manifest.json is missing)", "a folder written by gpupipe.save"
-        raise ArtifactError(str(folder), problem, expected=expected, remedy="the folder's path")
+        raise ArtifactError(artifact.where, problem, expected=expected, remedy="the folder's path")
     found = _read_json(manifest, {"format": int})["format"]
     if found != _FORMAT:
         expected, remedy = f"format {_FORMAT}", "the gpupipe version that wrote it"
@@ -377,10 +358,12 @@ def _verify_files(folder: Path) -> list[str]:
     needed = _ALWAYS | (_WITH_MODEL if _WITH_MODEL & listed.keys() else set())
     for name in sorted(needed - listed.keys()):
         _refuse(manifest, f"it does not list {name}")
-    for name, expected in listed.items():
+    for name in listed:
         if name not in needed and not _TABLE.fullmatch(name):
             _refuse(manifest, f"it lists a file that no artifact has, {name!r}")
-        file = folder / name
+    artifact.fetch(content["digest"], listed)
+    for name, expected in listed.items():
+        file = artifact.path / name
         if not file.is_file():
             _refuse(file, "the file is missing")
         with _blame_file(file):

@@ -17,7 +17,7 @@ from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.support.validation import check_instance, check_integer
+from gpupipe.support.validation import check_instance, check_integer, check_name
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
 from gpupipe.training.loop.ranking import is_positive
@@ -179,6 +179,7 @@ class Scorer:
 
         Memory: as `Pipeline.loader` and `Trainer.evaluate`.
         """
+        check_name(Scorer.evaluate, None, by=by)
         self._require_model("evaluate")
         assert self._network is not None
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)

@@ -22,10 +22,11 @@ from gpupipe import selectors as sel
 from gpupipe import transforms as T
 from gpupipe.backend import Column, Matrix, kernels, select
 from gpupipe.backend.cpu import CpuBackend
+from gpupipe.backend.histogram import Histogram
 from gpupipe.backend.kernels import compute_moments
 from gpupipe.pipeline.fit import Sample, draw_rows
 from gpupipe.preprocessing.learned_step import tabulate
-from gpupipe.preprocessing.summaries import Histogram, Moments
+from gpupipe.preprocessing.summaries import Moments
 from gpupipe.support.text import format_columns, html_table, text_table
 
 CHAINS: dict[str, Callable[[], list[pre.LearnedStep]]] = {

@@ -302,15 +302,6 @@ def test_a_network_whose_layers_share_their_weights(tmp_path: Path) -> None:
     assert isinstance(loaded.model, Tied) and loaded.model.first.weight is loaded.model.second.weight
 
 
-def test_an_artifact_is_a_local_folder(tmp_path: Path, pipeline: gp.Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(errors.ArtifactError, match="saved to and loaded from folders of this machine"):
-        gp.save("s3://bucket/run", pipeline)
-    with pytest.raises(errors.ArtifactError, match="saved to and loaded from folders of this machine"):
-        gp.load("s3://bucket/run")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path, pipeline: gp.Pipeline) -> None:
     (tmp_path / "thesis.txt").write_text("x")
     for _ in range(2):
@@ -374,7 +365,7 @@ for name in ("write_json", "save_file", "save_tensors"):
     setattr(artifact, name, count(getattr(artifact, name)))
 frame = pd.DataFrame({{"x": [1.0, 2.0], "y": [0, 1]}})
 pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(frame)
-gp.save({str(saved)!r}, pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,)))
+gp.save({str(saved)!r}, pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,)), overwrite=True)
 """
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
     assert done.returncode == -9

@@ -265,8 +265,8 @@ class StoreFolder:
         stray = (_find_leftovers(there) | (there & {*replaced})) - listed
         records = {name for name in stray if name.startswith(RECORDS)}
         try:
-            self._remove(stray - records)
-            self._remove(records)  # last, as they show that a job was not finished
+            self.remove(stray - records)
+            self.remove(records)  # last, as they show that a job was not finished
         except BadFile as error:
             message = "%s: %d files that its manifest does not list cannot be removed (%s)"
             _log.warning(message, self.where, len(stray), error)
@@ -277,7 +277,10 @@ class StoreFolder:
     def put_text(self, text: str, name: str) -> None:
         self._call(lambda fs, path: fs.pipe_file(path, text.encode()), "written", name)
 
-    def _remove(self, names: Collection[str]) -> None:
+    def get(self, name: str, local: Path) -> None:
+        self._call(lambda fs, path: fs.get_file(path, str(local)), "read", name)
+
+    def remove(self, names: Collection[str]) -> None:
         if names:  # a list of names is one of patterns to fsspec
             self._call(lambda fs, path: fs.rm([escape(f"{path}/{name}") for name in names]), "removed")
 

@@ -10,10 +10,11 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
+from gpupipe.backend.histogram import MAX_BINS, Histogram
 from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.summaries import MAX_BINS, Extremes, Histogram, Quantiles
+from gpupipe.preprocessing.summaries import Extremes, Quantiles
 from gpupipe.schema import Field
 from gpupipe.support.validation import check_bool, check_choice, is_integer, is_number, is_sequence, refuse_argument
 

@@ -14,11 +14,12 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import Dictionary, find_positions, make_dictionary, sort_values
 from gpupipe.backend.groups import FUNCTIONS, Groups, State
 from gpupipe.backend.kernels import splitmix64
+from gpupipe.backend.moments import merge_moments
 from gpupipe.errors import BadConfig, BadData, NotFitted
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
-from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values, merge_moments
+from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values
 from gpupipe.schema import INTEGERS, Field
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 

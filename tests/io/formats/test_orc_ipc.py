@@ -23,7 +23,6 @@ from pyarrow import feather, orc
 
 import gpupipe as gp
 from gpupipe.errors import BadFile, ColumnNotFound, SchemaMismatch
-from gpupipe.io import inspect
 from gpupipe.io.formats import ipc
 from gpupipe.io.stores import Input, peek
 from tests.examples import examples
@@ -272,7 +271,7 @@ def test_a_dictionary_that_names_a_value_twice(tmp_path: Path, way: str) -> None
     assert values(dataset, "l") == [["a"], ["b"], ["a"], [None], ["a"]] * copies
     assert values(dataset.filter("s == 'a'"), "s") == ["a"] * 3 * copies
     assert values(dataset.group_by("s").agg(n=("s", "count")), "n") == [3 * copies, copies]
-    assert [found.num_distinct for found in inspect(dataset).columns] == [2, 2]
+    assert [found.num_distinct for found in dataset.describe().columns] == [2, 2]
 
 
 @pytest.mark.parametrize("zone", [None, "UTC"])

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, select
-from gpupipe.preprocessing import summaries as counts
-from gpupipe.preprocessing.summaries import Histogram
+from gpupipe.backend.histogram import MAX_BINS, Histogram
+from gpupipe.preprocessing.summaries import Quantiles
 
 CPU = select("cpu")
 SHARES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.999, 1.0)
 
 
-def histogram(values: object, limit: int = counts.MAX_BINS) -> Histogram:
+def histogram(values: object, limit: int = MAX_BINS) -> Histogram:
     return Histogram.of(Column("float64", np.asarray(values, dtype="float64")), CPU, limit)
 
 
@@ -52,7 +52,7 @@ def test_many_values_stay_within_the_stated_error(name: str) -> None:
     }[name]
     found = histogram(values)
     assert 0 < found.relative_error <= 2.0**-9
-    assert len(found.keys) <= counts.MAX_BINS
+    assert len(found.keys) <= MAX_BINS
     for share in SHARES:
         wanted = np.quantile(values, share, method="inverted_cdf")
         # Between neighbours the interpolated value may lie on either side of the one wanted.
@@ -76,12 +76,12 @@ def test_any_order_gives_the_same_bins(seed: int, parts: int, data: st.DataObjec
 
 
 def test_bins_are_as_fine_as_the_limit_allows() -> None:
-    values = np.arange(1.0, counts.MAX_BINS + 1)
+    values = np.arange(1.0, MAX_BINS + 1)
     assert histogram(values).shift == 0
     more = histogram(np.append(values, 0.5))
     assert more.shift > 0
     finer = np.unique(np.append(values, 0.5).view(np.int64) >> (more.shift - 1))
-    assert len(finer) > counts.MAX_BINS
+    assert len(finer) > MAX_BINS
 
 
 def test_filling_counts_the_missing() -> None:
@@ -90,9 +90,9 @@ def test_filling_counts_the_missing() -> None:
 
 
 def test_exact_keeps_every_value() -> None:
-    values = np.random.default_rng(0).normal(size=counts.MAX_BINS + 5_000)
+    values = np.random.default_rng(0).normal(size=MAX_BINS + 5_000)
     column = {"x": Column("float64", values)}
-    found = counts.Quantiles.of(column, CPU, "here", exact=True).columns[0]
+    found = Quantiles.of(column, CPU, "here", exact=True).columns[0]
     assert found.relative_error == 0.0
     halves = [histogram(part, found.limit) for part in np.array_split(values, 2)]
     for share in SHARES:

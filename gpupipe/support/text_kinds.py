@@ -1,0 +1,46 @@
+"""Texts that stand for something else: numbers, percentages, money, dates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpupipe.support.text import derive
+
+_NUMBER = r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code
+_GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
+_KINDS = {
+    "numbers": _NUMBER,
+    "percentages": rf"({_NUMBER})\s*%",
+    "numbers with commas": r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|" + _NUMBER,
+    "amounts of money": rf"\(?[+-]?\s*[$€£¥₹]\s*({_GROUPED})\)?|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)",
+    "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
+    "dates": r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})|\d{4}([./])\d{1,2}\3\d{1,2}|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}",
+}
+_NOISE = {"percentages": r"\s*%", "numbers with commas": ",", "amounts of money": r"[^0-9.+-]"}
+
+
+def recognise_texts(texts: Iterable[str]) -> str | None:
+    """Return what all texts but empty ones stand for: a plural such as `"dates"`; None for text, or none at all.
+
+    Example:
+        >>> recognise_texts(["12 %", "7.5%"]), recognise_texts(["$1,234.50", "$7"]), recognise_texts(["007"])
+        ('percentages', 'amounts of money', None)
+    """
+    filled = [text.strip() for text in texts if text.strip()]
+    kinds = (kind for kind, pattern in _KINDS.items() if all(re.fullmatch(pattern, text) for text in filled))
+    return next(kinds, None) if filled else None
+
+
+def suggest_parsing(name: str, kind: str) -> str:
+    """Suggest the steps that parse a column whose texts stand for `kind`.
+
+    Example:
+        >>> suggest_parsing("price", "numbers")
+        "T.Cast({'price': 'float64'})"
+    """
+    if kind == "dates":
+        return "gp.read_csv(..., timestamp_formats=...)"
+    cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
+    noise = _NOISE.get(kind)
+    return cast if noise is None else "T." + derive(name, f"sub({{}}, {noise!r}, '')") + f", then {cast}"

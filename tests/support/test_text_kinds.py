@@ -1,0 +1,51 @@
+"""What texts stand for; and that the steps which are suggested parse them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import transforms as T
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1", "-2.5", "1e3", " .5 ", ""], "numbers"),
+        (["12%", "7.5 %"], "percentages"),
+        (["1,234", "12,345,678.9", "7"], "numbers with commas"),
+        (["$1,234.50", "$7", "-$3"], "amounts of money"),
+        (["12.50 EUR", "3 EUR"], "amounts of money"),
+        (["2024-01-05", "2024-01-06T05:00:00Z", "2024-01-06 05:00"], "times in ISO format"),
+        (["05/01/2024", "6/1/24"], "dates"),
+        (["5 Jan 2024"], "dates"),
+        (["007", "012"], None),
+        (["1", "x"], None),
+        (["", " "], None),
+        ([], None),
+    ],
+)
+def test_kinds(texts: list[str], kind: str | None) -> None:
+    assert recognise_texts(texts) == kind
+
+
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["1", "-2.5"], [1.0, -2.5]),
+        (["12%", "7.5 %"], [12.0, 7.5]),
+        (["1,234", "7"], [1234.0, 7.0]),
+        (["$1,234.50", "-$3"], [1234.5, -3.0]),
+        (["2024-01-05", "2024-01-06"], [pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-06")]),
+    ],
+)
+def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
+    kind = recognise_texts(texts)
+    assert kind is not None
+    steps = eval(f"[{suggest_parsing('x', kind).replace(', then ', ', ')}]", {"T": T})
+    found = gp.Pipeline(steps).fit(pd.DataFrame({"x": texts})).transform(pd.DataFrame({"x": texts}))
+    assert found["x"].tolist() == values
