@@ -61,11 +61,8 @@ class Scorer:
         remedy = "scorer = gp.calibrate(scorer, data)"
         check_instance(self, Calibrator, "a Calibrator", None, remedy=remedy, calibrator=calibrator)
         self.pipeline, self.model, self.calibrator = pipeline, model, calibrator
-        self._network = model
         if calibrator is not None:
             calibrator.check(schema, pipeline._after)
-            if model is not None and calibrator.probabilities is not None:
-                self._network = CalibratedNetwork(model, calibrator.probabilities, str(schema.task))
         self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:
             require_device(self.device)
@@ -75,6 +72,14 @@ class Scorer:
     def schema(self) -> Schema:
         """The schema of the features."""
         return self.pipeline.schema
+
+    @property
+    def calibrated_model(self) -> torch.nn.Module | None:
+        """The model, or where its probabilities are calibrated a module around it that gives their logits."""
+        probabilities = None if self.calibrator is None else self.calibrator.probabilities
+        if self.model is None or probabilities is None:
+            return self.model
+        return CalibratedNetwork(self.model, probabilities, str(self.schema.task))
 
     def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
         """Predict the value of each row, in order, followed by the kept columns.
@@ -180,17 +185,18 @@ class Scorer:
         Memory: as `Pipeline.loader` and `Trainer.evaluate`.
         """
         check_name(Scorer.evaluate, None, by=by)
-        self._require_model("evaluate")
-        assert self._network is not None
+        model = self._require_model("evaluate")
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
         loader = pipeline.loader(data, batch_size=batch_size, device=str(self.device))
-        trainer = Trainer(self._network, precision="32-true", device=self.device)
+        trainer = Trainer(model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 
-    def _require_model(self, method: str) -> None:
-        if self.model is None:
+    def _require_model(self, method: str) -> torch.nn.Module:
+        model = self.calibrated_model
+        if model is None:
             expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
             raise BadConfig(method, "there is no model", expected=expected, remedy=remedy)
+        return model
 
     @property
     def _classes(self) -> tuple[Any, ...]:
@@ -274,9 +280,8 @@ class Scorer:
 
     @torch.inference_mode()
     def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:
-        assert self._network is not None
-        self._network.eval()
-        parts = [self._network(batch).float() for batch in Loader(block, batch_size=batch_size)]
+        model = self._require_model("predict").eval()
+        parts = [model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
         width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())

@@ -297,6 +297,7 @@ def test_decisions_sets_and_reports_obey() -> None:
     )
 
 
+@pytest.mark.slow  # a new process
 def test_what_is_calibrated_is_saved_and_obeyed_in_a_new_process(tmp_path: Path) -> None:
     frame, judged = rows(600, 61), rows(200, 62)
     judged.to_parquet(tmp_path / "rows.parquet")
@@ -342,7 +343,7 @@ def test_the_rows_of_the_fit_are_noticed(tmp_path: Path, caplog: pytest.LogCaptu
     train, rest = data.split(0.5)
     for learned, other in ((frame, rows(300, 72)), (train, rest)):
         pipeline = gp.Pipeline([], gp.Features(["x"], target="y")).fit(learned)
-        gp.save(tmp_path / "run", pipeline, gp.models.Linear.from_schema(pipeline.schema))
+        gp.save(tmp_path / "run", pipeline, gp.models.Linear.from_schema(pipeline.schema), overwrite=True)
         for scorer in (gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema)), gp.load(tmp_path / "run")):
             caplog.clear()
             gp.calibrate(scorer, other)

@@ -110,7 +110,7 @@ def test_numbers_come_back_as_they_were(target: str, tmp_path: Path) -> None:
     gp.save(tmp_path / "run", scorer_of(target, CALIBRATORS[target]))
     found = gp.load(tmp_path / "run").calibrator
     assert found is not None and json.dumps(found.to_json()) == json.dumps(CALIBRATORS[target].to_json())
-    gp.save(tmp_path / "run", scorer_of(target))
+    gp.save(tmp_path / "run", scorer_of(target), overwrite=True)
     assert gp.load(tmp_path / "run").calibrator is None
 
 
