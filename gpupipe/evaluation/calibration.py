@@ -82,7 +82,7 @@ def calibrate(
         >>> scorer.calibrator
         coverage 0.9 by 50 rows
         rows  count  limit
-        all      50    194
+        all      50    192
         >>> list(scorer.predict_interval(frame))
         ['prediction', 'lower', 'upper']
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,7 +19,7 @@ from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.scorer import Scorer
 from gpupipe.support.text import flush_right
-from gpupipe.support.validation import refuse_argument
+from gpupipe.support.validation import is_sequence, refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
@@ -111,7 +111,7 @@ class CrossValidation(FigureTable):
 
 def cross_validate(
     fit: Callable[[Dataset, Dataset], Any],
-    folds: Iterable[tuple[Dataset, Dataset]],
+    folds: Sequence[tuple[Dataset, Dataset]],
     *,
     metrics: str | Sequence[str | Metric] = "auto",
 ) -> CrossValidation:
@@ -150,8 +150,7 @@ def cross_validate(
     if not callable(function):
         expected, remedy = "a function of a dataset to train on and one to validate on", "def fit(train, valid): ..."
         raise refuse_argument(cross_validate, "fit", fit, expected, remedy, problem="not a function")
-    argument: Any = folds
-    pairs = list(argument) if isinstance(argument, Iterable) and not isinstance(argument, str | Dataset) else []
+    pairs: list[Any] = list(folds) if is_sequence(folds) and not isinstance(folds, Dataset) else []
     if not pairs or not all(isinstance(pair, tuple | list) and [*map(type, pair)] == [Dataset] * 2 for pair in pairs):
         expected, remedy = "pairs of datasets", "gp.from_frame(data).kfold(5)"
         raise refuse_argument(cross_validate, "folds", type(folds), expected, remedy, problem="no folds")

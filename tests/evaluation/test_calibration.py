@@ -115,6 +115,22 @@ def test_the_coverage_of_each_group_is_what_was_asked_for(case: str) -> None:
     assert of_all["wild"] < 0.86  # one limit for all is too narrow for the noisy group
 
 
+def test_trees_are_calibrated_as_networks_are() -> None:
+    pytest.importorskip("xgboost")
+    frame, judged = rows(1000, 11), rows(1000, 12)
+    for target, method, holds in (
+        ("y", "predict_interval", holds_interval),
+        ("late", "predict_set", holds_set("late")),
+    ):
+        pipeline = gp.Pipeline([], gp.Features(["x"], target=target), backend="cpu").fit(rows(500, 13))
+        model = gp.models.XGB.from_schema(pipeline.schema, n_estimators=20)
+        gp.Trainer(model, device="cpu", progress=False).fit(pipeline.loader(rows(500, 13)))
+        scorer = gp.calibrate(gp.Scorer(pipeline, model), frame)
+        assert holds(getattr(scorer, method)(judged), judged).mean() == pytest.approx(0.9, abs=0.04)
+    scorer = gp.calibrate(gp.Scorer(pipeline, model), frame, method="temperature")
+    assert scorer.evaluate(judged)["log_loss"] < gp.Scorer(pipeline, model).evaluate(judged)["log_loss"]
+
+
 def test_limits_are_those_of_the_papers() -> None:
     frame, judged = rows(99, 5), rows(50, 6)
     scorer = scorer_of("y")

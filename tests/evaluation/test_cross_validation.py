@@ -189,7 +189,7 @@ def test_calls_that_make_no_sense() -> None:
     folds, fit = data.kfold(2), make_fit()
     with raises(BadConfig, where="cross_validate(fit=)", match="not a function"):
         gp.cross_validate(fit(data, data), folds)
-    for bad in (data, 5, [], [data, data], [(data, data.to_pandas())], "folds"):
+    for bad in (data, 5, [], [data, data], [(data, data.to_pandas())], "folds", np.array(3), {}):
         with raises(BadConfig, where="cross_validate(folds=)", remedy="gp.from_frame(data).kfold(5)"):
             gp.cross_validate(fit, bad)  # type: ignore[arg-type]
     pipeline, trainer = fit(data, data)
