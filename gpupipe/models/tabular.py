@@ -155,6 +155,9 @@ class Tabular(nn.Module):
             remedy = f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches"
             raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
 
+    def check_fitted(self) -> None:
+        """Raise `NotFitted` for a model that computes nothing before a fit; networks do."""
+
     @property
     def num_inputs(self) -> int:
         """The width of `inputs`."""

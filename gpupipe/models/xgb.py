@@ -118,12 +118,11 @@ class XGB(Tabular):
         return self.layout.task
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise `SchemaMismatch` for another pipeline's output or task, and `NotFitted` before a fit."""
+        """Raise `SchemaMismatch` for another pipeline's output or task."""
         super().check_schema(schema)
         if schema.task != self.task:
             problem, remedy = "the model was made for another task", "XGB.from_schema(pipeline.schema)"
             raise SchemaMismatch("XGB", problem, got=schema.task, expected=self.task, remedy=remedy)
-        self._check_fitted()
 
     def fit_loaders(
         self,
@@ -182,7 +181,7 @@ class XGB(Tabular):
 
     def forward(self, batch: Batch) -> Tensor:
         self.check(batch)
-        self._check_fitted()
+        self.check_fitted()
         device = batch.numeric.device
         if device not in self._predictors:
             self._predictors[device] = self._make_predictor(device)
@@ -199,7 +198,11 @@ class XGB(Tabular):
         )
         return predictor
 
-    def _check_fitted(self) -> None:
+    def extra_repr(self) -> str:
+        """Return the task and the number of rounds."""
+        return f"{self.task}, {len(self._trees['num_nodes']) // self.outputs if self._trees else 0} rounds"
+
+    def check_fitted(self) -> None:
         if not self._trees:
             remedy = "gp.Trainer(model).fit(pipeline.loader(train), pipeline.loader(valid))"
             raise NotFitted("XGB", "it has no trees yet", expected="a model that is fitted", remedy=remedy)

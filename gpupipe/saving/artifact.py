@@ -150,6 +150,7 @@ def save(
         threshold = check_threshold(save, threshold, task, [item.name for item in schema.targets])
     if isinstance(model, Tabular):
         model.check_schema(schema)
+        model.check_fitted()
     encoder = Encoder(select(pipeline.backend), MAX_TABLE_BYTES)
     description = {
         "format": _FORMAT,

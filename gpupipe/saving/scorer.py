@@ -57,6 +57,7 @@ class Scorer:
         schema = pipeline.schema
         if isinstance(model, Tabular):
             model.check_schema(schema)
+            model.check_fitted()
         self.threshold = check_threshold("Scorer", threshold, schema.task, [item.name for item in schema.targets])
         remedy = "scorer = gp.calibrate(scorer, data)"
         check_instance(self, Calibrator, "a Calibrator", None, remedy=remedy, calibrator=calibrator)

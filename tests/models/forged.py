@@ -46,9 +46,9 @@ def forge(arrays: Arrays, draw: np.random.Generator) -> Arrays:
             arrays[name] = values.to([torch.int64, torch.float64, torch.uint8, torch.int32][draw.integers(4)])
         elif kind == 9:
             arrays[name] = values[torch.from_numpy(draw.permutation(len(values)))] if values.ndim else values
-        elif kind == 10:
-            bits = torch.from_numpy(draw.integers(0, 256, values.numel() * values.element_size(), dtype=np.uint8))
-            arrays[name] = bits.view(values.dtype).reshape(values.shape)
+        elif kind == 10 and values.numel():
+            bits = bytearray(draw.bytes(values.numel() * values.element_size()))
+            arrays[name] = torch.frombuffer(bits, dtype=values.dtype).reshape(values.shape)
         elif draw.random() < 0.3:
             del arrays[name]
         else:

@@ -150,7 +150,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load_forged(folder: Path, first: int, last: int) -> dict[str, int]:
     """Load the models of these seeds in another process, which must neither die nor hang nor raise another error."""
     command = [sys.executable, "-m", "tests.models.forged", str(folder), str(first), str(last)]
-    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, f"{done.returncode}\n{done.stderr}"
     counts: dict[str, int] = json.loads(done.stdout)
     return counts

@@ -211,6 +211,7 @@ def test_without_a_valid_loader_all_rounds_are_kept(learned: tuple[gp.Pipeline, 
     history = trainer(model).fit(pipeline.loader(frame))
     assert [row["epoch"] for row in history] == [*range(1, 8)] and history.monitor == "train_loss"
     assert len(model.state_dict()["num_nodes"]) == 7
+    assert repr(model) == "XGB(binary, 7 rounds)"
 
 
 def test_class_weights_are_weights_of_rows() -> None:
