@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpupipe import errors, io, models, preprocessing, selectors, tensors, training, transforms
     from gpupipe.cluster import Cluster
     from gpupipe.config import configure
+    from gpupipe.evaluation.calibration import calibrate
     from gpupipe.evaluation.comparison import Comparison, compare
     from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
     from gpupipe.evaluation.importance import Importance, importance
@@ -45,8 +46,9 @@ _NAMES = {
     "": "errors io models preprocessing selectors tensors training transforms",
     "cluster": "Cluster",
     "config": "configure",
-    "evaluation.cross_validation": "CrossValidation cross_validate",
+    "evaluation.calibration": "calibrate",
     "evaluation.comparison": "Comparison compare",
+    "evaluation.cross_validation": "CrossValidation cross_validate",
     "evaluation.importance": "Importance importance",
     "io": "Dataset concat from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
@@ -63,9 +65,19 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "CrossValidation", "Dataset"]
 __all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
-__all__ += ["Scorer", "Trainer", "compare", "concat", "configure", "cross_validate", "errors", "from_frame"]
-__all__ += ["from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv", "read_ipc"]
-__all__ += ["read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training", "transforms"]
+__all__ += ["Scorer", "Trainer", "calibrate", "compare", "concat", "configure", "cross_validate", "errors"]
+__all__ += ["from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv"]
+__all__ += [
+    "read_ipc",
+    "read_json",
+    "read_orc",
+    "read_parquet",
+    "save",
+    "selectors",
+    "tensors",
+    "training",
+    "transforms",
+]
 
 
 def __getattr__(name: str) -> Any:

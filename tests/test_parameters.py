@@ -151,6 +151,11 @@ def try_selector(function: Callable[..., Any], value: Any) -> None:
     gp.Pipeline([], gp.Features(function(value))).fit(FRAME)
 
 
+def scorer_of(frame: pd.DataFrame) -> gp.Scorer:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="n", task="regression"), backend="cpu").fit(frame)
+    return gp.Scorer(pipeline, models.Linear.from_schema(pipeline.schema))
+
+
 def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
     """Every parameter of every public constructor, as a function of the value it is given."""
     for cls in [*LEARNED, *TRANSFORMS]:
@@ -192,6 +197,7 @@ def calls() -> Iterator[tuple[str, Callable[[Any], Any]]]:
         "select": (data.select, {"columns": "x"}),
         "Features.auto": (gp.Features.auto, {"data": data}),
         "from_frame": (gp.from_frame, {"obj": FRAME}),
+        "calibrate": (gp.calibrate, {"scorer": scorer_of(FRAME), "data": FRAME, "coverage": 0.5}),
     }
     for verb, (function, base) in verbs.items():
         for name in parameters(function):

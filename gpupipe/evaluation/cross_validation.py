@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,11 +19,11 @@ from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.scorer import Scorer
 from gpupipe.support.text import flush_right
-from gpupipe.support.validation import refuse_argument
+from gpupipe.support.validation import is_sequence, refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
-from gpupipe.training.loop.trainer import choose_loss_and_metrics, compute_metrics
+from gpupipe.training.loop.trainer import choose_loss_and_metrics
 
 _FACTS = ("fold", "rows", "seconds")  # of a fold, besides its metrics
 
@@ -111,7 +111,7 @@ class CrossValidation(FigureTable):
 
 def cross_validate(
     fit: Callable[[Dataset, Dataset], Any],
-    folds: Iterable[tuple[Dataset, Dataset]],
+    folds: Sequence[tuple[Dataset, Dataset]],
     *,
     metrics: str | Sequence[str | Metric] = "auto",
 ) -> CrossValidation:
@@ -150,8 +150,7 @@ def cross_validate(
     if not callable(function):
         expected, remedy = "a function of a dataset to train on and one to validate on", "def fit(train, valid): ..."
         raise refuse_argument(cross_validate, "fit", fit, expected, remedy, problem="not a function")
-    argument: Any = folds
-    pairs = list(argument) if isinstance(argument, Iterable) and not isinstance(argument, str | Dataset) else []
+    pairs: list[Any] = list(folds) if is_sequence(folds) and not isinstance(folds, Dataset) else []
     if not pairs or not all(isinstance(pair, tuple | list) and [*map(type, pair)] == [Dataset] * 2 for pair in pairs):
         expected, remedy = "pairs of datasets", "gp.from_frame(data).kfold(5)"
         raise refuse_argument(cross_validate, "folds", type(folds), expected, remedy, problem="no folds")
@@ -163,8 +162,8 @@ def cross_validate(
             seconds = time.perf_counter() - started
             scorer, trainer = _read_result(result, where, metrics)
             _check_new(scorer, scored, where)
-            loader = scorer.pipeline.loader(valid)
-            row = {"fold": number, "rows": loader.num_rows, **_evaluate(trainer, loader, where), "seconds": seconds}
+            loader, threshold = scorer.pipeline.loader(valid), scorer.threshold
+            row = {"fold": number, **_evaluate(trainer, loader, threshold, where), "seconds": seconds}
         except Exception as error:
             error.add_note(f"in fold {number} of {len(pairs)}")
             raise
@@ -178,13 +177,13 @@ def cross_validate(
 def _read_result(result: Any, where: str, metrics: Any) -> tuple[Scorer, Trainer]:
     """Return what `fit` returned as a scorer, and a trainer that evaluates its model."""
     is_scorer, is_pair = isinstance(result, Scorer), isinstance(result, tuple | list) and len(result) == 2
-    pipeline, model = (result.pipeline, result.model) if is_scorer else result if is_pair else (None, None)
+    pipeline, model = (result.pipeline, result.calibrated_model) if is_scorer else result if is_pair else (None, None)
     module = model.model if isinstance(model, Trainer) else model
     if not isinstance(pipeline, Pipeline) or not isinstance(module, torch.nn.Module):
         got = [type(item).__name__ for item in result] if isinstance(result, tuple | list) else type(result)
         expected, remedy = "the pipeline and the trainer, or a gp.Scorer with a model", "return pipeline, trainer"
         raise BadConfig(where, "fit returned something else", got=got, expected=expected, remedy=remedy)
-    trainer = model if isinstance(model, Trainer) else Trainer(module, max_epochs=1)
+    trainer = model if isinstance(model, Trainer) else Trainer(module)
     scorer = result if is_scorer else Scorer(pipeline, module)
     return scorer, trainer if isinstance(metrics, str) and metrics == "auto" else replace(trainer, metrics=metrics)
 
@@ -199,8 +198,8 @@ def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], where: 
             raise LeakageError(where, problem, expected=expected, remedy=remedy)
 
 
-def _evaluate(trainer: Trainer, loader: Loader, where: str) -> dict[str, float]:
-    """Compute the metrics of a fold; refuse rows for which they are not defined."""
+def _evaluate(trainer: Trainer, loader: Loader, threshold: Any, where: str) -> dict[str, float]:
+    """Count the rows of a fold and compute the trainer's metrics; refuse rows for which they are not defined."""
     schema, remedy = loader.schema, "kfold(..., stratify=) by the target's column, or fewer folds"
     if not loader.num_rows:
         expected, remedy = "rows in each fold", "fewer folds, or kfold(by=) a column of more values"
@@ -212,14 +211,14 @@ def _evaluate(trainer: Trainer, loader: Loader, where: str) -> dict[str, float]:
         expected = "rows of two classes at least to validate"
         problem = "all rows to validate are of one class"
         raise BadData(where, problem, got=labels[int(target[0])], expected=expected, remedy=remedy)
-    figures = compute_metrics(trainer, loader)
-    _, chosen = choose_loss_and_metrics(trainer, loader)
-    undefined = [metric.name for metric in chosen if metric.name not in figures]
+    report = trainer.evaluate(loader, threshold=threshold)
+    names = ["loss", *(metric.name for metric in choose_loss_and_metrics(trainer, loader)[1])]
+    undefined = [name for name in names if name not in report]
     if undefined:
         problem = f"{', '.join(undefined)} is not defined for its {loader.num_rows:,} rows to validate"
         expected = "rows of every class, or of a target that is not constant"
         raise BadData(where, problem, expected=expected, remedy=remedy)
-    return figures
+    return {"rows": loader.num_rows, **{name: report[name] for name in names}}
 
 
 def _read_rows(number: int, backend_name: str, part: Dataset) -> tuple[Frame, Any]:

@@ -358,8 +358,9 @@ class Dataset(Table):
         stretch before each cut is left out, as in `split`. Drawn folds by a time are refused: they would train on rows
         later than those they validate.
 
-        Memory: none; two passes over the column for `stratify`, one over both columns with `by` (40 bytes per group and
-            class on the host, 8 per group as long as the folds are there). `forward` sorts the column, as `sort`.
+        Memory: none; two passes over the column for `stratify`. With `by` too one over both columns, 40 bytes per group
+            and class on the host, 8 per group as long as the folds are there, and some 10 seconds per million groups.
+            `forward` sorts the column, as `sort`.
 
         Example:
             >>> import pandas as pd, gpupipe as gp

@@ -250,6 +250,7 @@ class BoundPipeline:
         predicting: bool = False,
         out_of_fold: bool = False,
         wanted: AbstractSet[str] | None = None,
+        also: str | None = None,
         counting: bool = False,
     ) -> None:
         after, there, target = None, set(names), None if features is None else features.target
@@ -259,6 +260,7 @@ class BoundPipeline:
             owned = [group for group in features.groups if group.steps and group.steps[-1].allocates]
             self.owned_columns = {group.rename(item.name) for group in owned for item in group.fields(after)}
             wanted = _select_wanted(features, after, source, there, predicting) if wanted is None else wanted
+            wanted = wanted if also is None else {*wanted, also}
             if with_target_only:
                 _check_weight(features, after, {*source.names} - there)
         self.plan = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)

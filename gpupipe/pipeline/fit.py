@@ -49,6 +49,8 @@ SAMPLE_ROWS = 1 << 15
 """The approximate size of the sample that is profiled; all rows of a smaller dataset, fewer of a wide one."""
 KEEP_BYTES = 1 << 30
 """Columns a later pass needs stay in memory up to this many bytes, and up to a quarter of `memory_limit`."""
+MAX_HASHED_ROWS = 1 << 20
+"""Rows in memory up to this number are known again by a hash of their labels, which takes milliseconds."""
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
 _SEED = 0x5EED
@@ -739,7 +741,9 @@ class PipelineFit:
             again = [task for task in repeatable if task.steps[-1].unfinished]
             later, number = [again, *later] if again else later, number + 1
         self._observe_columns(features, observed)
-        if features._cross_fits:
+        # For `gp.calibrate` the rows of a fit are worth knowing where that costs next to nothing.
+        is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
+        if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(given, features._label_sources(self.schema))
 
     def _fold(

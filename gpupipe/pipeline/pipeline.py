@@ -243,12 +243,14 @@ class Pipeline:
         changed.features.keep = [*self.features.keep, name]
         return changed
 
-    def _bind_to_train(self, dataset: Dataset, out_of_fold: bool | None, backend: str) -> tuple[BoundPipeline, Dataset]:
+    def _bind_to_train(
+        self, dataset: Dataset, out_of_fold: bool | None, backend: str, also: str | None = None
+    ) -> tuple[BoundPipeline, Dataset]:
         """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
         if self.features is not None and self.features._cross_fits and self._source is not None:
             lineage = compute_lineage(dataset, self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold)
-        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold))
+        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold), also=also)
         return run, run.prepare(dataset, backend)
 
     def _bind_to(self, data: Any, **options: Any) -> BoundPipeline:

@@ -37,6 +37,8 @@ from gpupipe.io.stores import StorageOptions
 from gpupipe.models.tabular import Tabular
 from gpupipe.monitoring.reports import Profile
 from gpupipe.pipeline.pipeline import MAX_TABLE_BYTES, Decoder, Encoder, Pipeline
+from gpupipe.saving.calibrator import SHAPE as CALIBRATOR
+from gpupipe.saving.calibrator import Calibrator
 from gpupipe.saving.folders import MANIFEST, ArtifactFolder, write_folder
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
@@ -83,7 +85,8 @@ _PROFILE |= dict.fromkeys(("missing", "mean", "std"), _NUMBER)
 _PIPELINE: dict[str, Any] = {"source": [_FIELD], "schema": [_FIELD], "steps": [_STEP], "features": (_FEATURES, None)}
 _PIPELINE["rows"] = (int, None)
 _PIPELINE["profiles"] = {str: _PROFILE}
-_MODEL = {"class": (str, None), "config?": _OBJECT, "name?": str, "threshold?": (float, {str: float})}
+_MODEL: dict[str, Any] = {"class": (str, None), "config?": _OBJECT, "name?": str, "threshold?": (float, {str: float})}
+_MODEL["calibrator?"] = CALIBRATOR
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
 _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
 _WORDS |= {list: "a list", dict: "an object"}
@@ -91,7 +94,7 @@ _WORDS |= {list: "a list", dict: "an object"}
 
 def save(
     path: str | Path,
-    pipeline: Pipeline,
+    pipeline: Pipeline | Scorer,
     model: torch.nn.Module | None = None,
     *,
     threshold: Threshold | None = None,
@@ -99,6 +102,8 @@ def save(
     storage_options: StorageOptions | None = None,
 ) -> None:
     """Save a fitted pipeline, and a model trained on its output, as one folder, here or at a URL that fsspec knows.
+
+    A scorer in the pipeline's place is saved whole, with its threshold and its calibration.
 
     The folder appears whole or not at all; with `overwrite` it takes the place of an earlier artifact. In a store the
     manifest is written last. `threshold` is the scorer's, as `report.threshold(maximize="f1")` gives it;
@@ -123,14 +128,20 @@ def save(
         ...     load(f"{folder}/run").schema.names
         ['distance']
     """
+    calibrator = None
+    if isinstance(pipeline, Scorer):
+        if model is not None:
+            expected, remedy = "a scorer alone, which has a model", "gp.save(path, scorer)"
+            raise BadConfig("save(model=)", "a model beside a scorer", expected=expected, remedy=remedy)
+        scorer, threshold = pipeline, pipeline.threshold if threshold is None else threshold
+        pipeline, model, calibrator = scorer.pipeline, scorer.model, scorer.calibrator
     given: tuple[Any, Any] = (path, pipeline)
     is_swapped = isinstance(given[0], Pipeline)
     if is_swapped or not isinstance(given[1], Pipeline):
         problem = "a pipeline in the place of the path" if is_swapped else "not a pipeline"
         got = type(given[0] if is_swapped else given[1])
         expected = "the path, the fitted pipeline, then the model, in this order"
-        parts = "scorer.pipeline, scorer.model" if got is Scorer else "pipeline, model"
-        raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy=f"gp.save(path, {parts})")
+        raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy="gp.save(path, pipeline, model)")
     _check_model("save", model)
     check_bool(save, overwrite=overwrite)
     schema = pipeline.schema
@@ -153,20 +164,14 @@ def save(
     }
     with write_folder(path, storage_options, overwrite=overwrite, is_ours=_is_ours) as folder:
         write_json(folder / "pipeline.json", description)
-        save_file(encoder.arrays, folder / "arrays.safetensors")
-        lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
-        values, place = pa.table(lists), str(folder / "values.arrow")
-        with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
-            file.write_table(values)
-        for name, table in encoder.tables.items():
-            (folder / "tables").mkdir(exist_ok=True)
-            pq.write_table(table, folder / "tables" / f"{name}.parquet", compression="zstd")
+        _write_state(folder, encoder)
         if model is not None:
             kind = type(model)
             described: dict[str, Any] = {"class": None, "name": f"{kind.__module__}.{kind.__qualname__}"}
             if isinstance(model, Tabular) and getattr(models, kind.__name__, None) is kind:
                 described = {"class": kind.__name__, "config": model.get_config()}
             described |= {} if threshold is None else {"threshold": threshold}
+            described |= {} if calibrator is None else {"calibrator": calibrator.to_json()}
             write_json(folder / "model.json", described)
             # A copy of each: tied weights share memory, which safetensors does not write.
             weights = {
@@ -255,13 +260,28 @@ def load(
     with _blame_file(folder / "model.json"):
         targets = [item.name for item in pipeline.schema.targets]
         threshold = check_threshold(load, described.get("threshold"), pipeline.schema.task, targets)
+        calibrator = Calibrator.from_json(described["calibrator"]) if "calibrator" in described else None
+        if calibrator is not None:
+            calibrator.check(pipeline.schema, pipeline._after)
     if model is None and isinstance(network, Tabular):
         with _blame_file(folder / "model.json"):
             network.check_schema(pipeline.schema)
     if network is None and model is not None:
         problem, expected = "the artifact holds no weights", "a pipeline saved with a model"
         raise BadConfig("load(model=...)", problem, expected=expected, remedy="gp.load(path)")
-    return Scorer(pipeline, network, threshold=threshold, device=device)
+    return Scorer(pipeline, network, threshold=threshold, device=device, calibrator=calibrator)
+
+
+def _write_state(folder: Path, encoder: Encoder) -> None:
+    """Write the arrays, strings and tables of the steps."""
+    save_file(encoder.arrays, folder / "arrays.safetensors")
+    lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
+    values, place = pa.table(lists), str(folder / "values.arrow")
+    with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
+        file.write_table(values)
+    for name, table in encoder.tables.items():
+        (folder / "tables").mkdir(exist_ok=True)
+        pq.write_table(table, folder / "tables" / f"{name}.parquet", compression="zstd")
 
 
 def _check_model(function: str, given: object) -> None:

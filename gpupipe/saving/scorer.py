@@ -15,8 +15,9 @@ from gpupipe.errors import BadConfig
 from gpupipe.io import as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
 from gpupipe.schema import Field, Role, Schema
-from gpupipe.support.validation import check_integer, check_name
+from gpupipe.support.validation import check_instance, check_integer, check_name
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
 from gpupipe.training.loop.ranking import is_positive
@@ -31,6 +32,7 @@ class Scorer:
         threshold: the probability from which on `predict` takes the second of two classes, 0.5 by default; of several
             targets one for all, or one by name. `Report.threshold` chooses it.
         device: where the model runs; the backend's by default.
+        calibrator: of its probabilities, intervals or sets; `gp.calibrate` makes it.
 
     Raises:
         SchemaMismatch: the model was made for other features than the pipeline gives.
@@ -44,6 +46,7 @@ class Scorer:
         *,
         threshold: Threshold | None = None,
         device: str = "auto",
+        calibrator: Calibrator | None = None,
     ) -> None:
         parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
         for name, given, kind in parts:
@@ -56,7 +59,11 @@ class Scorer:
             model.check_schema(schema)
             model.check_fitted()
         self.threshold = check_threshold("Scorer", threshold, schema.task, [item.name for item in schema.targets])
-        self.pipeline, self.model = pipeline, model
+        remedy = "scorer = gp.calibrate(scorer, data)"
+        check_instance(self, Calibrator, "a Calibrator", None, remedy=remedy, calibrator=calibrator)
+        self.pipeline, self.model, self.calibrator = pipeline, model, calibrator
+        if calibrator is not None:
+            calibrator.check(schema, pipeline._after)
         self.device = select(pipeline.backend).device if device == "auto" else device
         if model is not None:
             require_device(self.device)
@@ -66,6 +73,14 @@ class Scorer:
     def schema(self) -> Schema:
         """The schema of the features."""
         return self.pipeline.schema
+
+    @property
+    def calibrated_model(self) -> torch.nn.Module | None:
+        """The model, or where its probabilities are calibrated a module around it that gives their logits."""
+        probabilities = None if self.calibrator is None else self.calibrator.probabilities
+        if self.model is None or probabilities is None:
+            return self.model
+        return CalibratedNetwork(self.model, probabilities, str(self.schema.task))
 
     def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
         """Predict the value of each row, in order, followed by the kept columns.
@@ -98,6 +113,64 @@ class Scorer:
             raise BadConfig("predict_proba", problem, expected=expected, remedy="predict(data)")
         return self._score(data, batch_size, self._probabilities, self._probability_fields())
 
+    def predict_interval(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """Predict for each row an interval that holds the truth with the coverage that the scorer is calibrated to.
+
+        After the columns of `predict` come `lower` and `upper` (of several targets `lower_<target>` and
+        `upper_<target>`) in the target's own units, then the kept columns. `gp.calibrate` says what the coverage means,
+        and of which rows. Arguments and memory as for `predict`.
+
+        Raises:
+            BadConfig: the task is no regression, or the scorer has no intervals.
+            ColumnNotFound, SchemaMismatch: as `predict`; or the column of the groups is not there.
+        """
+        conformal = self._get_conformal("predict_interval", "regression")
+        names = [f"_{item.name}" for item in self.schema.targets] if len(self.schema.targets) > 1 else [""]
+        ends = [Field(f"{end}{name}", "float64", nullable=False) for name in names for end in ("lower", "upper")]
+
+        def read(output: torch.Tensor, backend: Backend, group: Column | None = None) -> list[Column]:
+            limits = conformal.get_limits(group, backend, output.device)
+            are_quantiles = bool(getattr(self.model, "quantiles", None))
+            lower, upper = reach_beyond(self._in_units(output), limits, are_quantiles=are_quantiles)
+            parts = torch.stack([lower, upper], 2).flatten(1).unbind(1)
+            return [*self._decided(output, backend), *(_column(part, backend) for part in parts)]
+
+        return self._score(data, batch_size, read, [*self._decided_fields(), *ends], conformal.by)
+
+    def predict_set(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """Predict for each row a set of classes that holds the true one with the coverage of the calibration.
+
+        After the columns of `predict` comes a boolean `set_<class>` for each class, then the kept columns. A sure row
+        has one class in its set; a set may be empty. `gp.calibrate` says what the coverage means, and of which rows.
+        Arguments and memory as for `predict`.
+
+        Raises:
+            BadConfig: the task has no classes of one target, or the scorer has no sets.
+            ColumnNotFound, SchemaMismatch: as `predict`; or the column of the groups is not there.
+        """
+        conformal = self._get_conformal("predict_set", "binary", "multiclass")
+        flags = [Field(f"set_{name}", "bool", nullable=False) for name in self._classes]
+
+        def read(output: torch.Tensor, backend: Backend, group: Column | None = None) -> list[Column]:
+            chances = self._chances(output)
+            inside = (chances >= conformal.get_limits(group, backend, output.device)).unbind(1)
+            columns = (_class_column(part, backend, (False, True)) for part in inside)
+            return [*self._decided(output, backend), *columns]
+
+        return self._score(data, batch_size, read, [*self._decided_fields(), *flags], conformal.by)
+
+    def _get_conformal(self, method: str, *tasks: str) -> Conformal:
+        """Return the limits of intervals or sets; `BadConfig` where the task or the scorer has none."""
+        if self.schema.task not in tasks:
+            remedies = {"regression": "predict_interval(data)", "multilabel": "predict_proba(data)"}
+            remedy, expected = remedies.get(self.schema.task or "", "predict_set(data)"), " or ".join(tasks)
+            raise BadConfig(method, "not for this task", got=self.schema.task, expected=expected, remedy=remedy)
+        conformal = None if self.calibrator is None else self.calibrator.conformal
+        if conformal is None:
+            expected, remedy = "a scorer that is calibrated", "scorer = gp.calibrate(scorer, data, coverage=0.9)"
+            raise BadConfig(method, "the scorer has no coverage", expected=expected, remedy=remedy)
+        return conformal
+
     def evaluate(self, data: Any, *, by: str | None = None, batch_size: int = 32768) -> Report:
         """Compute every metric of the task on rows with a target, and report on them, at the scorer's threshold.
 
@@ -113,17 +186,18 @@ class Scorer:
         Memory: as `Pipeline.loader` and `Trainer.evaluate`.
         """
         check_name(Scorer.evaluate, None, by=by)
-        self._require_model("evaluate")
-        assert self.model is not None
+        model = self._require_model("evaluate")
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
         loader = pipeline.loader(data, batch_size=batch_size, device=str(self.device))
-        trainer = Trainer(self.model, precision="32-true", device=self.device)
+        trainer = Trainer(model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 
-    def _require_model(self, method: str) -> None:
-        if self.model is None:
+    def _require_model(self, method: str) -> torch.nn.Module:
+        model = self.calibrated_model
+        if model is None:
             expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
             raise BadConfig(method, "there is no model", expected=expected, remedy=remedy)
+        return model
 
     @property
     def _classes(self) -> tuple[Any, ...]:
@@ -145,10 +219,19 @@ class Scorer:
         names = ["probability"] if one else [f"probability_{name}" for name in each]
         return [Field(name, "float32", nullable=False) for name in names]
 
-    def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
-        chances = torch.softmax(output, 1) if self.schema.task == "multiclass" else torch.sigmoid(output)
+    def _chances(self, output: torch.Tensor) -> torch.Tensor:
+        """Compute probabilities: n x K of K classes, n x T of T conditions."""
         if self.schema.task == "binary":
-            chances = torch.stack([torch.sigmoid(-output), chances], 1)[:, -len(self._probability_fields()) :]
+            return torch.stack([torch.sigmoid(-output), torch.sigmoid(output)], 1)
+        return torch.softmax(output, 1) if self.schema.task == "multiclass" else torch.sigmoid(output)
+
+    def _in_units(self, output: torch.Tensor) -> torch.Tensor:
+        """Convert a regression's outputs to the target's own units, n x T; n x K of quantiles."""
+        units = self.pipeline._target_units
+        return (output if units is None else units(output)).reshape(len(output), len(self._decided_fields()))
+
+    def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        chances = self._chances(output)[:, -len(self._probability_fields()) :]
         return [_column(part, backend) for part in chances.unbind(1)]
 
     def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
@@ -159,15 +242,13 @@ class Scorer:
             places = is_positive(output, limits).reshape(len(output), len(self.schema.targets)).unbind(1)
             classes = [item.classes or () for item in self.schema.targets]
             return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
-        units = self.pipeline._target_units
-        output = output if units is None else units(output)
-        return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
+        return [_column(part, backend) for part in self._in_units(output).unbind(1)]
 
-    def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
+    def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field], by: str | None = None) -> Any:
         self._require_model("predict")
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         table = as_rows(data, self.pipeline.backend)
-        run = self.pipeline._bind_to(table, predicting=True)
+        run = self.pipeline._bind_to(table, predicting=True, also=by)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         inputs = Schema(run.schema.with_role(Role.FEATURE))
         own = [replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept]
@@ -177,7 +258,8 @@ class Scorer:
             made, seen = run.columns(frame, backend, row_ids)
             block = FeatureTable.allocate(inputs, len(seen), self.device)
             block.write(0, made, backend)
-            columns = read(self._output(block, batch_size), backend)
+            group = () if by is None else (backend.column(seen, by),)
+            columns = read(self._output(block, batch_size), backend, *group)
             columns += [made[item.name] for item in kept]
             result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(seen))
             result.index = seen.index
@@ -191,6 +273,7 @@ class Scorer:
         if pipeline is None or self.model is None:
             return None
         found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size} {self.threshold}".encode())
+        found.update(repr(self.calibrator and self.calibrator.to_json()).encode())
         for name, tensor in self.model.state_dict().items():
             found.update(name.encode())
             found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
@@ -198,9 +281,8 @@ class Scorer:
 
     @torch.inference_mode()
     def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:
-        assert self.model is not None
-        self.model.eval()
-        parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
+        model = self._require_model("predict").eval()
+        parts = [model(batch).float() for batch in Loader(block, batch_size=batch_size)]
         if parts:
             return torch.cat(parts)
         width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())

@@ -124,6 +124,24 @@ def test_a_scorer_a_model_and_other_metrics() -> None:
     assert list(one.predictions) == ["fold", "probability_a", "probability_b", "probability_c"]
 
 
+def test_a_scorer_is_judged_at_its_threshold_and_calibration() -> None:
+    def fit(train: gp.Dataset, valid: gp.Dataset) -> gp.Scorer:
+        pipeline, trainer = make_fit()(train.split(0.7)[0], valid)
+        return gp.Scorer(pipeline, trainer.model, threshold=0.95)
+
+    def calibrated(train: gp.Dataset, valid: gp.Dataset) -> gp.Scorer:
+        return gp.calibrate(fit(train, valid), train.split(0.7)[1], method="temperature")
+
+    folds = gp.from_frame(table()).kfold(2)
+    strict, plain = (gp.cross_validate(each, folds, metrics=["recall", "log_loss"]) for each in (fit, calibrated))
+    for scores in (strict, plain):
+        for row, scorer, (_, valid) in zip(scores.rows, scores.scorers, folds, strict=True):
+            report = scorer.evaluate(valid)
+            assert (row["recall"], row["log_loss"]) == (report["recall"], report["log_loss"])
+    assert strict.mean()["recall"] < plain.mean()["recall"] - 0.1
+    assert strict.mean()["log_loss"] != plain.mean()["log_loss"]
+
+
 def test_it_shows_figures_mean_and_deviation(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "gpupipe"):
         scores = gp.cross_validate(make_fit(), gp.from_frame(table()).kfold(2))
@@ -171,7 +189,7 @@ def test_calls_that_make_no_sense() -> None:
     folds, fit = data.kfold(2), make_fit()
     with raises(BadConfig, where="cross_validate(fit=)", match="not a function"):
         gp.cross_validate(fit(data, data), folds)
-    for bad in (data, 5, [], [data, data], [(data, data.to_pandas())], "folds"):
+    for bad in (data, 5, [], [data, data], [(data, data.to_pandas())], "folds", np.array(3), {}):
         with raises(BadConfig, where="cross_validate(folds=)", remedy="gp.from_frame(data).kfold(5)"):
             gp.cross_validate(fit, bad)  # type: ignore[arg-type]
     pipeline, trainer = fit(data, data)

@@ -25,6 +25,7 @@ from gpupipe import transforms as T
 from gpupipe.backend.device.probe import Gpu, Library, Machine
 from gpupipe.cli.doctor import Report, diagnose
 from gpupipe.pipeline.fit import FitReport, StepReport
+from gpupipe.saving.calibrator import Calibrator, Conformal, Group, Probabilities
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FLIGHTS = pd.DataFrame(
@@ -130,6 +131,11 @@ def comparison() -> gp.Comparison:
     return gp.Comparison(rows, "auc", higher_is_better=True, notes=notes)
 
 
+def calibrator() -> Calibrator:
+    groups = [Group("AA", 5, 987, [28.5]), Group("<b>", 3, 1, None)]
+    return Calibrator(Probabilities("temperature", [1.25]), Conformal(0.9, 9_968, [27.375], "carrier", groups))
+
+
 def cross_validation() -> gp.CrossValidation:
     rows = [
         {"fold": 1, "rows": 67_355, "auc": 0.75, "seconds": 2.5},
@@ -144,6 +150,7 @@ def folds() -> Any:
 
 
 SHOWN: dict[str, Callable[[], Any]] = {
+    "calibrator": calibrator,
     "checks": checks,
     "comparison": comparison,
     "cross_validation": cross_validation,
