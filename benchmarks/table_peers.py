@@ -50,7 +50,7 @@ def _without_dates(part: pd.DataFrame, split: Split) -> pd.DataFrame:
         if column.dtype.kind == "M":
             when = column.dt.tz_localize(None)
             columns |= {f"{name} day": (when - pd.Timestamp(0)) / pd.Timedelta(days=1)}
-            columns |= {f"{name} {unit}": getattr(when.dt, unit) for unit in ("month", "dayofweek", "hour")}
+            columns |= {f"{name} {unit}": getattr(when.dt, unit) for unit in ("month", "day_of_week", "hour")}
         else:
             columns[name] = column.astype("int8") if column.dtype == bool else column
     return pd.DataFrame(columns)

@@ -50,7 +50,7 @@ def run_default(data: Data, target: str, seed: int) -> np.ndarray:
     """What a new user writes: no argument but the target."""
     features = gp.Features.auto(data["train"], target=target)
     pipeline = gp.Pipeline([], features).fit(data["train"])
-    model = gp.models.MLP.from_schema(pipeline.schema, seed=seed)
+    model = gp.models.auto(pipeline.schema, seed=seed)
     trainer = gp.Trainer(model, seed=seed, progress=False)
     trainer.fit(pipeline.loader(data["train"], shuffle="rows"), pipeline.loader(data["valid"]))
     return trainer.predict(pipeline.loader(data["test"])).numpy()
@@ -70,7 +70,7 @@ def run_network(
 
 NETWORKS: dict[str, partial[np.ndarray]] = {
     DEFAULT: partial(run_default),
-    **{name: partial(run_network, name) for name in ("TabM", "ResNet", "DCNv2", "FTTransformer")},
+    **{name: partial(run_network, name) for name in ("MLP", "ResNet", "DCNv2", "FTTransformer", "XGB")},
     "MLP, 20 epochs of 256": partial(run_network, "MLP", batch_size=256, max_epochs=20),
 }
 
@@ -250,6 +250,19 @@ def describe_table(name: str, figures: dict[str, Any]) -> dict[str, Any]:
     return {"rows": sum(map(len, split.parts)), "task": split.task, "source": source, "better": better}
 
 
+def assemble(figures: dict[str, dict[str, Any]], seeds: Sequence[int], threads: int) -> dict[str, Any]:
+    """What the result file holds."""
+    return {
+        "seeds": seeds,
+        "threads": threads,
+        "groups": GROUPS,
+        "tables": {name: describe_table(name, entries) for name, entries in figures.items()},
+        "ranks": {group: rank_models({name: figures[name] for name in names}) for group, names in GROUPS.items()},
+        "figures": figures,
+        "bars": bars(figures),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     models = [*(name for name, (package, _) in PEERS.items() if is_installed(package)), *NETWORKS]
@@ -265,15 +278,7 @@ def main() -> None:
     figures = summarise(measure(tables, chosen, parsed.seeds, parsed.threads))
     print_ratios(figures)
     if not parsed.tables and not parsed.models and parsed.group == list(GROUPS):
-        result = {
-            "seeds": parsed.seeds,
-            "threads": parsed.threads,
-            "groups": GROUPS,
-            "tables": {name: describe_table(name, entries) for name, entries in figures.items()},
-            "ranks": {group: rank_models({name: figures[name] for name in names}) for group, names in GROUPS.items()},
-            "figures": figures,
-            "bars": bars(figures),
-        }
+        result = assemble(figures, parsed.seeds, parsed.threads)
         print(write_result("tables_cpu", result, parsed.out))
 
 

@@ -20,12 +20,23 @@ if TYPE_CHECKING:
     from gpupipe.evaluation.comparison import Comparison, compare
     from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
     from gpupipe.evaluation.importance import Importance, importance
-    from gpupipe.io import Dataset, from_frame, from_polars, read_csv, read_ipc, read_json, read_orc, read_parquet
+    from gpupipe.io import (
+        Dataset,
+        concat,
+        from_frame,
+        from_polars,
+        read_csv,
+        read_ipc,
+        read_json,
+        read_orc,
+        read_parquet,
+    )
     from gpupipe.monitoring.reports import Drift
     from gpupipe.pipeline.cluster_loader import ClusterLoader
     from gpupipe.pipeline.features import Features
     from gpupipe.pipeline.pipeline import Pipeline
-    from gpupipe.saving.artifact import Scorer, load, save
+    from gpupipe.saving.artifact import load, save
+    from gpupipe.saving.scorer import Scorer
     from gpupipe.schema import Schema
     from gpupipe.tensors import Batch
     from gpupipe.training import Checkpoints, EarlyStopping, History, Report, Trainer
@@ -37,12 +48,13 @@ _NAMES = {
     "evaluation.cross_validation": "CrossValidation cross_validate",
     "evaluation.comparison": "Comparison compare",
     "evaluation.importance": "Importance importance",
-    "io": "Dataset from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
+    "io": "Dataset concat from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
     "pipeline.cluster_loader": "ClusterLoader",
     "pipeline.features": "Features",
     "pipeline.pipeline": "Pipeline",
-    "saving.artifact": "Scorer load save",
+    "saving.artifact": "load save",
+    "saving.scorer": "Scorer",
     "schema": "Schema",
     "tensors": "Batch",
     "training": "Checkpoints EarlyStopping History Report Trainer",
@@ -51,7 +63,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "CrossValidation", "Dataset"]
 __all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
-__all__ += ["Scorer", "Trainer", "compare", "configure", "cross_validate", "errors", "from_frame"]
+__all__ += ["Scorer", "Trainer", "compare", "concat", "configure", "cross_validate", "errors", "from_frame"]
 __all__ += ["from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv", "read_ipc"]
 __all__ += ["read_json", "read_orc", "read_parquet", "save", "selectors", "tensors", "training", "transforms"]
 

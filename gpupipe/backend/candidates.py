@@ -6,11 +6,9 @@ that, so it has up to three encodings: all ids as categories, only those of colu
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -25,10 +23,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.validation import has_fit_parameter
 
-from gpupipe.errors import BackendMissing, BadData
+from gpupipe.errors import BadData
 from gpupipe.support.validation import is_one_of
 
-ESTIMATORS = ("linear", "forest", "hist-gradient-boosting", "xgboost")
+ESTIMATORS = ("linear", "forest", "hist-gradient-boosting")
 FEW_CATEGORIES = 32
 MAX_BINS = 255  # HistGradientBoosting takes no more categories
 MAX_IDS = 1 << 31
@@ -79,8 +77,7 @@ class Candidate:
         self.notes: list[str] = []
         several = isinstance(estimator, MultiOutputClassifier | MultiOutputRegressor)
         most = _find_max_categories(estimator.estimator if several else estimator)
-        limits = [0] if not layout.ids else sorted({0, min(FEW_CATEGORIES, most), most}, reverse=True)
-        self.encodings = {_name_encoding(layout, limit): limit for limit in limits} if encodings is None else encodings
+        self.encodings = list_encodings(layout, most) if encodings is None else encodings
         step = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
         self.takes_weights = has_fit_parameter(step, "sample_weight")
         self._prefix = f"{estimator.steps[-1][0]}__" if hasattr(estimator, "steps") else ""
@@ -139,17 +136,12 @@ class _Counter:
         return size
 
 
-def list_installed() -> list[str]:
-    """Return the names of `ESTIMATORS` whose library is installed."""
-    return [name for name in ESTIMATORS if name != "xgboost" or find_spec("xgboost")]
-
-
-def make_named(name: str, layout: Layout, seed: int, *, on_gpu: bool) -> Candidate:
-    """Make the candidate of a name of `ESTIMATORS`; `BackendMissing` for XGBoost where it is not installed."""
+def make_named(method: str, name: str, layout: Layout, seed: int) -> Candidate:
+    """Make the candidate of a method of `ESTIMATORS`."""
     classifies, several = layout.task != "regression", layout.outputs > 1 and layout.task != "multiclass"
     kind = "Classifier" if classifies else "Regressor"
     model: Any
-    if name == "linear":
+    if method == "linear":
         model = LogisticRegression(max_iter=1000) if classifies else Ridge()
         one_hot = OneHotEncoder(categories=[np.arange(n) for n in layout.ids.values()], handle_unknown="ignore")
         columns, split = [*range(len(layout.numbers) + len(layout.ids))], len(layout.numbers)
@@ -157,16 +149,8 @@ def make_named(name: str, layout: Layout, seed: int, *, on_gpu: bool) -> Candida
         last = MultiOutputClassifier(model) if layout.task == "multilabel" else model
         steps = make_pipeline(ColumnTransformer([part for part in parts if part[2]]), last)
         return Candidate(name, steps, layout, {"one-hot": 0})
-    if name == "forest":
+    if method == "forest":
         model = getattr(ensemble, f"RandomForest{kind}")(max_depth=MAX_DEPTH, n_jobs=-1, random_state=seed)
-        return Candidate(name, model, layout)
-    if name == "xgboost":
-        if not find_spec("xgboost"):
-            problem, remedy = "XGBoost is not installed", "pip install xgboost"
-            expected = "the package xgboost, or xgboost-cpu, which is smaller"
-            raise BackendMissing("compare(models=)", problem, got="xgboost", expected=expected, remedy=remedy)
-        make = getattr(importlib.import_module("xgboost"), f"XGB{kind}")
-        model = make(device="cuda" if on_gpu else "cpu", random_state=seed, enable_categorical=True)
         return Candidate(name, model, layout)
     model = getattr(ensemble, f"HistGradientBoosting{kind}")(random_state=seed)
     wrap = MultiOutputClassifier if classifies else MultiOutputRegressor
@@ -189,11 +173,16 @@ def _find_max_categories(estimator: Any) -> int:
     return min(MAX_BINS, estimator.max_bins) if by_dtype else 0
 
 
-def _name_encoding(layout: Layout, most: int) -> str:
-    """Name an encoding, alike where it gives the same frame."""
+def list_encodings(layout: Layout, most: int) -> dict[str, int]:
+    """Return the encodings that differ: by name, of how many ids at most a column of categories is."""
+    return {name_encoding(layout, limit): limit for limit in (most, min(FEW_CATEGORIES, most), 0)}
+
+
+def name_encoding(layout: Layout, most: int) -> str:
+    """Name the encoding whose categories are columns of at most so many ids, alike where it gives the same frame."""
     few = [size for size in layout.ids.values() if size <= most]
     if len(few) == len(layout.ids):
-        return "categories" if few else ""
+        return "categories" if few else "none"
     return f"categories up to {max(few)} ids" if few else "numbers"
 
 

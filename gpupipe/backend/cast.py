@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any, NoReturn
+from functools import partial, reduce
+from operator import or_
+from types import ModuleType
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +20,7 @@ from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import derive
 
+_Check: TypeAlias = Callable[[Array], None]
 _NOT_A_TIME = np.iinfo("int64").min
 _BETWEEN = ("float64", "int64", "string")
 # The casts that are defined from types that are only carried.
@@ -25,10 +31,43 @@ _FROM_CARRIED = (
 )
 
 
+class Losses:
+    """Count of the values that a cast made missing, since they did not fit."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._masks: list[Array] = []
+
+    def add(self, bad: Array) -> None:
+        """Note the rows whose values do not fit."""
+        self._masks.append(bad)
+
+    def blank(self, column: Column, xp: ModuleType) -> Column:
+        """Make the noted rows missing, and count them."""
+        if not self._masks:
+            return column
+        bad, self._masks = reduce(or_, self._masks), []
+        self.count += int(bad.sum())
+        if column.dtype in FLOATS:
+            return replace(column, data=xp.where(bad, column.data.dtype.type(np.nan), column.data))
+        if column.dictionary is not None:
+            return replace(column, data=xp.where(bad, column.data.dtype.type(-1), column.data))
+        return replace(column, valid=~bad if column.valid is None else column.valid & ~bad)
+
+
 def cast_column(
-    column: Column, dtype: str, name: str, backend: Backend, *, exact: bool = False, zone: str = ""
+    column: Column,
+    dtype: str,
+    name: str,
+    backend: Backend,
+    *,
+    exact: bool = False,
+    zone: str = "",
+    losses: Losses | None = None,
 ) -> Column:
     """Cast a column to another type, lists by their elements; `BadData` has the first `row` whose value does not fit.
+
+    With `losses` a value that does not fit is missing there, and counted; of types that are only carried it is not.
 
     Strings are parsed; numbers, booleans and timestamps are written out as Arrow writes them, times in the local time
     of a `zone`, with its offset. A float becomes an integer only where it is whole, a number of either kind a float
@@ -44,24 +83,27 @@ def cast_column(
     element = get_element_dtype(dtype)
     if column.elements is not None and element is not None:
         try:
-            elements = cast_column(column.elements, element, name, backend, exact=exact)
+            elements = cast_column(column.elements, element, name, backend, exact=exact, losses=losses)
         except BadData as error:
             remedy = f"leave it {column.dtype}"
             found = BadData(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
             found.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
             raise found from None
         return Column(dtype, column.data, column.valid, None, elements)
+    check = partial(_check, column, dtype, name, backend, losses)
     if column.dtype == "string":
-        return _parse_strings(column, dtype, name, backend)
-    if dtype == "string":
-        return _format_values(column, name, backend, zone)
-    if dtype == "timestamp":
-        _check(column, column.data == _NOT_A_TIME, dtype, name, backend)
-    if "timestamp" in (column.dtype, dtype):
-        return Column(dtype, column.data, column.valid)
-    if dtype in FLOATS:
-        return _cast_to_float(column, dtype, name, backend, exact=exact)
-    return _cast_to_integer(column, dtype, name, backend)
+        made = _parse_strings(column, dtype, name, backend, losses)
+    elif dtype == "string":
+        made = _format_values(column, name, backend, zone, losses)
+    elif "timestamp" in (column.dtype, dtype):
+        if dtype == "timestamp":
+            check(column.data == _NOT_A_TIME)
+        made = Column(dtype, column.data, column.valid)
+    elif dtype in FLOATS:
+        made = _cast_to_float(column, dtype, backend, check, exact=exact)
+    else:
+        made = _cast_to_integer(column, dtype, backend, check)
+    return made if losses is None else losses.blank(made, backend.xp)
 
 
 def require_castable(source: str, dtype: str, name: str) -> None:
@@ -143,27 +185,27 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
     return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
 
 
-def _cast_to_float(column: Column, dtype: str, name: str, backend: Backend, *, exact: bool) -> Column:
+def _cast_to_float(column: Column, dtype: str, backend: Backend, check: _Check, *, exact: bool) -> Column:
     xp, data = backend.xp, column.data
     with np.errstate(over="ignore"):
         made = data.astype(dtype)
     if column.dtype == "float64":
         bad = (made != data) & ~xp.isnan(data) if exact else xp.isinf(made) & xp.isfinite(data)
-        _check(column, bad, dtype, name, backend)
+        check(bad)
     elif column.dtype in INTEGERS and np.iinfo(column.dtype).max > _exact_up_to(dtype):
         # The largest integers round up to a float beyond the range, where the way back is undefined.
         back = xp.where(made < float(np.iinfo(column.dtype).max) + 1.0, made, made.dtype.type(0))
-        _check(column, back.astype(data.dtype) != data, dtype, name, backend)
+        check(back.astype(data.dtype) != data)
     return Column(dtype, made if column.valid is None else xp.where(column.valid, made, made.dtype.type(xp.nan)))
 
 
-def _cast_to_integer(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+def _cast_to_integer(column: Column, dtype: str, backend: Backend, check: _Check) -> Column:
     """Cast numbers and booleans to integers or booleans."""
     xp = backend.xp
     missing = column.missing(xp)
     data = column.data if missing is None else xp.where(missing, column.data.dtype.type(0), column.data)
     if dtype == "bool":
-        _check(column, (data != 0) & (data != 1), dtype, name, backend)
+        check((data != 0) & (data != 1))
     elif column.dtype != "bool":
         limits = np.iinfo(dtype)
         if column.dtype in FLOATS:
@@ -171,37 +213,47 @@ def _cast_to_integer(column: Column, dtype: str, name: str, backend: Backend) ->
         else:
             own = np.iinfo(column.dtype)
             outside = (data < max(limits.min, own.min)) | (data > min(limits.max, own.max))
-        _check(column, outside, dtype, name, backend)
+        check(outside)
     valid = None if missing is None or not bool(missing.any()) else ~missing
-    return Column(dtype, data.astype(dtype), valid)
+    with np.errstate(invalid="ignore"):  # of values that are made missing
+        return Column(dtype, data.astype(dtype), valid)
 
 
-def _check(column: Column, bad: Array, dtype: str, name: str, backend: Backend) -> None:
-    """Raise `BadData` naming the first value that is there and bad."""
+def _check(column: Column, dtype: str, name: str, backend: Backend, losses: Losses | None, bad: Array) -> None:
+    """Raise `BadData` naming the first value that is there and bad, or count all of them."""
     bad = bad if column.valid is None else bad & column.valid
-    if bool(bad.any()):
+    if losses is not None:
+        losses.add(bad)
+    elif bool(bad.any()):
         _refuse(name, backend.to_host(column.data[bad][:1])[0].item(), bad, column.dtype, dtype)
 
 
-def _parse_strings(column: Column, dtype: str, name: str, backend: Backend) -> Column:
+def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, losses: Losses | None) -> Column:
     """Parse each distinct string once, on the host, and gather the values by code."""
     dictionary = column.dictionary
     assert dictionary is not None
     counts = backend.xp.bincount(column.data[column.data >= 0], minlength=len(dictionary))
     used = np.flatnonzero(backend.to_host(counts))
     texts = pc.utf8_trim_whitespace(dictionary.take(pa.array(used)))
+    unread = np.zeros(len(texts), dtype=bool)
     try:
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
-        first = next(place for place, text in enumerate(texts) if not _can_parse(text.as_py(), dtype))
-        _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
-    stored = (values.cast(pa.int64()) if dtype == "timestamp" else values).to_numpy(zero_copy_only=False)
-    misread = _find_misread(texts, stored, dtype)
+        if losses is None:
+            first = next(place for place, text in enumerate(texts) if not _can_parse(pa.array([text]), dtype))
+            _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
+        unread = _find_unread(texts, dtype)
+        values = pc.if_else(pa.array(unread), None, texts).cast(arrow_type(dtype))
+    values = values.cast(pa.int64()) if dtype == "timestamp" else values
+    stored = values.fill_null(pa.scalar(0).cast(values.type)).to_numpy(zero_copy_only=False)
+    misread = _find_misread(texts, stored, dtype) | unread
     if misread.any():
         wrong = np.zeros(len(dictionary), dtype=bool)
         wrong[used] = misread
         bad = gather(column, wrong, False, backend)
-        _refuse(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
+        if losses is None:
+            _refuse(name, texts[int(misread.argmax())].as_py(), bad, "string", dtype)
+        losses.add(bad)
     table = np.zeros(len(dictionary), dtype=stored.dtype)
     table[used] = stored
     data = gather(column, table, np.nan if dtype in FLOATS else 0, backend)
@@ -226,15 +278,25 @@ def _matches(texts: pa.Array, pattern: str) -> Any:
     return pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False).astype(bool)
 
 
-def _can_parse(text: str, dtype: str) -> bool:
+def _can_parse(texts: pa.Array, dtype: str) -> bool:
     try:
-        pa.array([text]).cast(arrow_type(dtype))
+        texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
         return False
     return True
 
 
-def _format_values(column: Column, name: str, backend: Backend, zone: str) -> Column:
+def _find_unread(texts: pa.Array, dtype: str) -> Any:
+    """Find the texts that Arrow does not parse, by halves: Arrow says only that there is one."""
+    if _can_parse(texts, dtype):
+        return np.zeros(len(texts), dtype=bool)
+    if len(texts) == 1:
+        return np.ones(1, dtype=bool)
+    middle = len(texts) // 2
+    return np.concatenate([_find_unread(half, dtype) for half in (texts[:middle], texts[middle:])])
+
+
+def _format_values(column: Column, name: str, backend: Backend, zone: str, losses: Losses | None) -> Column:
     """Format each distinct value once, on the host, and gather the strings by code."""
     xp = backend.xp
     missing = column.missing(xp)
@@ -245,8 +307,8 @@ def _format_values(column: Column, name: str, backend: Backend, zone: str) -> Co
         dictionary = pa.array(values).cast(pa.timestamp("us")).cast(pa.large_string())
         beyond = _matches(dictionary, "^<value out of range")
         if beyond.any():
-            value = int(values[beyond][0])
-            _refuse(name, value, column.data == value, column.dtype, "string")
+            bad = xp.isin(column.data, backend.to_device(values[beyond]))
+            _check(column, "string", name, backend, losses, bad)
         if zone:
             dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
     else:
@@ -267,7 +329,10 @@ def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str) -> NoRet
     """Raise the error about the values that do not fit, with the first one and its row."""
     count = int(bad.sum())
     many = f"{count} values do" if count > 1 else "a value does"
-    expected, remedy = f"values that {dtype} can hold", f"leave it {source}, or a Filter before it"
+    expected, remedy = (
+        f"values that {dtype} can hold",
+        f"leave it {source}, a Filter before it, or T.Cast(errors='coerce')",
+    )
     if dtype == "bool" and source != "string":
         remedy = f"{derive(name, '{} != 0')} in its place"
     elif source in FLOATS and np.isfinite(value) and value % 1:

@@ -40,10 +40,10 @@ class Comparison(FigureTable):
     """
 
     _formats: ClassVar[Mapping[str, str]] = {
+        "difference": ".3g",
         "fit_seconds": ".1f",
         "predict_seconds": ".2f",
         "bytes": ",",
-        "difference": ".3g",
     }
 
     def __init__(
@@ -87,31 +87,31 @@ def compare(
 ) -> Comparison:
     """Fit models on the rows of `train`, judge them on those of `valid`, and return the table of all, the best first.
 
-    Estimators learn from all rows of `train`; networks from nine tenths, and stop by the last one, of each class the
-    same share. By that tenth, too, boosted trees choose how they take ids: all as categories, only in columns of at
-    most 32, or none. Nothing is fitted or chosen by `valid`. Weights count everywhere; metrics are in the target's own
-    units.
+    Estimators learn from all rows of `train`. Networks and gp.models.XGB learn from nine tenths and stop by the last
+    one, of each class the same share. By that tenth, too, boosted trees choose how they take ids: as categories, as
+    categories only in columns of at most 32, or as numbers. Nothing is fitted or chosen by `valid`. Weights count
+    everywhere; metrics are in the target's own units.
 
     Args:
         train: a loader with its rows in memory as one block, and the target among them.
         valid: another of the same pipeline, on other rows.
         models: objects or names, in a list, or in a mapping from the names to show. The names are "linear" (logistic
-            or ridge regression, ids one-hot), "forest", "hist-gradient-boosting" and "xgboost", each with its library's
-            settings; None for all that are installed. A `Trainer` that has fitted and what `gp.load` gives are judged
-            as they are; any other `Trainer` is fitted here, and so is a copy of an `nn.Module`, with a trainer's
-            defaults. All else has to have scikit-learn's `fit`, and `predict` (a regression) or `predict_proba`; a copy
-            of it gets a frame of numbers, then integer ids (of XGBoost and LightGBM categories, too), by their names.
+            or ridge regression, ids one-hot), "forest" and "hist-gradient-boosting", scikit-learn's, and "xgboost"
+            (gp.models.XGB, if XGBoost is installed); None for all. A `Trainer` that has fitted and what `gp.load` gives
+            are judged as they are; any other `Trainer` is fitted here, and so is a copy of an `nn.Module`, by
+            `gp.Trainer(module)`. All else has to have scikit-learn's `fit`, and `predict` (a regression) or
+            `predict_proba`; a copy of it gets a frame of the features by name, ids as integers.
         metric: what orders the table, a name as in `Trainer(metrics=)`; "auto" is the first of the task's.
-        seed: of the tenth, and the named models.
+        seed: of the tenth, the models that are named, and the trainers of modules.
 
     Lists of ids become counts of their first 100 ids and of all others, for estimators; lists of numbers their length
-    and mean, as the result says. Where the rows lie on a GPU, "xgboost" works there (not yet run on one).
+    and mean, as the result says.
 
     Raises:
         BadConfig: a loader without a resident block, no target, no models, two of the same name, one that is none.
         BadData: fewer than 10 rows, a target of one class, or an estimator that fails.
         SchemaMismatch: the loaders have other columns, or a network was made for others.
-        BackendMissing: "xgboost" was asked for and is not installed.
+        BackendMissing: "xgboost" was asked for, and XGBoost is not installed.
 
     Memory: the block once more for its parts, the features as float32 twice on the host; lists up to 400 bytes a row,
         and 20 bytes an element.
@@ -125,13 +125,13 @@ def compare(
     """
     check_integer(compare, "[0, 4294967295]", seed=seed)
     blocks = {"train": get_block("compare", "train", train), "valid": get_block("compare", "valid", valid)}
-    schema, device = blocks["train"].schema, blocks["train"].device
+    schema = blocks["train"].schema
     _check_columns(schema, blocks["valid"].schema)
     layout = make_layout(schema)
     measures = _choose_measures(metric, schema, valid)
     for name, block in blocks.items():
         _check_target(name, block)
-    entrants = make_entrants(models, schema, layout, seed, on_gpu=device.type == "cuda")
+    entrants = make_entrants(models, schema, layout, seed)
     train_rows, rows = TrainRows(train, layout, seed), list[dict[str, Any]]()
     for name, entrant in entrants.items():
         started = time.perf_counter()

@@ -17,13 +17,13 @@ from gpupipe.errors import BadConfig, BadData, LeakageError
 from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
-from gpupipe.saving.artifact import Scorer
+from gpupipe.saving.scorer import Scorer
 from gpupipe.support.text import flush_right
 from gpupipe.support.validation import refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
-from gpupipe.training.loop.trainer import choose_loss_and_metrics
+from gpupipe.training.loop.trainer import choose_loss_and_metrics, compute_metrics
 
 _FACTS = ("fold", "rows", "seconds")  # of a fold, besides its metrics
 
@@ -212,14 +212,14 @@ def _evaluate(trainer: Trainer, loader: Loader, where: str) -> dict[str, float]:
         expected = "rows of two classes at least to validate"
         problem = "all rows to validate are of one class"
         raise BadData(where, problem, got=labels[int(target[0])], expected=expected, remedy=remedy)
-    figures = trainer.evaluate(loader)
+    figures = compute_metrics(trainer, loader)
     _, chosen = choose_loss_and_metrics(trainer, loader)
     undefined = [metric.name for metric in chosen if metric.name not in figures]
     if undefined:
         problem = f"{', '.join(undefined)} is not defined for its {loader.num_rows:,} rows to validate"
         expected = "rows of every class, or of a target that is not constant"
         raise BadData(where, problem, expected=expected, remedy=remedy)
-    return dict(figures)
+    return figures
 
 
 def _read_rows(number: int, backend_name: str, part: Dataset) -> tuple[Frame, Any]:

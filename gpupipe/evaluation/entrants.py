@@ -5,24 +5,36 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpupipe.backend.candidates import ESTIMATORS, Candidate, Layout, Rows, list_installed, make_named
-from gpupipe.errors import BadConfig
+from gpupipe.backend.candidates import (
+    ESTIMATORS,
+    Candidate,
+    Layout,
+    Rows,
+    list_encodings,
+    make_named,
+    name_encoding,
+)
+from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.evaluation.host_rows import copy_to_host
+from gpupipe.models import XGB
+from gpupipe.models.booster import MAX_CATEGORIES
 from gpupipe.models.tabular import Tabular
-from gpupipe.saving.artifact import Scorer
+from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
 from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
 from gpupipe.tensors import FeatureTable, Loader, Permutation
-from gpupipe.training import EarlyStopping, Trainer
+from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.quantiles import get_quantiles
 
 HELD_OUT = 10  # one row of so many stops networks, and chooses how trees take ids
-MAX_EPOCHS, PATIENCE = 20, 3  # of a bare module
+TREES = "xgboost"
 _MODELS = "names, Trainers, modules, what gp.load gives, or objects with fit and predict or predict_proba"
 
 
@@ -54,32 +66,20 @@ class TrainRows:
         return copy_to_host(learned), copy_to_host(held)
 
     def make_loader(self, part: FeatureTable) -> Loader:
-        """Make a loader of a part that is shuffled, and else like that of all rows."""
+        """Make a loader of a part that is shuffled; the batches are those of the loader if that is shuffled, too."""
         loader = self.loader
-        options: Any = {"batch_size": loader.batch_size, "device": loader.device, "target_units": loader.target_units}
-        return Loader(part, shuffle="rows", seed=self.seed, **options)
+        size: int | str = loader.batch_size if loader.shuffle else "auto"
+        options: Any = {"device": loader.device, "target_units": loader.target_units}
+        return Loader(part, batch_size=size, shuffle="rows", seed=self.seed, **options)
 
 
 class NetworkEntrant:
-    """Network in its trainer; one that was trained before is judged as it is."""
+    """Network, or trees that learn from loaders, with a trainer for each encoding of ids; one trained before stays."""
 
-    ids = "embedded"
-
-    def __init__(self, name: str, model: nn.Module | Trainer | Scorer, schema: Schema, seed: int) -> None:
-        self.name = name
-        if isinstance(model, Trainer):
-            self.trainer, self.fits = model, model.history is None
-        elif isinstance(model, Scorer):
-            if model.model is None:
-                problem, remedy = "there is no model", "gp.save(path, pipeline, model)"
-                raise BadConfig("compare(models=)", problem, expected="a pipeline saved with one", remedy=remedy)
-            self.trainer, self.fits = Trainer(model.model, max_epochs=1), False
-        else:
-            early = EarlyStopping(patience=PATIENCE)
-            settings: Any = {"max_epochs": MAX_EPOCHS, "early_stopping": early, "seed": seed, "progress": False}
-            self.trainer, self.fits = Trainer(copy.deepcopy(model), **settings), True
-        if isinstance(self.model, Tabular):
-            self.model.check_schema(schema)
+    def __init__(self, name: str, trainers: Mapping[str, Trainer], *, fits: bool) -> None:
+        self.name, self.fits, self._trainers = name, fits, trainers
+        self.ids, self.trainer = next(iter(trainers.items()))
+        self._scores: dict[str, float | None] = {}
 
     @property
     def model(self) -> nn.Module:
@@ -87,9 +87,14 @@ class NetworkEntrant:
         return self.trainer.model
 
     def fit(self, rows: TrainRows, metric: Metric) -> None:
-        """Fit it on nine tenths of the rows, with the last one for validation."""
-        if self.fits:
-            self.trainer.fit(*map(rows.make_loader, rows.parts))
+        """Fit it on nine tenths of the rows, with the last one for validation and for the choice of an encoding."""
+        for encoding, trainer in self._trainers.items() if self.fits else ():
+            trainer.fit(*map(rows.make_loader, rows.parts))
+            if len(self._trainers) > 1:
+                output = trainer.predict(Loader(rows.parts[1], device=rows.loader.device))
+                self._scores[encoding] = measure(metric, output, rows.parts[1])
+        self.ids = choose_best(self._scores, metric, self.ids)
+        self.trainer = self._trainers[self.ids]
 
     def predict(self, loader: Loader) -> Tensor:
         """Predict logits, or a regression's stored values, of the loader's rows in the order of its block."""
@@ -100,8 +105,10 @@ class NetworkEntrant:
         return sum(value.nbytes for value in self.model.state_dict().values() if isinstance(value, Tensor))
 
     def list_notes(self) -> list[str]:
-        """Say where it did not learn as the others."""
-        return [] if self.fits else [f"{self.name}: trained before, on rows that are not known here"]
+        """Say which encoding was chosen by what, and where it did not learn as the others."""
+        if not self.fits:
+            return [f"{self.name}: trained before, on rows that are not known here"]
+        return describe_choice(self.name, self.ids, self._scores)
 
 
 class EstimatorEntrant:
@@ -123,13 +130,12 @@ class EstimatorEntrant:
     def fit(self, rows: TrainRows, metric: Metric) -> None:
         """Fit it on all rows, with the encoding of ids that is best on the tenth held out."""
         if len(self.candidate.encodings) > 1:
-            (learned, held), block = rows.host_parts, rows.parts[1]
+            learned, held = rows.host_parts
             for encoding in self.candidate.encodings:
                 self.candidate.fit(learned, encoding)
-                self._scores[encoding] = measure(metric, torch.as_tensor(self.candidate.predict(held)), block)
-            sign = 1 if metric.higher_is_better else -1
-            defined = {name: sign * score for name, score in self._scores.items() if score is not None}
-            self.ids = max(defined, key=defined.__getitem__, default=self.ids)
+                output = torch.as_tensor(self.candidate.predict(held))
+                self._scores[encoding] = measure(metric, output, rows.parts[1])
+        self.ids = choose_best(self._scores, metric, self.ids)
         self.candidate.fit(rows.host, self.ids)
         self._ignores_weights = rows.host.weight is not None and not self.candidate.takes_weights
 
@@ -143,42 +149,74 @@ class EstimatorEntrant:
 
     def list_notes(self) -> list[str]:
         """Say which encoding was chosen by what, and what else is not its library's way."""
-        notes = list(self.candidate.notes)
-        if self._scores:
-            scores = (
-                f"{name} {'undefined' if score is None else f'{score:.4g}'}" for name, score in self._scores.items()
-            )
-            notes.append(f"takes ids as {self.ids}, by a tenth of train ({', '.join(scores)})")
-        if self._ignores_weights:
-            notes.append("takes no weights, so it learned without")
-        return [f"{self.candidate.name}: {note}" for note in notes]
+        notes = self.candidate.notes + (["takes no weights, so it learned without"] if self._ignores_weights else [])
+        name = self.candidate.name
+        return describe_choice(name, self.ids, self._scores) + [f"{name}: {note}" for note in notes]
 
 
 def make_entrants(
-    models: Sequence[Any] | Mapping[str, Any] | None, schema: Schema, layout: Layout, seed: int, *, on_gpu: bool
+    models: Sequence[Any] | Mapping[str, Any] | None, schema: Schema, layout: Layout, seed: int
 ) -> dict[str, NetworkEntrant | EstimatorEntrant]:
     """Make an entrant of each model, by name; `BadConfig` for what is none and for a name that two have."""
     entrants: dict[str, NetworkEntrant | EstimatorEntrant] = {}
-    for name, model in _name_models(models):
+    for name, model in _name_models(models, schema):
         if name in entrants:
             problem, remedy = f"two models are called {name!r}", f"models={{'first {name}': ..., 'second {name}': ...}}"
             expected = "a name of its own for each, or a mapping from names"
             raise refuse_argument("compare", "models", models, expected, remedy, problem=problem)
         if isinstance(model, nn.Module | Trainer | Scorer):
-            entrants[name] = NetworkEntrant(name, model, schema, seed)
+            entrants[name] = _make_network(name, model, schema, layout, seed)
         elif isinstance(model, str):
-            check_choice("compare", ESTIMATORS, models=model)
-            entrants[name] = EstimatorEntrant(make_named(model, layout, seed, on_gpu=on_gpu))
+            check_choice("compare", [*ESTIMATORS, TREES], models=model)
+            if model == TREES:
+                entrants[name] = _make_trees(name, schema, layout, seed)
+            else:
+                entrants[name] = EstimatorEntrant(make_named(model, name, layout, seed))
         else:
             _check_estimator(model, layout)
             entrants[name] = EstimatorEntrant(Candidate(name, model, layout))
     return entrants
 
 
-def _name_models(models: Any) -> Iterator[tuple[str, Any]]:
+def _make_network(
+    name: str, model: nn.Module | Trainer | Scorer, schema: Schema, layout: Layout, seed: int
+) -> NetworkEntrant:
+    """Make the entrant of a network: fitted here, unless a trainer has a history or an artifact holds it."""
+    module = model if isinstance(model, nn.Module) else model.model
+    if module is None:
+        problem, remedy = "there is no model", "gp.save(path, pipeline, model)"
+        raise BadConfig("compare(models=)", problem, expected="a pipeline saved with one", remedy=remedy)
+    if get_quantiles(module) is not None:
+        problem, expected = f"{name} predicts quantiles", "models of one value, or of probabilities"
+        remedy = f"gp.models.{type(module).__name__}.from_schema(pipeline.schema)"
+        raise refuse_argument("compare", "models", get_quantiles(module), expected, remedy, problem=problem)
+    if isinstance(module, Tabular):
+        Tabular.check_schema(module, schema)
+    fits = model.history is None if isinstance(model, Trainer) else not isinstance(model, Scorer)
+    if isinstance(model, nn.Module):
+        module = copy.deepcopy(module)
+    trainer = model if isinstance(model, Trainer) else Trainer(module, seed=seed, progress=False)
+    ids = name_encoding(layout, module.layout.max_categories) if isinstance(module, XGB) else "embedded"
+    return NetworkEntrant(name, {ids: trainer}, fits=fits)
+
+
+def _make_trees(name: str, schema: Schema, layout: Layout, seed: int) -> NetworkEntrant:
+    """Make the entrant of XGBoost's trees, which choose an encoding; `BackendMissing` where it is not installed."""
+    if not find_spec("xgboost"):
+        problem, expected = "XGBoost is not installed", "the package xgboost-cpu, or xgboost where rows lie on a GPU"
+        remedy = "pip install xgboost-cpu"
+        raise BackendMissing("compare(models=)", problem, got=name, expected=expected, remedy=remedy)
+    trainers = {
+        encoding: Trainer(XGB.from_schema(schema, max_categories=most, seed=seed), progress=False)
+        for encoding, most in list_encodings(layout, MAX_CATEGORIES).items()
+    }
+    return NetworkEntrant(name, trainers, fits=True)
+
+
+def _name_models(models: Any, schema: Schema) -> Iterator[tuple[str, Any]]:
     if models is None:
-        models = list_installed()
-    if not (isinstance(models, Mapping) or is_sequence(models)) or not len(models):
+        models = [*ESTIMATORS, *([TREES] if find_spec("xgboost") and not schema.lists else [])]
+    if not (isinstance(models, Mapping) or is_sequence(models)) or not models:
         remedy = "models=['linear', 'hist-gradient-boosting', trainer]"
         expected = f"a list, or a mapping from names, of {_MODELS}"
         raise refuse_argument("compare", "models", models, expected, remedy, problem="no models")
@@ -207,6 +245,19 @@ def _check_estimator(model: Any, layout: Layout) -> None:
             remedy = f"sklearn.calibration.CalibratedClassifierCV({type(model).__name__}())"
         problem = f"a {type(model).__name__} has no {' and no '.join(lacking)}"
         raise refuse_argument("compare", "models", type(model), _MODELS, remedy, problem=problem)
+
+
+def choose_best(scores: Mapping[str, float | None], metric: Metric, default: str) -> str:
+    """Choose the name of the best score, of those that are defined."""
+    sign = 1 if metric.higher_is_better else -1
+    defined = {name: sign * score for name, score in scores.items() if score is not None}
+    return max(defined, key=defined.__getitem__, default=default)
+
+
+def describe_choice(name: str, ids: str, scores: Mapping[str, float | None]) -> list[str]:
+    """Say which encoding was chosen, by which scores."""
+    texts = (f"{encoding} {'undefined' if score is None else f'{score:.4g}'}" for encoding, score in scores.items())
+    return [f"{name}: takes ids as {ids}, by a tenth of train ({', '.join(texts)})"] if scores else []
 
 
 def measure(metric: Metric, output: Tensor, block: FeatureTable) -> float | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.evaluation.row_table import FigureTable
-from gpupipe.saving.artifact import Scorer
+from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Field, Schema
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged

@@ -1,5 +1,6 @@
 """Datasets: lazy tables in partitions, made of files and frames, with their readers and their writer."""
 
+from gpupipe.io.concat import concat
 from gpupipe.io.dataset import Dataset, as_dataset, as_rows, from_frame, read_parquet
 from gpupipe.io.formats.ipc import read_ipc
 from gpupipe.io.formats.orc import read_orc
@@ -9,6 +10,6 @@ from gpupipe.io.planning.table import FrameFunction, Partition, in_halves, row_b
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.stores import FileNote
 
-__all__ = ["Dataset", "FileNote", "FrameFunction", "Partition", "Report", "as_dataset", "as_rows", "from_frame"]
-__all__ += ["from_polars", "in_halves", "inspect", "read_csv", "read_ipc", "read_json", "read_orc", "read_parquet"]
-__all__ += ["row_bytes", "run_partitions"]
+__all__ = ["Dataset", "FileNote", "FrameFunction", "Partition", "Report", "as_dataset", "as_rows", "concat"]
+__all__ += ["from_frame", "from_polars", "in_halves", "inspect", "read_csv", "read_ipc", "read_json", "read_orc"]
+__all__ += ["read_parquet", "row_bytes", "run_partitions"]

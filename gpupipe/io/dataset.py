@@ -31,7 +31,7 @@ from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
 from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
-from gpupipe.io.relational.group_by import GroupBy
+from gpupipe.io.relational.group_by import GroupBy, refuse_expressions
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
@@ -46,6 +46,7 @@ from gpupipe.support.validation import (
     check_name,
     check_names,
     check_seed,
+    get_sides,
     is_bool,
     is_integer,
     is_number,
@@ -110,7 +111,7 @@ class Dataset(Table):
     def __len__(self) -> int:
         """Count the rows: from the footers, or else by one pass over the columns a predicate reads."""
         if "_num_rows" not in vars(self):
-            if self.query.keeps_rows:
+            if self.keeps_rows:
                 found = sum(partition.num_rows for partition in self.partitions)
             else:
                 backend = get_executor().resolve(self.backend)
@@ -452,6 +453,7 @@ class Dataset(Table):
             [['JFK', 2, 4.0], ['LGA', 1, 1.0]]
         """
         check_bool("group_by", dropna=dropna)
+        refuse_expressions(self, keys)
         return GroupBy(self, _columns(self, keys, "group_by"), dropna)
 
     def join(
@@ -495,7 +497,7 @@ class Dataset(Table):
         """
         right = _dataset(right, "join")
         check_bool("join", many=many)
-        left_keys, right_keys = _sides(on, left_on, right_on, "join", "on")
+        left_keys, right_keys = get_sides(on, left_on, right_on, "join", "on")
         check_names("join", None, columns=columns)
         check_name("join", suffix=suffix)
         ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
@@ -545,10 +547,10 @@ class Dataset(Table):
             [12.0, nan, 11.0]
         """
         other = _dataset(right, "join_asof")
-        ours, theirs = _sides(on, left_on, right_on, "join_asof", "on")
+        ours, theirs = get_sides(on, left_on, right_on, "join_asof", "on")
         check_names("join_asof", None, columns=columns, by=by, left_by=left_by, right_by=right_by)
         none = by is None and left_by is None and right_by is None
-        left_keys, right_keys = ([], []) if none else _sides(by, left_by, right_by, "join_asof", "by")
+        left_keys, right_keys = ([], []) if none else get_sides(by, left_by, right_by, "join_asof", "by")
         keys = as_list(left_keys), as_list(right_keys)
         order = _columns(self, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")
         if len(order[0]) != 1 or len(order[1]) != 1:
@@ -609,7 +611,7 @@ class Dataset(Table):
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
         shown = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
-        return shown if self.query.keeps_rows else f"at most {shown}"
+        return shown if self.keeps_rows else f"at most {shown}"
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"
@@ -634,17 +636,6 @@ def _dataset(right: Dataset, where: str) -> Dataset:
         got, problem = type(right).__name__, "the right table is no Dataset"
         raise BadConfig(where, problem, got=got, expected="a Dataset", remedy="gp.from_frame(right)")
     return right
-
-
-def _sides(both: Names | None, left: Names | None, right: Names | None, where: str, name: str) -> tuple[Names, Names]:
-    """Return the names for the left and for the right, whether given once or separately."""
-    if both is not None and left is None and right is None:
-        return both, both
-    if both is not None or left is None or right is None:
-        got = {name: both, f"left_{name}": left, f"right_{name}": right}
-        expected = f"{name}=, or left_{name}= and right_{name}="
-        raise BadConfig(where, "not one way to say the keys", got=got, expected=expected, remedy=f"{name}='key'")
-    return left, right
 
 
 def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> list[str]:

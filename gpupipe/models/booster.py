@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from gpupipe.tensors.batch import Batch
 
-MAX_CATEGORIES = 1024  # of a feature; ids of more are split by their order, or trees hold lists of thousands of ids
+MAX_CATEGORIES = 1024  # of a feature by default: with more, trees hold lists of thousands of ids
 MAX_DEPTH = 64  # XGBoost goes down a tree by recursion in some places
 NO_PARENT = 2**31 - 1
 
@@ -51,12 +51,16 @@ DTYPES = {**_OF_NODES, "num_nodes": torch.int32, "categories": torch.int32, "bas
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a booster's inputs and outputs: numbers, then ids; a tree an output and round."""
+    """Layout of a booster's inputs and outputs: numbers, then ids; a tree an output and round.
+
+    Ids of columns of more than `max_categories` are split by their order.
+    """
 
     numeric: int
     cardinalities: tuple[int, ...]
     outputs: int
     task: str
+    max_categories: int = MAX_CATEGORIES
 
     @property
     def width(self) -> int:
@@ -66,7 +70,7 @@ class Layout:
     @property
     def categories(self) -> list[int]:
         """The number of categories of each feature; 0 where it is split by order."""
-        return [0] * self.numeric + [n if n <= MAX_CATEGORIES else 0 for n in self.cardinalities]
+        return [0] * self.numeric + [n if n <= self.max_categories else 0 for n in self.cardinalities]
 
     @property
     def feature_types(self) -> list[str]:
@@ -188,6 +192,17 @@ def write_booster(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
         tree["tree_param"] = _to_text(num_deleted=0, num_feature=layout.width, num_nodes=num_nodes, size_leaf_vector=1)
         trees.append(tree)
     return json.dumps(_describe(trees, arrays["base_score"].tolist(), layout)).encode()
+
+
+def write_margins(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
+    """Write checked arrays as a regression of margins, for readers that would make probabilities of a classification's.
+
+    Margins differ from XGBoost's by rounding where they start from a probability.
+    """
+    base_score = arrays["base_score"]
+    if layout.task in ("binary", "multilabel"):
+        base_score = torch.logit(base_score)
+    return write_booster({**arrays, "base_score": base_score}, replace(layout, task="regression"))
 
 
 def _describe(trees: list[dict[str, Any]], base_score: list[float], layout: Layout) -> dict[str, Any]:

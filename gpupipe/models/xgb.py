@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch, nearest
-from gpupipe.models.booster import DTYPES, MAX_DEPTH, OBJECTIVES, Arrays, Layout, find_fault, write_booster
+from gpupipe.models.booster import (
+    DTYPES,
+    MAX_CATEGORIES,
+    MAX_DEPTH,
+    OBJECTIVES,
+    Arrays,
+    Layout,
+    find_fault,
+    write_booster,
+)
+from gpupipe.models.forest import make_forest
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
 from gpupipe.support.validation import (
@@ -25,7 +37,7 @@ from gpupipe.support.validation import (
 from gpupipe.tensors.batch import Batch
 
 ROUNDS, ROUNDS_UNJUDGED = 1000, 300  # with a valid loader, which stops them, and without one
-ROWS_OF_HISTORY = 40
+ROWS_OF_HISTORY = 20
 PARAMS = {
     *("colsample_bylevel", "colsample_bynode", "colsample_bytree", "gamma", "grow_policy", "interaction_constraints"),
     *("max_bin", "max_cat_threshold", "max_cat_to_onehot", "max_delta_step", "max_leaves", "min_child_weight"),
@@ -39,8 +51,8 @@ class XGB(Tabular):
 
     `forward` computes margins: log-odds, logits, or values in the units that the loader stores. `Trainer.fit` fits it,
     and keeps the rounds up to the one of the least loss on the valid loader. A missing id goes the way the trees have
-    learned for it, unknown is a category of its own; ids of more than 1,024 are split by their order, which for
-    `Categorify` is that of their frequency. It needs the package xgboost-cpu, or xgboost where rows lie on a GPU.
+    learned for it, unknown is a category of its own. It needs the package xgboost-cpu, or xgboost-cu13 where rows lie
+    on a GPU (not yet run on one; there nvForest predicts where it is installed).
 
     Args:
         numeric: F, how many numeric features a batch has.
@@ -51,6 +63,8 @@ class XGB(Tabular):
         learning_rate: what each tree's values are multiplied by.
         max_depth: of a tree, at most 64.
         early_stopping_rounds: rounds without a lower loss on the valid loader after which the fit ends.
+        max_categories: ids of columns of more are split by their order, which for `Categorify` is that of their
+            frequency; 0 for all. Many ids that mean nothing do less harm so; `gp.compare` tries both.
         params: further parameters of XGBoost, named as in its scikit-learn interface: `{"min_child_weight": 10}`.
         external_memory: whether the quantised matrix is kept in files; "auto" where it does not fit in memory.
         seed: of the draws of rows and columns, where `params` asks for some.
@@ -84,6 +98,7 @@ class XGB(Tabular):
         learning_rate: float = 0.05,
         max_depth: int = 6,
         early_stopping_rounds: int = 50,
+        max_categories: int = MAX_CATEGORIES,
         params: Mapping[str, Any] | None = None,
         external_memory: bool | Literal["auto"] = "auto",
         seed: int = 0,
@@ -93,9 +108,9 @@ class XGB(Tabular):
         config = self._config
         _check(self, config)
         config["params"] = {name: to_python(value) for name, value in (params or {}).items()}
-        self.layout = Layout(numeric, tuple(config["cardinalities"]), outputs, task)
+        self.layout = Layout(numeric, tuple(config["cardinalities"]), outputs, task, config["max_categories"])
         self._trees: Arrays = {}
-        self._predict: Callable[[Tensor], Tensor] | None = None
+        self._predictors: dict[torch.device, Callable[[Tensor], Tensor]] = {}
 
     @property
     def task(self) -> str:
@@ -129,7 +144,8 @@ class XGB(Tabular):
             device: where the rows are quantised and the trees grow; by default the loader's.
             class_weight: a weight for each class, times that of the row, in training.
             ranks: the group of ranks of which each has rows of its own, as `Trainer.fit` opens it; None for one.
-            on_round: gets about 40 rounds' numbers, losses, and margins, targets and weights of the valid rows.
+            on_round: gets the numbers of about 20 rounds and of the best one, their losses, and margins, targets and
+                weights of the valid rows. The best one has no `train_loss` where it is none of the 20.
 
         Raises `BadData`: no rows, no target, or values that XGBoost refuses; `ClusterLost`: another rank failed.
         Memory: the quantised matrix and what XGBoost keeps of each row, some 9 bytes a value; two chunks of rows.
@@ -162,17 +178,26 @@ class XGB(Tabular):
             ranks=ranks,
             on_round=on_round or (lambda *_: None),
         )
-        self._predict = None
+        self._predictors = {}
 
     def forward(self, batch: Batch) -> Tensor:
         self.check(batch)
         self._check_fitted()
-        if self._predict is None:
-            self._predict = _import_library().make_predictor(write_booster(self._trees, self.layout))
-        matrix = torch.empty(len(batch), self.layout.width, device=batch.numeric.device)
+        device = batch.numeric.device
+        if device not in self._predictors:
+            self._predictors[device] = self._make_predictor(device)
+        matrix = torch.empty(len(batch), self.layout.width, device=device)
         self.layout.write_matrix(batch, matrix)
-        margins = self._predict(matrix) if len(batch) else matrix
+        margins = self._predictors[device](matrix) if len(batch) else matrix
         return margins.reshape((len(batch), self.outputs) if self.outputs > 1 else len(batch))
+
+    def _make_predictor(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        if device.type == "cuda" and find_spec("nvforest"):
+            return make_forest(self._trees, self.layout, device)
+        predictor: Callable[[Tensor], Tensor] = _import_library().make_predictor(
+            write_booster(self._trees, self.layout), device
+        )
+        return predictor
 
     def _check_fitted(self) -> None:
         if not self._trees:
@@ -199,13 +224,13 @@ class XGB(Tabular):
         if len(arrays) == len(DTYPES):
             fault = find_fault(arrays, self.layout)
             if fault is None:
-                self._trees, self._predict = arrays, None
+                self._trees, self._predictors = arrays, {}
             else:
                 error_msgs.append(f"these are no trees of such a model: {fault}")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out XGBoost's copy of the trees, which the first prediction makes."""
-        return self.__dict__ | {"_predict": None}
+        return self.__dict__ | {"_predictors": {}}
 
 
 def _import_library() -> Any:
@@ -216,8 +241,8 @@ def _import_library() -> Any:
         raise BackendMissing(
             "gp.models.XGB",
             "XGBoost is not installed",
-            expected="the package xgboost-cpu, or xgboost where rows lie on a GPU",
-            remedy="pip install xgboost-cpu",
+            expected="the package xgboost-cpu, or xgboost-cu13 where rows lie on a GPU (xgboost-cu12 with CUDA 12)",
+            remedy="pip install 'xgboost-cpu>=3.1'",
         ) from cause
 
 
@@ -228,6 +253,7 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
     check_number(model, "(0, inf)", learning_rate=config["learning_rate"])
     check_integer(model, f"[1, {MAX_DEPTH}]", max_depth=config["max_depth"])
     check_integer(model, "[1, inf)", early_stopping_rounds=config["early_stopping_rounds"])
+    check_integer(model, "[0, inf)", max_categories=config["max_categories"])
     check_choice(model, ("auto", True, False), external_memory=config["external_memory"])
     outputs, several = config["outputs"], config["task"] in ("multiclass", "multilabel")
     if config["task"] != "regression" and (outputs > 1) != several:
@@ -245,9 +271,9 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
     for name, value in (params or {}).items():
         if name not in PARAMS:
             near = nearest(str(name), [*PARAMS, *config])
-            expected, remedy = f"some of {', '.join(sorted(PARAMS))}", "params=None" if near is None else f"{near}="
-            problem = "no parameter that may be set here"
+            remedy = "params=None" if near is None else f"{near}=..." if near in config else f"params={{{near!r}: ...}}"
+            expected, problem = f"some of {', '.join(sorted(PARAMS))}", "no parameter that may be set here"
             raise refuse_argument(model, "params", name, expected, remedy, problem=problem)
-        if not (is_number(value) or isinstance(value, str)):
-            expected = "numbers and text, as XGBoost's parameters are"
-            raise refuse_argument(model, "params", {name: value}, expected, f"{name}='...'")
+        if not (isinstance(value, str) or (is_number(value) and math.isfinite(value))):
+            expected, remedy = "a number or text", f"params={{{name!r}: '...'}}"
+            raise refuse_argument(model, "params", {name: value}, expected, remedy)

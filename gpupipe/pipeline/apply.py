@@ -28,8 +28,9 @@ from gpupipe.pipeline.features import Features, TargetSet
 from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
+from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_choice
-from gpupipe.transforms import Expect, Join, Sample, Transform, WholeTableTransform
+from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 if TYPE_CHECKING:
@@ -104,6 +105,18 @@ class TransformPlan:
             if isinstance(step, WholeTableTransform) and not wanted.isdisjoint(step.makes)
         }
 
+    def list_unused(self) -> list[str]:
+        """List the steps with columns that neither they nor anything after them uses, as sentences."""
+        sentences = []
+        for step, before, wanted in self._stages:
+            added = [name for name in step.output_schema(before).names if name not in before]
+            used = {*wanted, *step.trace(wanted)[1]} if isinstance(step, Derive) else wanted
+            unused = [name for name in added if name not in used]
+            is_table = isinstance(step, TableJoin) and len(unused) < len(added)  # a table has columns for other uses
+            if unused and not is_table and not isinstance(step, Rename):
+                sentences.append(f"{step.class_name} makes {format_columns(unused)}, which nothing uses")
+        return sentences
+
     def changed(self, **attributes: Any) -> TransformPlan:
         """Return the plan with other attributes."""
         made = copy(self)
@@ -156,6 +169,8 @@ class TransformPlan:
                     assert row_ids is not None, "these columns are found by the rows' identities"
                     names, ids = [name for name in step.makes if name in wanted], row_ids[backend.positions(frame)]
                     frame = backend.assign(frame, self.side_columns[position].columns(names, ids, backend))
+                elif isinstance(step, Cast) and step.errors == "coerce" and found is not None:
+                    frame, found["coerced", position] = step.convert(frame, before, wanted, backend)
                 elif isinstance(step, Expect) and found is not None:
                     found["expect", position] = step.look(frame, before, backend, place)
                 else:
@@ -169,7 +184,7 @@ class TransformPlan:
         windows = self.window_steps
         if not windows:
             return self, dataset
-        if blind := [step.class_name for step, _, _ in windows.values() if dataset.query.cuts_history(step.keys)]:
+        if blind := [step.class_name for step, _, _ in windows.values() if dataset.cuts_history(step.keys)]:
             _log.warning(
                 "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
                 "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
@@ -475,7 +490,7 @@ class StreamedParts:
         self._pieces = [part.keep([span]) for part in dataset.partitions for span in part.spans if span.num_rows]
         self.names: Sequence[str] = [piece.description for piece in self._pieces]
         self.rows: Sequence[int] = [piece.num_rows for piece in self._pieces]
-        if self._pieces and (run.draws_rows or not (run.keeps_rows and dataset.query.keeps_rows)):
+        if self._pieces and (run.draws_rows or not (run.keeps_rows and dataset.keeps_rows)):
             self.rows = self._count()
 
     def read(self, parts: Sequence[int]) -> Generator[Iterable[Mapping[str, Column]]]:

@@ -584,7 +584,7 @@ def _refuse_number(item: Field) -> BadConfig:
 
 _LOOKED_AT = 10_000  # rows
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
-_MIN_FREQUENCY = 10
+_MIN_FREQUENCY, _MIN_FREQUENCY_OF_FEW = 50, 10  # rows of an id, in tables of 10,000 rows or more, and in smaller ones
 _ROW_NAMES = re.compile(r"|__index_level_\d+__")
 """What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
 
@@ -677,8 +677,8 @@ class Features:
         are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
-        become no features. Strings and ids rarer than `min_frequency` are all one; by default 10, none in less than
-        10,000 rows.
+        become no features. Strings and ids rarer than `min_frequency` are all one; by default 50, in less than 10,000
+        rows 10: of a rarer id a network learns the rows by heart.
 
         Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.
@@ -698,7 +698,9 @@ class Features:
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight([weight]).reads(schema))
         ids, useless, is_small = _look_at_rows(schema, dataset)
-        least = _MIN_FREQUENCY if min_frequency is None and not is_small else min_frequency
+        least = min_frequency
+        if least is None:
+            least = _MIN_FREQUENCY_OF_FEW if is_small else _MIN_FREQUENCY
         free = [item for item in schema if item.name not in taken and item.name not in useless]
         groups = _propose_groups(free, ids, least)
         made = cls(*groups, target=target, weight=weight, keep=keep)

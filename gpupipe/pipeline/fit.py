@@ -221,8 +221,17 @@ def explain_fit(
             if rows is None or rows > step.max_rows:
                 how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
             lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
-    costs = [] if dataset is None else _estimate_costs(steps, features, dataset, backend)
-    return [*lines, *features.left_out, *costs]
+    if dataset is None:
+        return [*lines, *features.left_out]
+    unused = _list_unused(steps, features, mark_source(steps, features, dataset.schema))
+    return [*lines, *unused, *features.left_out, *_estimate_costs(steps, features, dataset, backend)]
+
+
+def _list_unused(steps: Sequence[Transform], features: Features, source: Schema) -> list[str]:
+    """List the steps that make columns for nothing."""
+    after = TransformPlan(steps, source, None).output_schema
+    wanted = features.inputs.union(features.keep, features._label_reads(after))
+    return TransformPlan(steps, source, wanted, counting=True).list_unused()
 
 
 def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
@@ -631,6 +640,7 @@ class FitReport:
     num_reads: int = 0  # of the data, counted in whole passes
     num_halved: int = 0  # partitions that were too large for memory, and were worked on in halves
     unmatched: dict[str, float] = field(default_factory=dict)  # the share of rows without a match, by the join's name
+    coerced: dict[str, int] = field(default_factory=dict)  # the values that `T.Cast` made missing, by column
     rejected: tuple[FileNote, ...] = ()  # the files whose rows it did not see, and why
     seconds: float = 0.0  # wall time
     steps: Sequence[StepReport] = ()
@@ -643,6 +653,9 @@ class FitReport:
         told = [f"fitted on {format_count(self.num_rows, 'row')}"]
         told += [f"{self.num_without_target:,} without a target left out"] if self.num_without_target else []
         told += [f"{share:.1%} without a match in {name}" for name, share in self.unmatched.items()]
+        told += [
+            f"{format_count(count, 'value')} of {name!r} made missing by Cast" for name, count in self.coerced.items()
+        ]
         told += [f"{format_count(len(self.rejected), 'file')} rejected"] if self.rejected else []
         halved = f", {format_count(self.num_halved, 'partition')} in halves for want of memory"
         reads = format_count(self.num_reads, "read") + (halved if self.num_halved else "")
@@ -691,6 +704,9 @@ class PipelineFit:
                 self._note(note)
         self.source = mark_source(steps, features, dataset.schema)
         self.schema = TransformPlan(steps, self.source, None).output_schema
+        if features is not None:
+            for note in _list_unused(steps, features, self.source):
+                self._note(note)
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
@@ -765,6 +781,7 @@ class PipelineFit:
             self.report.num_without_target = found["without target"]
             for note, level in features.target.finalize(select_kind(found, "target"), self.schema):
                 self._note(note, level)
+        self.report.coerced = dict(sum(select_kind(found, "coerced").values(), Counter[str]()))
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
             join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
 

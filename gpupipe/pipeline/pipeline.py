@@ -235,7 +235,7 @@ class Pipeline:
     def _keep_also(self, name: str) -> Pipeline:
         """Return this pipeline, its learned state shared, with one more column carried beside the features."""
         self._fitted_source()
-        self._after.require(name, "by=")
+        self._after.require(name, "Scorer.evaluate(by=)")
         if self.features is None or name in self.features.keep:
             return self
         changed = copy(self)

@@ -33,16 +33,19 @@ def draw_panel(
     y: tuple[float, float] | None = None,
     height: int = HEIGHT,
 ) -> str:
-    """Draw lines between the ends `x` and `y` of the axes, by default those of their points."""
+    """Draw lines between the ends `x` and `y` of the axes, which are drawn then, or those of their points."""
     points = [point for line in lines for point in line.points]
     (left, right), (low, high) = (
         ends or (min(axis), max(axis)) for ends, axis in zip((x, y), zip(*points, strict=True), strict=True)
     )
     elements = ""
+    if x is not None and y is not None:
+        corner = f"{MARGIN},{MARGIN} {MARGIN},{height - MARGIN} {WIDTH - MARGIN},{height - MARGIN}"
+        elements += f'<polyline points="{corner}" fill="none" stroke="{GRAY}" stroke-width="0.5"/>'
     for index, line in enumerate(lines):
         places = []
-        for place, value in line.points:
-            across = (place - left) / (right - left) if right > left else 0.5
+        for position, value in line.points:
+            across = (position - left) / (right - left) if right > left else 0.5
             up = (value - low) / (high - low) if high > low else 0.5
             places.append((MARGIN + across * (WIDTH - 2 * MARGIN), height - MARGIN - up * (height - 2 * MARGIN)))
         path, dash = " ".join(f"{x:.1f},{y:.1f}" for x, y in places), ' stroke-dasharray="4"' if line.dashed else ""

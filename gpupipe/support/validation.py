@@ -61,6 +61,18 @@ def as_list(words: str | Iterable[str]) -> list[str]:
     return [words] if isinstance(words, str) else list(words)
 
 
+def get_sides(both: Any, left: Any, right: Any, owner: object, name: str) -> tuple[Any, Any]:
+    """Return the names for the left and for the right of a join, given once or separately; else raise `BadConfig`."""
+    if both is not None and left is None and right is None:
+        return both, both
+    if both is not None or left is None or right is None:
+        where = owner if isinstance(owner, str) else type(owner).__name__
+        got = {name: both, f"left_{name}": left, f"right_{name}": right}
+        expected = f"{name}=, or left_{name}= and right_{name}="
+        raise BadConfig(where, "not one way to say the keys", got=got, expected=expected, remedy=f"{name}='key'")
+    return left, right
+
+
 def check_choice(owner: object, choices: Iterable[Any], /, *also: Any, **given: Any) -> None:
     """Raise `BadConfig` for an argument that is neither one of `choices` nor of `also`; the closest is offered."""
     known = [*choices, *also]

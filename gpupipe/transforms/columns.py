@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
-from gpupipe.backend.cast import cast_column, require_castable
-from gpupipe.errors import BadConfig
+from gpupipe.backend.cast import Losses, cast_column, require_castable
+from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.evaluate import evaluate
-from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema
-from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_names, refuse_argument
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, is_passenger
+from gpupipe.support.validation import as_list, check_choice, check_dtypes, check_instance, check_names, refuse_argument
 from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
 
 
@@ -98,7 +99,11 @@ class Rename(Transform):
 
 
 class Cast(ColumnwiseTransform):
-    """Store columns as another type, one of `schema.DTYPES`; a value that does not fit raises BadData.
+    """Store columns as another type, one of `schema.DTYPES`; a value that does not fit raises BadData, or is missing.
+
+    With `errors="coerce"`, as in pandas' `to_numeric`, what cannot be parsed or does not fit becomes missing; a fit
+    counts such values of the columns that it reads (`fit_report.coerced`). Decimals, times of day, durations and bytes
+    cannot be coerced (SchemaMismatch).
 
     Strings are parsed, numbers are written out as text, and so are times, with all six digits of their fraction and,
     where they have a zone, local and with its offset. Times as `"timestamp"` keep their zone, and dates become times. A
@@ -112,31 +117,47 @@ class Cast(ColumnwiseTransform):
         >>> import pandas as pd
         >>> Cast({"flight": "string"}).transform(pd.DataFrame({"flight": [11, 7]}))["flight"].tolist()
         ['11', '7']
+        >>> Cast({"age": "float64"}, errors="coerce").transform(pd.DataFrame({"age": ["40", "n/a"]}))["age"].tolist()
+        [40.0, nan]
     """
 
-    def __init__(self, dtypes: Mapping[str, str]) -> None:
+    def __init__(self, dtypes: Mapping[str, str], *, errors: str = "raise") -> None:
         check_instance(self, Mapping, "types by the names of columns", remedy="dtypes={'x': 'float32'}", dtypes=dtypes)
         check_dtypes(self, (*DTYPES, *LISTS), dtypes)
-        self.dtypes = dict(dtypes)
+        check_choice(self, ("raise", "coerce"), errors=errors)
+        self.dtypes, self.errors = dict(dtypes), errors
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
-        made = []
+        made, coerces = [], self.errors == "coerce"
         for name, dtype in self.dtypes.items():
             item = schema[name]
             require_castable(item.dtype, dtype, name)
+            if coerces and is_passenger(item.dtype):
+                problem, expected = f"column {name!r} cannot be coerced", "text, numbers, times or lists of them"
+                remedy = f"Cast({{{name!r}: {dtype!r}}}), which raises"
+                raise SchemaMismatch("Cast", problem, got=item.dtype, expected=expected, remedy=remedy)
             kept = item.with_instants().written_as if item.dtype == dtype else ""  # a date becomes a time
             cast = Field.derived(name, dtype, [item], "Cast", kept)
             units = item.units if dtype in (*INTEGERS, *FLOATS) else ""
-            made.append(replace(cast, nullable=item.nullable, units=units))
+            made.append(replace(cast, nullable=item.nullable or (coerces and item.dtype != dtype), units=units))
         return schema.assign(made)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        made = {}
+        return self.convert(frame, schema, wanted, backend)[0]
+
+    def convert(
+        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
+    ) -> tuple[Frame, Counter[str]]:
+        """Do as `apply`, and count by column the values that were made missing."""
+        made, counts = {}, Counter[str]()
         for name, dtype in self.dtypes.items():
             if name in wanted:
-                made[name] = cast_column(backend.column(frame, name), dtype, name, backend, zone=schema[name].zone)
-        return backend.assign(frame, made)
+                losses = Losses() if self.errors == "coerce" else None
+                column, zone = backend.column(frame, name), schema[name].zone
+                made[name] = cast_column(column, dtype, name, backend, zone=zone, losses=losses)
+                counts[name] += losses.count if losses else 0
+        return backend.assign(frame, made), counts
 
 
 class Derive(Transform):
@@ -174,17 +195,17 @@ class Derive(Transform):
         return schema
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return self._trace(wanted)[0]
+        return self.trace(wanted)[0]
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         made: dict[str, Column] = {}
-        for name, text in reversed(self._trace(wanted)[1].items()):
+        for name, text in reversed(self.trace(wanted)[1].items()):
             expression = parse(text, f"Derive({name}=...)")
             columns = {read: made[read] if read in made else backend.column(frame, read) for read in expression.reads}
             made[name] = evaluate(expression, columns, backend, len(frame))
         return backend.assign(frame, made) if made else frame
 
-    def _trace(self, wanted: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
+    def trace(self, wanted: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
         """Return the columns that are read for `wanted`, and the expressions that it needs, the last one first."""
         needed, used = set(wanted), {}
         for name, text in reversed(self.named.items()):

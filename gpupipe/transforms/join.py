@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
@@ -42,6 +43,7 @@ from gpupipe.support.validation import (
     check_choice,
     check_name,
     check_names,
+    get_sides,
     parse_duration_us,
     refuse_argument,
 )
@@ -51,10 +53,11 @@ from gpupipe.transforms.transform import Names, Transform
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
-    on: Names
-    by: Names | None = None
-
     def __init__(self, right: Any, columns: Names | None, suffix: str, name: str | None) -> None:
+        if len(self.keys) != len(self.right_keys):
+            got, remedy = {"left": self.keys, "right": self.right_keys}, "on=, or left_on= and right_on= of one length"
+            problem = "not as many keys on the right as on the left"
+            raise BadConfig(self.class_name, problem, got=got, expected="pairs of columns", remedy=remedy)
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             table, fields = read_stream(right, type(self).__name__)
@@ -74,8 +77,17 @@ class TableJoin(Transform):
 
     @property
     def keys(self) -> list[str]:
-        """The columns that are compared, of the same names on both sides."""
-        return [*as_list(self.on), *([] if self.by is None else as_list(self.by))]
+        """The columns that are compared."""
+        return self._sides()[0]
+
+    @property
+    def right_keys(self) -> list[str]:
+        """The columns of the right table that these are compared with."""
+        return self._sides()[1]
+
+    @abstractmethod
+    def _sides(self) -> tuple[list[str], list[str]]:
+        """Return the keys of the left and those of the right, from the parameters."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without what every process prepares for itself."""
@@ -106,22 +118,23 @@ class TableJoin(Transform):
             self._schema = self.right.schema
         elif self._schema is None:
             backend = infer_backend(self.right)
-            names = list(self.right.columns) if self.columns is None else [*self.keys, *self.columns]
+            names = list(self.right.columns) if self.columns is None else [*self.right_keys, *self.columns]
             right = backend.select(self.right, [name for name in dict.fromkeys(names) if name in self.right.columns])
             self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
         return self._schema
 
-    def _check_keys(self, left: Schema, equal: Sequence[str]) -> None:
-        """Check that both sides have the columns of the join, and keys that can be equal."""
+    def _check_keys(self, left: Schema, first: int = 0) -> None:
+        """Check that both sides have the columns of the join, and from the `first` key on such that can be equal."""
         left.require(self.keys, f"{self._where} left")
-        names, where = [*self.keys, *(self.columns or ())], f"{self._where} right"
+        names, where = [*self.right_keys, *(self.columns or ())], f"{self._where} right"
         if _is_dataset(self.right):
             self.right.require(names, where)
         for name in names:
             if name not in self.right.columns:
                 raise ColumnNotFound.among(where, name, list(self.right.columns))
-        require_comparable(left.select(equal), f"{self._where} left")
-        for ours, theirs in ((left[key], self.right_schema[key]) for key in equal):
+        require_comparable(left.select(self.keys[first:]), f"{self._where} left")
+        for key, other in list(zip(self.keys, self.right_keys, strict=True))[first:]:
+            ours, theirs = left[key], self.right_schema[other]
             if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
                 problem = f"key {ours.name!r} is {ours.dtype} on the left and {theirs.dtype} on the right"
                 expected = "the same type on both sides, or two types of numbers"
@@ -134,7 +147,7 @@ class TableJoin(Transform):
 
     def table(self, backend: Backend) -> Frame:
         """Read the right table as a coded frame: the keys and the columns the join adds."""
-        names = list(dict.fromkeys([*self.keys, *self._names_out(Schema())]))
+        names = list(dict.fromkeys([*self.right_keys, *self._names_out(Schema())]))
         if _is_dataset(self.right):
             return backend.concat([self.right.read(part, names, backend) for part in self.right.partitions])
         owner = infer_backend(self.right)
@@ -151,7 +164,7 @@ class TableJoin(Transform):
         """Return the right columns that are added, and their names in the result."""
         chosen = self.columns
         if chosen is None:
-            chosen = [name for name in self.right_schema.names if name not in self.keys]
+            chosen = [name for name in self.right_schema.names if name not in self.right_keys]
         return {name: name + self.suffix if name in left else name for name in chosen}
 
     def _added_fields(self, left: Schema) -> list[Field]:
@@ -330,6 +343,7 @@ class Join(TableJoin):
     Args:
         right: a Dataset, a frame, or another library's table that `from_frame` takes; read once, and kept in memory.
         on: the keys, named alike on both sides. A missing key matches nothing; numbers match by value.
+        left_on, right_on: the keys here and in the table, in the same order, where they have other names.
         how: `"left"` keeps every row, `"inner"` those with a match (predictions then have the surviving rows only).
         columns: the right columns to add; all but the keys by default.
         suffix: put behind the name of a right column that the left has too. Names on the left never change.
@@ -355,22 +369,28 @@ class Join(TableJoin):
         self,
         right: Any,
         *,
-        on: Names,
+        on: Names | None = None,
+        left_on: Names | None = None,
+        right_on: Names | None = None,
         how: Literal["left", "inner"] = "left",
         columns: Names | None = None,
         suffix: str = "_right",
         many: bool = False,
         name: str | None = None,
     ) -> None:
-        check_names(self, empty=False, on=on)
+        check_names(self, None, empty=False, on=on, left_on=left_on, right_on=right_on)
         check_choice(self, ("left", "inner"), how=how)
         check_bool(self, many=many)
-        self.on, self.how, self.many = as_list(on), how, many
+        self.on, self.left_on, self.right_on, self.how, self.many = on, left_on, right_on, how, many
         self.changes_rows = many or how == "inner"
         super().__init__(right, columns, suffix, name)
 
+    def _sides(self) -> tuple[list[str], list[str]]:
+        ours, theirs = get_sides(self.on, self.left_on, self.right_on, self, "on")
+        return as_list(ours), as_list(theirs)
+
     def output_schema(self, schema: Schema) -> Schema:
-        self._check_keys(schema, self.on)
+        self._check_keys(schema)
         return schema.assign(self._added_fields(schema))
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
@@ -381,7 +401,7 @@ class Join(TableJoin):
             table = self._prepare_once(backend.name, lambda: self.table(backend))
             return self._merged(frame, table, asked, backend)
         columns, lookup = self._prepare_once(backend.name, lambda: self._prepare(backend))
-        rows = lookup.find({key: backend.column(frame, key) for key in self.on}, backend)
+        rows = lookup.find({key: backend.column(frame, key) for key in self.keys}, backend)
         unmatched = rows < 0
         self._count(unmatched)
         if self.how == "inner":
@@ -389,27 +409,27 @@ class Join(TableJoin):
         return _take_rows(frame, rows, columns, asked, backend)
 
     def _merged(self, frame: Frame, table: Frame, asked: Mapping[str, str], backend: Backend) -> Frame:
-        """Return every pair of rows with equal keys; keys of two types are compared in columns of their own."""
-        left, right = frame, backend.rename(backend.select(table, [*self.on, *asked]), asked)
+        """Return every pair of rows with equal keys; those of two types or names in columns of their own."""
+        left, right = frame, backend.rename(backend.select(table, [*self.right_keys, *asked]), asked)
         on: list[str] = []
-        for key in self.on:
-            ours, theirs = backend.column(left, key), backend.column(right, key)
-            on.append(key if ours.dtype == theirs.dtype else f"⟨key⟩ {key}")
+        for key, other in zip(self.keys, self.right_keys, strict=True):
+            ours, theirs = backend.column(left, key), backend.column(table, other)
+            on.append(key if ours.dtype == theirs.dtype and key == other else f"⟨key⟩ {key}")
             if on[-1] != key:
                 dtype = key_dtype({ours.dtype, theirs.dtype})
                 left = backend.assign(left, {on[-1]: as_key(ours, dtype, backend.xp)})
                 right = backend.assign(right, {on[-1]: as_key(theirs, dtype, backend.xp)})
-        if on == self.on:
+        if on == self.keys:
             return backend.merge(frame, right, on, self.how, self.suffix)
         merged = backend.merge(left, backend.select(right, [*on, *asked.values()]), on, self.how, self.suffix)
         return backend.select(merged, [*frame.columns, *asked.values()])
 
     def _names_out(self, left: Schema) -> dict[str, str]:
-        return {name: out for name, out in super()._names_out(left).items() if name not in self.on}
+        return {name: out for name, out in super()._names_out(left).items() if name not in self.right_keys}
 
     def _prepare(self, backend: Backend) -> tuple[dict[str, Column], Lookup]:
         table = self.table(backend)
-        keys = {key: backend.column(table, key) for key in self.on}
+        keys = {key: backend.column(table, name) for key, name in zip(self.keys, self.right_keys, strict=True)}
         lookup = Lookup(keys, backend, self._where, "many=True, which merges without a lookup table")
         return _with_missing_rows(table, backend), lookup
 
@@ -423,7 +443,9 @@ class JoinAsOf(TableJoin):
     Args:
         right, columns, suffix, name: as for `Join`; for a table larger than memory there is `Dataset.join_asof`.
         on: the column of times or numbers, named alike on both sides. A missing one matches nothing.
+        left_on, right_on: the same where it has another name here than in the table.
         by: key columns that have to be equal, as `on` of `Join`.
+        left_by, right_by: the same where they have other names here than in the table.
         tolerance: how old a right row may be, by its own time: a number, or of times a timedelta or text as `"2h"`.
         lag: how much later a right row becomes known, in the same way: a day's sums are known a day after it began.
         allow_exact_matches: whether a right row that becomes known at the row's own time matches.
@@ -443,15 +465,18 @@ class JoinAsOf(TableJoin):
         [39.0, 41.0, nan]
     """
 
-    on: str
     finds_own_rows: bool = False  # whether the right table holds rows learned from: its columns have their lineage
 
     def __init__(
         self,
         right: Any,
         *,
-        on: str,
+        on: str | None = None,
+        left_on: str | None = None,
+        right_on: str | None = None,
         by: Names | None = None,
+        left_by: Names | None = None,
+        right_by: Names | None = None,
         tolerance: float | str | timedelta | None = None,
         lag: float | str | timedelta | None = None,
         allow_exact_matches: bool = True,
@@ -459,23 +484,30 @@ class JoinAsOf(TableJoin):
         suffix: str = "_right",
         name: str | None = None,
     ) -> None:
-        check_name(self, on=on)
-        check_names(self, None, by=by)
+        check_name(self, None, on=on, left_on=left_on, right_on=right_on)
+        check_names(self, None, by=by, left_by=left_by, right_by=right_by)
         check_bool(self, allow_exact_matches=allow_exact_matches)
         for given, value in {"tolerance": tolerance, "lag": lag}.items():
             check_distance(value, f"JoinAsOf({given}=)")
-        self.on, self.by = on, by
+        self.on, self.left_on, self.right_on = on, left_on, right_on
+        self.by, self.left_by, self.right_by = by, left_by, right_by
         self.tolerance, self.lag = _text(tolerance), _text(lag)
         self.allow_exact_matches = allow_exact_matches
         super().__init__(right, columns, suffix, name)
 
+    def _sides(self) -> tuple[list[str], list[str]]:
+        ours, theirs = get_sides(self.on, self.left_on, self.right_on, self, "on")
+        by = self.by, self.left_by, self.right_by
+        left, right = ([], []) if all(names is None for names in by) else get_sides(*by, self, "by")
+        return [ours, *as_list(left)], [theirs, *as_list(right)]
+
     def output_schema(self, schema: Schema) -> Schema:
-        self._check_keys(schema, self.keys[1:])
+        self._check_keys(schema, 1)
         self._distances(self._order_dtype(schema))
         return schema.assign(self._added_fields(schema))
 
     def _order_dtype(self, left: Schema) -> str:
-        return order_dtype(left[self.on], self.right_schema[self.on], self._where)
+        return order_dtype(left[self.keys[0]], self.right_schema[self.right_keys[0]], self._where)
 
     def _distances(self, dtype: str) -> list[Distance | None]:
         """Convert tolerance and lag to the units of the type that orders rows."""
@@ -491,7 +523,8 @@ class JoinAsOf(TableJoin):
             return frame
         dtype = self._order_dtype(schema)
         columns, history = self._prepare_once(f"{backend.name}, {dtype}", lambda: self._prepare(dtype, backend))
-        rows = history.find(backend.column(frame, self.on), {key: backend.column(frame, key) for key in self.keys[1:]})
+        time, *keys = self.keys
+        rows = history.find(backend.column(frame, time), {key: backend.column(frame, key) for key in keys})
         self._count(rows < 0)
         return _take_rows(frame, rows, columns, names, backend)
 
@@ -501,9 +534,10 @@ class JoinAsOf(TableJoin):
             problem, remedy = "the right table has no rows", "a look at its files or its filter"
             raise BadData(self._where, problem, expected="rows to match", remedy=remedy)
         tolerance, lag = self._distances(dtype)
-        keys = {key: backend.column(table, key) for key in self.keys[1:]}
+        pairs = zip(self.keys[1:], self.right_keys[1:], strict=True)
+        keys = {key: backend.column(table, name) for key, name in pairs}
         rules = lag or 0, tolerance, self.allow_exact_matches
-        history = _History(backend.column(table, self.on), keys, dtype, rules, backend, self._where)
+        history = _History(backend.column(table, self.right_keys[0]), keys, dtype, rules, backend, self._where)
         return _with_missing_rows(table, backend), history
 
 

@@ -255,3 +255,87 @@ def test_rows_have_to_lie_there(flights: gp.Dataset, fitted: gp.Pipeline, cluste
         iter(train)
     with raises(errors.BadConfig, where="ClusterLoader", got="tcp://nowhere"):
         gp.ClusterLoader("tcp://nowhere", fitted, flights)
+
+
+def grow(fitted: gp.Pipeline, train: Any, valid: Any) -> tuple[gp.models.XGB, gp.training.History]:
+    model = gp.models.XGB.from_schema(fitted.schema, n_estimators=20, learning_rate=0.3, early_stopping_rounds=5)
+    return model, tree_trainer(model).fit(train, valid)
+
+
+def tree_trainer(model: gp.models.XGB, **more: Any) -> gp.Trainer:
+    return gp.Trainer(model, progress=False, timeout=60.0, **more)
+
+
+def test_trees_of_two_workers_are_those_of_one_process(
+    flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster
+) -> None:
+    train, valid = flights.split(fraction=0.8, seed=0)
+    one, here = grow(fitted, fitted.loader(train), fitted.loader(valid))
+    two, there = grow(fitted, *(gp.ClusterLoader(cluster, fitted, data) for data in (train, valid)))
+    assert there.best["epoch"] == here.best["epoch"]
+    for name in ("train_loss", "valid_loss", "valid_auc"):
+        assert there.best[name] == pytest.approx(here.best[name], abs=1e-3)
+    batch = next(iter(fitted.loader(valid)))
+    assert float((one(batch) - two(batch)).abs().mean()) < 0.05, "but for where a column's bins are cut"
+
+
+class SameOnAllRanks:
+    """A metric of 1.0 where all ranks have gathered the same outputs."""
+
+    name, higher_is_better = "same", True
+
+    def reset(self) -> None:
+        self.same = False
+
+    def update(self, output: Tensor, batch: Any) -> None:
+        mine = torch.stack([output.double().sum(), output.double().square().sum(), batch.target.sum().double()])
+        each = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather(each, mine)
+        self.same = len(each) == 2 and all(torch.equal(other, mine) for other in each)
+
+    def compute(self) -> float:
+        return float(self.same)
+
+
+class FailsOnOneRank(SameOnAllRanks):
+    """A metric that raises on the second worker, or kills it."""
+
+    def __init__(self, *, dies: bool) -> None:
+        self.dies = dies
+
+    def update(self, output: Tensor, batch: Any) -> None:
+        if torch.distributed.get_rank() == 1:
+            if self.dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise KeyError("no such key here")
+
+
+def test_all_workers_have_the_same_trees(flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster) -> None:
+    model = gp.models.XGB.from_schema(fitted.schema, n_estimators=3)
+    train = gp.ClusterLoader(cluster, fitted, flights)
+    history = tree_trainer(model, metrics=[SameOnAllRanks()]).fit(train, train)
+    assert [row["valid_same"] for row in history] == [1.0, 1.0, 1.0]
+
+
+def test_trees_of_a_worker_without_rows(flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster) -> None:
+    day = flights.of_partitions(flights.partitions[:1])
+    one, _ = grow(fitted, fitted.loader(day), fitted.loader(flights))
+    two, _ = grow(fitted, gp.ClusterLoader(cluster, fitted, day), gp.ClusterLoader(cluster, fitted, flights))
+    batch = next(iter(fitted.loader(flights)))
+    torch.testing.assert_close(one(batch), two(batch), rtol=0, atol=1e-4)
+
+
+def test_a_worker_that_fails_or_dies_among_trees_ends_the_fit(
+    flights: gp.Dataset, fitted: gp.Pipeline, cluster: gp.Cluster
+) -> None:
+    train = gp.ClusterLoader(cluster, fitted, flights)
+    model, environment = gp.models.XGB.from_schema(fitted.schema, n_estimators=10), dict(os.environ)
+    fails, dies = (tree_trainer(model, metrics=[FailsOnOneRank(dies=dies)]) for dies in (False, True))
+    with pytest.raises(KeyError, match="no such key here"):
+        _start_thread(fails.fit, train, train).result(BOUND)
+    with pytest.raises(errors.ClusterLost, match="rank 1"):
+        _start_thread(dies.fit, train, train).result(BOUND)
+    until(lambda: cluster.num_workers == 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    assert len(tree_trainer(model).fit(train, train)) == 10, "the workers are there for the next one"

@@ -87,7 +87,7 @@ def test_gradient_boosting_is_scikit_learns_with_either_encoding(encoding: str) 
     masked = [False, False, True] if encoding == "categories" else None
     oracle = HistGradientBoostingClassifier(categorical_features=masked, random_state=5)
     oracle.fit(matrix(train), arrays(train)[1])
-    candidate = candidates.make_named("hist-gradient-boosting", make_layout(train.schema), 5, on_gpu=False)
+    candidate = candidates.make_named("hist-gradient-boosting", "trees", make_layout(train.schema), 5)
     rows = TrainRows(train, candidate.layout, 0).host
     candidate.fit(rows, encoding)
     other = TrainRows(valid, candidate.layout, 0).host
@@ -138,10 +138,10 @@ def test_ids_that_matter_are_categories_and_the_table_says_by_what() -> None:
     features = gp.Features(["x"], (["place", "few"], pre.Categorify()), target="y")
     pipeline = gp.Pipeline([], features, backend="cpu").fit(frame[:3000])
     train, valid = pipeline.loader(frame[:3000]), pipeline.loader(frame[3000:])
-    comparison = gp.compare(train, valid, FAST)
-    assert comparison["hist-gradient-boosting"]["ids"] == "categories"
+    comparison = gp.compare(train, valid, {"line": "linear", "trees": "hist-gradient-boosting"})
+    assert comparison["trees"]["ids"] == "categories" and comparison["line"]["ids"] == "one-hot"
     (note,) = comparison.notes
-    assert note.startswith("hist-gradient-boosting: takes ids as categories, by a tenth of train (categories 0.5")
+    assert note.startswith("trees: takes ids as categories, by a tenth of train (categories 0.5")
     assert "categories up to 4 ids" in note and "numbers" in note
     held = TrainRows(train, make_layout(train.schema), 0).parts[1]
     assert len(held) == 300  # and none of them is of valid
@@ -183,7 +183,7 @@ def test_a_regression_is_compared_in_the_targets_own_units() -> None:
 def test_several_targets() -> None:
     train, valid, _ = loaders(["y", "weight"])
     comparison = gp.compare(train, valid)
-    assert {row["model"] for row in comparison.rows} == {*candidates.list_installed()}
+    assert {row["model"] for row in comparison.rows} >= {*candidates.ESTIMATORS}
     block, row = train.table, comparison["hist-gradient-boosting"]
     oracle = HistGradientBoostingRegressor(
         categorical_features=[False, False, True] if row["ids"] == "categories" else None, random_state=0
@@ -248,13 +248,53 @@ def test_objects_of_trees_choose_their_encoding_unless_their_settings_have() -> 
 
 
 @NEEDS_XGBOOST
-def test_xgboost_takes_both_encodings_and_gaps_between_classes() -> None:
+def test_xgboost_by_name_is_our_trees_which_can_be_saved(tmp_path: Path) -> None:
     train, valid, pipeline = loaders("y > 0")
-    assert gp.compare(train, valid, ["xgboost"])["xgboost"]["auc"] > 0.9
-    features = gp.Features((["a", "b"], [], "x<1>"), (["name"], pre.Categorify()), target=["y", "weight"])
-    named = gp.Pipeline([], features, backend="cpu").fit(frame_of())
-    assert gp.compare(named.loader(frame_of()), named.loader(frame_of()), ["xgboost"])["xgboost"]["rmse"] < 1
-    assert pipeline.schema.task == "binary"
+    comparison = gp.compare(train, valid, ["xgboost"], seed=2)
+    model, row = comparison.models["xgboost"], comparison["xgboost"]
+    assert isinstance(model, gp.models.XGB) and row["auc"] > 0.9
+    held = TrainRows(train, make_layout(train.schema), 2).parts[1]
+    areas = {}
+    for encoding, most in (("categories", 1024), ("numbers", 0)):
+        alone = gp.models.XGB.from_schema(pipeline.schema, max_categories=most, seed=2)
+        learned = TrainRows(train, make_layout(train.schema), 2)
+        gp.Trainer(alone, progress=False).fit(*map(learned.make_loader, learned.parts))
+        whole = held.batch_of(held.words)
+        areas[encoding] = roc_auc_score(whole.target, alone(whole).detach())
+    assert row["ids"] == max(areas, key=areas.__getitem__)
+    scores = f"categories {areas['categories']:.4g}, numbers {areas['numbers']:.4g}"
+    assert comparison.notes == [f"xgboost: takes ids as {row['ids']}, by a tenth of train ({scores})"]
+    gp.save(tmp_path / "run", pipeline, model)
+    frame = frame_of(300, seed=4)
+    chances = gp.load(tmp_path / "run").predict_proba(frame)["probability"]
+    assert roc_auc_score(frame["y"] > 0, chances) == pytest.approx(row["auc"], abs=1e-6)
+
+
+@NEEDS_XGBOOST
+def test_our_trees_as_objects_keep_their_encoding() -> None:
+    train, valid, pipeline = loaders("y > 0")
+    model = gp.models.XGB.from_schema(pipeline.schema, n_estimators=20, max_categories=0)
+    trainer = gp.Trainer(gp.models.XGB.from_schema(pipeline.schema, n_estimators=20), progress=False)
+    comparison = gp.compare(train, valid, {"numbers": model, "categories": trainer})
+    assert all(row["ids"] == row["model"] and row["auc"] > 0.9 for row in comparison.rows)
+    assert comparison.notes == [] and trainer.history is not None
+    again = gp.compare(train, valid, {"categories": trainer})
+    assert again["categories"]["fit_seconds"] is None
+    assert again["categories"]["auc"] == comparison["categories"]["auc"]
+
+
+@NEEDS_XGBOOST
+def test_xgboosts_own_estimator_takes_both_encodings_and_gaps_between_classes() -> None:
+    own = importlib.import_module("xgboost").XGBClassifier(n_estimators=20, enable_categorical=True)
+    _, valid, pipeline = loaders("size")
+    part = frame_of()
+    some = pipeline.loader(part[part["size"] != "M"])
+    row = gp.compare(some, valid, {"xgb": own})["xgb"]
+    assert row["accuracy"] > 0.3 and row["ids"] in ("categories", "numbers")
+    features = gp.Features(["a", "b"], (["na<me"], pre.Categorify()), target="y > 0")
+    frame = part.rename(columns={"name": "na<me"})
+    named = gp.Pipeline([], features, backend="cpu").fit(frame).loader(frame)
+    assert gp.compare(named, named, {"xgb": own})["xgb"]["auc"] > 0.9
 
 
 @pytest.mark.skipif(bool(importlib.util.find_spec("xgboost")), reason="XGBoost is installed")
@@ -262,8 +302,8 @@ def test_xgboost_asked_for_by_name_has_to_be_there() -> None:
     train, valid, _ = loaders("y > 0")
     with raises(BackendMissing, where="compare(models=)", got="xgboost") as caught:
         gp.compare(train, valid, ["xgboost"])
-    assert caught.value.remedy == "pip install xgboost"
-    assert candidates.list_installed() == [name for name in candidates.ESTIMATORS if name != "xgboost"]
+    assert caught.value.remedy == "pip install xgboost-cpu"
+    assert {row["model"] for row in gp.compare(train, valid).rows} == {*candidates.ESTIMATORS}
 
 
 def test_trained_networks_are_judged_as_they_are(tmp_path: Path) -> None:
@@ -298,7 +338,8 @@ def test_untrained_networks_learn_from_nine_tenths_and_stop_by_the_last() -> Non
     waiting = gp.Trainer(MLP.from_schema(pipeline.schema, hidden=(8,)), max_epochs=2, device="cpu", progress=False)
     comparison = gp.compare(train, valid, {"bare": model, "waiting": waiting, "line": "linear"})
     assert all(torch.equal(value, start[name]) for name, value in model.state_dict().items())  # a copy was fitted
-    assert counted[0] == 540 and waiting.history is not None and len(waiting.history) == 2
+    assert sum(counted) % 540 == 0 and max(counted) == 128  # nine tenths, in batches by their number
+    assert waiting.history is not None and len(waiting.history) == 2
     assert "valid_auc" in waiting.history.rows[-1] and comparison["bare"]["fit_seconds"] > 0
     assert comparison.models["waiting"] is waiting.model
     assert comparison["waiting"]["auc"] == pytest.approx(waiting.evaluate(valid)["auc"], abs=1e-6)
@@ -329,7 +370,7 @@ def test_the_best_network_is_saved_and_an_estimator_is_refused_with_what_to_take
     assert roc_auc_score(frame["y"] > 0, chances) == pytest.approx(comparison["net"]["auc"], abs=1e-3)
     with raises(BadConfig, where="save(model=)") as caught:
         gp.save(tmp_path / "other", pipeline, comparison.models["neighbors"])
-    assert "pickle" in caught.value.problem and "gp.models.XGB" in caught.value.remedy
+    assert "gp.models.Linear" in caught.value.expected and "gp.models.XGB" in caught.value.remedy
 
 
 def test_the_order_of_a_shuffled_valid_loader_does_not_matter() -> None:
@@ -393,6 +434,12 @@ BAD: dict[str, tuple[Any, type[GpupipeError], str, str]] = {
     "two of a name": ([GaussianNB(), GaussianNB()], BadConfig, "models=", "two models are called 'GaussianNB'"),
     "a name that is none": ({1: GaussianNB()}, BadConfig, "models=", "makes no sense"),
     "a network of other columns": ([MLP(numeric=1)], SchemaMismatch, "MLP", "another pipeline"),
+    "a network of quantiles": (
+        [MLP(numeric=2, cardinalities=[6], quantiles=(0.1, 0.9))],
+        BadConfig,
+        "models=",
+        "predicts quantiles",
+    ),
     "an estimator that fails": ({"mine": Stubborn()}, BadData, "mine", "RuntimeError: no"),
 }
 

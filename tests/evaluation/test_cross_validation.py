@@ -55,7 +55,9 @@ def test_it_is_a_loop_by_hand() -> None:
     for number, (train, valid) in enumerate(folds, start=1):
         pipeline, trainer = fit(train, valid)
         loader = pipeline.loader(valid)
-        rows.append({"fold": number, "rows": len(valid), **trainer.evaluate(loader)})
+        report = trainer.evaluate(loader)
+        figures = {name: report[name] for name in ("loss", "auc", "accuracy")}
+        rows.append({"fold": number, "rows": len(valid), **figures})
         probabilities = gp.Scorer(pipeline, trainer.model).predict_proba(valid).to_pandas()["probability"]
         positions = frame.index[frame["x"].isin(valid.to_pandas()["x"])]
         predictions |= {position: (number, p) for position, p in zip(positions, probabilities, strict=True)}

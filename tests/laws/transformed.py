@@ -32,7 +32,7 @@ HISTORY = pd.DataFrame(
 
 
 SAMPLES: dict[str, list[T.Transform]] = {
-    "Cast": [T.Cast({"n": "float64", "b": "int8", "t": "string"})],
+    "Cast": [T.Cast({"n": "float64", "b": "int8", "t": "string"}), T.Cast({"s": "float64"}, errors="coerce")],
     "Clip": [T.Clip(["x", "n"], 0, 3), T.Clip("t", high="2013-01-10")],
     "CumulativeCount": [T.CumulativeCount("s", order_by="t"), T.CumulativeCount(["n", "b"])],
     "DateParts": [

@@ -17,7 +17,18 @@ import gpupipe as gp
 from gpupipe import models
 from gpupipe import preprocessing as pre
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.models import MLP, DCNv2, FTTransformer, Linear, MultiTask, Periodic, PiecewiseLinear, ResNet, TabM
+from gpupipe.models import (
+    MLP,
+    XGB,
+    DCNv2,
+    FTTransformer,
+    Linear,
+    MultiTask,
+    Periodic,
+    PiecewiseLinear,
+    ResNet,
+    TabM,
+)
 from gpupipe.models.tabular import Tabular
 from gpupipe.tensors.batch import Batch
 from tests.training.host_waits import no_host_wait
@@ -58,7 +69,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 def test_every_network_is_here() -> None:
     networks = {item for name in models.__all__ if issubclass(item := getattr(models, name), torch.nn.Module)}
-    assert {cls for cls, _ in SMALL.values()} == networks
+    assert {cls for cls, _ in SMALL.values()} == networks - {XGB}, "trees have no gradients; see test_xgb.py"
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

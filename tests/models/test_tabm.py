@@ -21,6 +21,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.training import PairwiseRanking, PerTarget, Trainer
 from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES, average_members, choose_loss, compute_mean_loss, smooth_labels
+from gpupipe.training.loop.quantiles import PinballLoss
 from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import make_parameter_groups
 from tests.raising import raises
@@ -151,6 +152,13 @@ def test_it_predicts_the_mean_of_the_members(task: Any, outputs: int, rows: Call
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_quantiles_are_the_mean_of_the_members_in_order(rows: Callable[..., Batch]) -> None:
+    model, batch = TabM(3, [7, 4], quantiles=(0.1, 0.5, 0.9), members=K, hidden=(8,), dropout=0.0), rows(60)
+    scramble(model)
+    expected, _ = model(batch).mean(1).sort(1)
+    torch.testing.assert_close(model.eval()(batch), expected)
+
+
 def test_far_logits_stay_exact(rows: Callable[..., Batch]) -> None:
     """Of 300 and 200 the mean probability is 1 in float32; its log-odds are not infinite."""
     model, batch = TabM(3, task="binary", members=2, hidden=(4,)).eval(), rows(2, 3, ())
@@ -177,6 +185,7 @@ LOSSES_TRIED: dict[str, tuple[str, Any, bool]] = {
     "mse": ("regression", LOSSES["mse"], True),
     "mse of several": ("several", LOSSES["mse"], True),
     "huber": ("regression", LOSSES["huber"], True),
+    "pinball": ("quantiles", PinballLoss((0.1, 0.5, 0.9)), True),
     "smoothed bce": ("binary", smooth_labels("bce", 0.2), True),
     "smoothed cross-entropy": ("multiclass", smooth_labels("cross-entropy", 0.2), True),
     "PerTarget": ("several", PerTarget(["mse", "huber"], [1, 3]), True),
@@ -197,13 +206,14 @@ def rows_of(task: str, *, weighted: bool) -> Batch:
         "multilabel": (numeric[:, :2] > 0).float(),
         "multiclass": torch.bucketize(numeric[:, 0].clone(), torch.tensor([-0.5, 0.5])).int(),
         "regression": numeric[:, 0] ** 2,
+        "quantiles": numeric[:, 0] ** 2,
         "several": numeric[:, :2] ** 2,
     }
     weight = torch.rand(24, generator=draw(2)) if weighted else None
     return Batch(numeric, codes, targets[task], weight, {"query": torch.arange(24) // 6})
 
 
-OUTPUTS = {"binary": 1, "multilabel": 2, "multiclass": 3, "regression": 1, "several": 2}
+OUTPUTS = {"binary": 1, "multilabel": 2, "multiclass": 3, "quantiles": 3, "regression": 1, "several": 2}
 
 
 @pytest.mark.parametrize("name", LOSSES_TRIED)

@@ -162,7 +162,8 @@ def test_the_report_of_a_fit_tells_of_each_step(num_partitions: int) -> None:
     assert all(item.seconds > 0 for item in report.steps)
     assert report.steps[0].num_bytes == 15 * 8  # rows with a target
     lines = repr(report).splitlines()
-    assert lines[:3] == [str(report), "", "target 'late': multiclass (task='classification')"] and lines[4].split() == [
+    notes = ["Derive makes far, which nothing uses", "target 'late': multiclass (task='classification')"]
+    assert lines[:4] == [str(report), "", *notes] and lines[5].split() == [
         "pass",
         "step",
         "columns",
@@ -271,3 +272,37 @@ def test_units_in_files(tmp_path: Path) -> None:
     pq.write_table(pa.table({"distance": [1.0]}, schema=other), tmp_path / "d.parquet")
     both = gp.read_parquet([tmp_path / "a.parquet", tmp_path / "d.parquet"])
     assert both.schema["distance"].units == "", "files that differ say nothing"
+
+
+def unused(steps: list[T.Transform], *groups: object, **options: object) -> list[str]:
+    """What a fit and `explain` say of columns for nothing, which has to be the same."""
+    fitted = gp.Pipeline(steps, gp.Features(*groups, **options)).fit(table())
+    assert fitted.fit_report is not None
+    notes = [note for note in fitted.fit_report.notes if "which nothing uses" in note]
+    lines = gp.Pipeline(steps, gp.Features(*groups, **options)).explain(table()).splitlines()
+    assert notes == [line for line in lines if "which nothing uses" in line]
+    return notes
+
+
+def test_a_step_that_nobody_uses_is_told() -> None:
+    derive = T.Derive(ratio="distance / seats", half="seats / 2", quarter="half / 2")
+    assert unused([derive], ["seats", "quarter"]) == ["Derive makes ratio, which nothing uses"]
+    assert unused([derive], ["seats", "ratio", "quarter"]) == []
+    assert unused([derive], ["seats"]) == ["Derive makes ratio, half, quarter, which nothing uses"]
+
+
+def test_what_counts_as_a_use() -> None:
+    derive = T.Derive(ratio="distance / seats")
+    assert unused([derive, T.Filter("ratio > 0")], ["seats"]) == []
+    assert unused([derive, T.Expect("ratio", min=0)], ["seats"]) == []
+    assert unused([derive], ["seats"], keep=["ratio"]) == []
+    assert unused([derive], ["<b>&"], target="ratio") == []
+    assert unused([derive], ["seats"], target="late", weight="ratio") == []
+    assert unused([T.Rename({"distance": "miles"}), T.Cast({"miles": "float32"})], ["seats"]) == []
+    planes = pd.DataFrame({"carrier": ["UA"], "age": [3], "year": [1999]})
+    joined = T.Join(planes, on="carrier")
+    assert unused([joined], ["seats", "age"]) == []
+    assert unused([joined], ["seats"]) == ["Join makes age, year, which nothing uses"]
+    assert unused([T.Lag("seats", 1, order_by="distance")], ["distance"]) == [
+        "Lag makes seats_lag_1, which nothing uses"
+    ]

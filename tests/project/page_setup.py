@@ -35,6 +35,16 @@ small.assign(late=small["arr_delay"] > 15).to_parquet("train/a.parquet")
 """,
     "guide-clusters.md": FITTED,
     "guide-data-parallel.md": TRAINED + "flights_valid = flights\n",
+    "guide-evaluation.md": """
+flights = gp.read_parquet("data/flights.parquet", filters="month <= 3")
+train, later = flights.split(by="time_hour", at="2013-03-01")
+valid, test = later.split(by="time_hour", at="2013-03-16")
+numbers = [pre.SimpleImputer("median"), pre.StandardScaler()]
+groups = [(["dep_delay", "distance", "hour"], numbers), (["carrier"], pre.Categorify())]
+pipeline = gp.Pipeline([], gp.Features(*groups, target="arr_delay > 15")).fit(train)
+trainer = gp.Trainer(gp.models.MLP.from_schema(pipeline.schema, hidden=(32,), seed=7), max_epochs=3, seed=7)
+trainer.fit(pipeline.loader(train, batch_size=512, shuffle="rows", seed=1))
+""",
     "guide-files.md": """
 import os
 os.mkdir("flights")

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 
 import gpupipe as gp
 from gpupipe import io
@@ -86,6 +87,24 @@ def history() -> gp.History:
     return gp.History("valid_loss", rows=rows, gpu=gpu, throttled={"software power cap": 0.125})
 
 
+def report() -> gp.Report:
+    output = torch.tensor([-3.0, -2.0, -1.0, -1.0, 0.0, 1.0, 2.0, 2.0])
+    target = torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    groups = ("origin", ["<b>", "JFK"], torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]))
+    return gp.Report({"loss": 0.5}, output, target, task="binary", labels=["on time", "late"], groups=groups)
+
+
+def report_classes() -> gp.Report:
+    output, target = torch.eye(3)[[0, 1, 2, 2, 0, 1]], torch.tensor([0, 1, 2, 1, 0, 0])
+    return gp.Report({}, output, target, torch.arange(1.0, 7.0) / 2, task="multiclass", labels=["S", "M", "<L>"])
+
+
+def report_numbers() -> gp.Report:
+    output = torch.arange(10.0, 18.0)
+    target = output + torch.tensor([1.0, -1.0] * 4)
+    return gp.Report({}, output, target, task="regression", labels=["arr_delay"])
+
+
 def doctor() -> Report:
     libraries = [
         *(Library(name, "3.1.2", (name,)) for name in ("numpy", "pandas", "pyarrow", "scikit_learn")),
@@ -139,6 +158,9 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "importance": lambda: gp.Importance({"night": [0.0, 0.0], "distance": [0.25, 0.5]}, "auc", 0.75),
     "inspect": lambda: io.inspect(dataset()),
     "pipeline": pipeline,
+    "report": report,
+    "report_classes": report_classes,
+    "report_numbers": report_numbers,
     "schema": lambda: fitted().schema,
 }
 
@@ -146,7 +168,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
 class Page(HTMLParser):
     """Which elements are open, and which are never closed."""
 
-    EMPTY = frozenset({"br", "circle", "polyline", "img"})
+    EMPTY = frozenset({"br", "circle", "polyline", "img", "rect"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe import errors
+from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.schema import Field, Schema
 from gpupipe.support.text import derive
+from tests.examples import examples
 from tests.raising import raises
 
 
@@ -192,3 +198,74 @@ def test_columns_of_one_name_are_told_by_what_makes_them(frame: pd.DataFrame) ->
             make()
         assert caught.value.where == where and remedy in caught.value.remedy
         assert "group" not in str(caught.value)
+
+
+TEXTS = ["40", " 7 ", "n/a", "", None, "1e3", "-0.5", "12,5", "abc", "1e20", "nan"]
+
+
+def test_coerced_numbers_are_those_of_pandas() -> None:
+    frame = pd.DataFrame({"x": pd.array(TEXTS, "string")})
+    made = T.Cast({"x": "float64"}, errors="coerce").transform(frame)["x"]
+    wanted = pd.to_numeric(frame["x"], errors="coerce").astype("float64")
+    assert made.tolist() == pytest.approx(wanted.tolist(), nan_ok=True)
+    whole = T.Cast({"x": "int8"}, errors="coerce").transform(frame)["x"]
+    assert whole.tolist() == [40, 7, *[pd.NA] * 9] and str(whole.dtype) == "Int8"
+
+
+def test_coerced_times_are_those_of_pandas() -> None:
+    texts = ["2013-10-01", "2013-10-01 05:30:00", "2013-02-30", "yesterday", None]
+    made = T.Cast({"t": "timestamp"}, errors="coerce").transform(pd.DataFrame({"t": texts}))["t"]
+    assert made.tolist() == pd.to_datetime(pd.Series(texts), errors="coerce", format="ISO8601").tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "wanted"),
+    [
+        ([1.0, 2.5, None, 1e300], "int16", [1, pd.NA, pd.NA, pd.NA]),
+        ([1.0, 1e300], "float32", [1.0, np.nan]),
+        ([100, 300, -1], "uint8", [100, pd.NA, pd.NA]),
+        ([2**53, 2**53 + 1], "float64", [float(2**53), np.nan]),
+        ([0, 1, 2], "bool", [False, True, pd.NA]),
+        (["true", "maybe"], "bool", [True, pd.NA]),
+    ],
+)
+def test_what_does_not_fit_is_coerced(values: list[Any], dtype: str, wanted: list[Any]) -> None:
+    frame = pd.DataFrame({"x": values})
+    with pytest.raises(errors.BadData, match="not fit"):
+        T.Cast({"x": dtype}).transform(frame)
+    made = T.Cast({"x": dtype}, errors="coerce").transform(frame)["x"].tolist()
+    assert [None if pd.isna(one) else one for one in made] == [None if pd.isna(one) else one for one in wanted]
+
+
+def test_elements_of_lists_are_coerced() -> None:
+    made = T.Cast({"x": "list<int64>"}, errors="coerce").transform(pd.DataFrame({"x": [["1", "x"], [], None, ["y"]]}))
+    assert pa.Table.from_pandas(made)["x"].to_pylist() == [[1, None], [], None, [None]]
+
+
+@examples(30)
+@given(st.lists(st.sampled_from(["1", "2.5", "x", "y", "", "3"]) | st.none(), max_size=12))
+def test_a_coerced_column_does_not_depend_on_partitions(texts: list[str | None]) -> None:
+    data = gp.from_frame(pa.table({"x": pa.array(texts, pa.string())}), num_partitions=3)
+    made = gp.Pipeline([T.Cast({"x": "float32"}, errors="coerce")]).fit(data).transform(data).to_polars().collect()["x"]
+    assert made.to_list() == [float(text) if text in ("1", "2.5", "3") else None for text in texts]
+
+
+def test_a_fit_counts_what_it_coerced() -> None:
+    frame = pd.DataFrame({"x": ["1", "n/a", None, "?"] * 10, "y": ["1", "2", "3", "4"] * 10, "z": range(40)})
+    features = gp.Features((["x", "y"], [pre.SimpleImputer(), pre.StandardScaler()]), target="z > 20")
+    pipeline = gp.Pipeline([T.Cast({"x": "float64", "y": "int64"}, errors="coerce")], features)
+    report = pipeline.fit(gp.from_frame(frame, num_partitions=3)).fit_report
+    assert report is not None and report.coerced == {"x": 20}
+    assert "20 values of 'x' made missing by Cast" in str(report)
+    strict = gp.Pipeline([T.Cast({"y": "int64"})], gp.Features(["y"])).fit(frame).fit_report
+    assert strict is not None and strict.coerced == {} and "Cast" not in str(strict)
+
+
+def test_what_cannot_be_coerced_is_told() -> None:
+    with pytest.raises(errors.BadConfig, match=r"errors.*got 'ignore'[\s\S]*coerce"):
+        T.Cast({"x": "int64"}, errors="ignore")
+    decimals = gp.from_frame(pa.table({"d": pa.array([1], pa.decimal128(5, 2))}))
+    with pytest.raises(
+        errors.SchemaMismatch, match=r"column 'd' cannot be coerced[\s\S]*Cast\(\{'d': 'int64'\}\), which raises"
+    ):
+        gp.Pipeline([T.Cast({"d": "int64"}, errors="coerce")]).fit(decimals)

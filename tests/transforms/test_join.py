@@ -327,3 +327,54 @@ def test_many_with_keys_of_which_one_has_other_types_and_names_that_collide() ->
     assert list(joined.columns) == ["a", "k", "v", "v_right"]
     assert joined["k"].tolist() == [1, 1, 2] and joined["v"].tolist() == [0, 0, 0]
     assert joined["v_right"].fillna(-1).tolist() == [7, 8, -1]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_keys_of_other_names_are_those_of_pandas(many: bool, how: Any) -> None:
+    left = pd.DataFrame({"dest": ["a", "b", None, "c"], "faa": [1, 2, 3, 4], "day": pd.array([1, 2, 1, None], "Int64")})
+    right = pd.DataFrame({"faa": ["a", "b", "b"][: 3 if many else 2], "d": [1.0, 2.0, 2.0][: 3 if many else 2]})
+    right["dest"] = ["x", "y", "z"][: len(right)]
+    step = T.Join(right, left_on=["dest", "day"], right_on=["faa", "d"], how=how, many=many)
+    found = gp.from_frame(left, num_partitions=2)
+    found = gp.Pipeline([step], backend="cpu").fit(left).transform(found).compute()
+    wanted = left.astype({"day": "Float64"}).merge(
+        right, left_on=["dest", "day"], right_on=["faa", "d"], how=how, suffixes=("", "_right")
+    )
+    assert list(found) == ["dest", "faa", "day", "dest_right"]
+    assert found["faa"].tolist() == wanted["faa"].tolist()
+    assert found["dest_right"].fillna("").tolist() == wanted["dest_right"].fillna("").tolist()
+    assert step.keys == ["dest", "day"] and step.name == "dest_day"
+
+
+def test_keys_of_other_names_are_saved_and_asked_for(tmp_path: Path) -> None:
+    airports = pd.DataFrame({"faa": ["JFK", "LGA"], "alt": [13.0, 22.0], "name": ["K", "L"]})
+    flights = pd.DataFrame({"dest": ["LGA", "JFK", "EWR"], "x": [1.0, 2.0, 3.0]})
+    features = gp.Features((["alt", "x"], pre.SimpleImputer()))
+    pipeline = gp.Pipeline([T.Join(airports, left_on="dest", right_on="faa", columns="alt")], features).fit(flights)
+    gp.save(tmp_path / "p", pipeline)
+    for tables in ({}, {"dest": airports.drop(columns="name")}):
+        loaded = gp.load(tmp_path / "p", tables=tables).pipeline
+        assert (
+            loaded.transform(flights)["alt"].tolist()
+            == pipeline.transform(flights)["alt"].tolist()
+            == [22.0, 13.0, 17.5]
+        )
+    step = T.Join(airports, on="faa").set_params(on=None, left_on="dest", right_on="faa")
+    assert step.transform(flights)["alt"].tolist()[:2] == [22.0, 13.0]
+
+
+@pytest.mark.parametrize("step", [T.Join, T.JoinAsOf])
+@pytest.mark.parametrize("keys", [{}, {"on": "k", "left_on": "k"}, {"left_on": "k"}, {"right_on": "k"}])
+def test_there_is_one_way_to_say_the_keys(step: Any, keys: dict[str, Any]) -> None:
+    with raises(errors.BadConfig, where=step.__name__, match="not one way to say the keys"):
+        step(pd.DataFrame({"k": [1], "v": [1]}), **keys)
+
+
+def test_keys_come_in_pairs() -> None:
+    with raises(errors.BadConfig, where="Join", got={"left": ["a", "b"], "right": ["k"]}):
+        T.Join(pd.DataFrame({"k": [1]}), left_on=["a", "b"], right_on="k")
+    with raises(errors.ColumnNotFound, where="Join('a') right", column="kk"):
+        T.Join(pd.DataFrame({"k": [1]}), left_on="a", right_on="kk").transform(pd.DataFrame({"a": [1]}))
+    with pytest.raises(errors.SchemaMismatch, match="key 'a' is int64 on the left and string on the right"):
+        T.Join(pd.DataFrame({"k": ["x"]}), left_on="a", right_on="k").transform(pd.DataFrame({"a": [1]}))

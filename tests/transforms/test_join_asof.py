@@ -247,3 +247,25 @@ def test_a_column_to_add_that_is_not_there_is_offered_all_that_are(step: Any, ri
         with pytest.raises(ColumnNotFound) as caught:
             gp.Pipeline([step(right(table), **options)]).fit(table)
         assert caught.value.got == ["o", "k", "value"] and caught.value.remedy.startswith("'value'")
+
+
+def test_columns_of_other_names_are_those_of_pandas() -> None:
+    left = pd.DataFrame({"t": [5, 1, 9, 3], "a": ["x", "x", "y", None], "known": [1, 2, 3, 4]})
+    right = pd.DataFrame({"known": [1, 4, 8, 2], "b": ["x", "x", "y", "y"], "v": [10.0, 40.0, 80.0, 20.0]})
+    step = T.JoinAsOf(right, left_on="t", right_on="known", left_by="a", right_by="b", tolerance=3)
+    found = step.transform(left)
+    wanted = pd.merge_asof(
+        left.sort_values("t"),
+        right.sort_values("known"),
+        left_on="t",
+        right_on="known",
+        left_by="a",
+        right_by="b",
+        tolerance=3,
+    ).set_index("t")["v"]
+    assert list(found) == ["t", "a", "known", "v"] and step.name == "t_a"
+    assert found["v"].fillna(-1).tolist() == wanted.loc[left["t"]].fillna(-1).tolist() == [40.0, 10.0, 80.0, -1.0]
+    with raises(BadConfig, where="JoinAsOf", match="not one way to say the keys"):
+        T.JoinAsOf(right, left_on="t", right_on="known", left_by="a")
+    with pytest.raises(ColumnNotFound):
+        T.JoinAsOf(right, left_on="t", right_on="time").transform(left)

@@ -379,7 +379,8 @@ def _read_table(backend_name: str, options: ParquetOptions, part: Table) -> pa.T
     functions = [stage.function for stage in part.query.stages if isinstance(stage, Mapped)]
     attached = [function for function in functions if isinstance(function, Attach)]
     reads = part.query.reads(part.columns)
-    if backend.name != "cpu" or len(attached) < len(part.query.stages) or not reads:
+    is_computed = len(attached) < len(part.query.stages) or part.source.queries
+    if backend.name != "cpu" or is_computed or not reads:
         return backend.to_arrow(_read_frame(backend_name, options, part))
     table = part.source.table(partition, [item for item in part.source.schema if item.name in reads])
     ids = partition.row_ids(backend.xp) if options.shuffle == "partition" or attached else None

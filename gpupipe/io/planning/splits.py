@@ -101,7 +101,7 @@ def draw_parts(
 ) -> Sequence[RandomSplit]:
     """Return one random split per part, by rows or by the values of a column; together they have every row once."""
     # A draw from a drawn part must not repeat the draw before.
-    own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
+    own = int(splitmix64(seed, np.array([table.num_draws]))[0])
     if stratify is not None and by is not None:
         return draw_group_parts(table, shares, own, by, stratify, _MOST_CLASSES)
     if stratify is not None:

@@ -50,7 +50,7 @@ Condition: TypeAlias = tuple[str, str, Any]  # a column, a comparison and a cons
 
 _HOST_BYTES, _LEAST_DEVICE_BYTES, _MOST_DEVICE_BYTES = 64 << 20, 128 << 20, 1 << 30
 _DEVICE_SHARE = 32  # a partition and the temporaries of a step take up to twenty times its size
-_FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
+FILE_SHIFT = 40  # a row's identity: the file's number above 2^40 rows
 _WIDTHS = {"string": 4, "timestamp": 8}
 _VARYING = 32  # a guess at the bytes of a struct, a map and the like; files tell more
 _log = logging.getLogger("gpupipe")
@@ -73,7 +73,7 @@ class RowRange:
     @property
     def identity(self) -> int:
         """The first row's identity; those of the others follow it."""
-        return (self.file << _FILE_SHIFT) + self.first_row if self.first_id is None else self.first_id
+        return (self.file << FILE_SHIFT) + self.first_row if self.first_id is None else self.first_id
 
     def piece(self, start: int, num_rows: int) -> RowRange:
         """Return `num_rows` of its rows, from its row `start` on."""
@@ -165,6 +165,7 @@ class Source(Protocol):
     left_out: Mapping[str, str]  # columns that are there but cannot be carried, and their type
     notes: Sequence[FileNote]  # the files and columns that are skipped or converted
     reads: ReadCounter
+    queries: Sequence[Query] = ()  # those that its partitions have been through, where tables are put together
     # What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     # None where a function that made them has no name.
     made_by: str | None
@@ -535,7 +536,7 @@ class Query:
     def run(self, frame: Frame, partition: Partition, names: Sequence[str], backend: Backend) -> Frame:
         """Compute the columns `names` of a partition; `frame` holds the columns `reads(names)` as read."""
         if self.draws:
-            frame = backend.filter(frame, self.drawn(partition, backend))
+            frame = backend.filter(frame, self.drawn(partition, backend)[backend.positions(frame)])
         for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
             if isinstance(stage, Mapped):
                 ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
@@ -585,6 +586,30 @@ class Table:
     def columns(self) -> list[str]:
         """The names of its columns."""
         return self.schema.names
+
+    @property
+    def queries(self) -> list[Query]:
+        """All queries that its rows go through, those of tables that were put together first."""
+        return [*self.source.queries, self.query]
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether it has all rows of its partitions."""
+        return all(query.keeps_rows for query in self.queries)
+
+    @property
+    def repeats_rows(self) -> bool:
+        """Whether several rows may have a row id in common."""
+        return any(query.repeats_rows for query in self.queries)
+
+    @property
+    def num_draws(self) -> int:
+        """How many random draws were made."""
+        return sum(query.num_draws for query in self.queries)
+
+    def cuts_history(self, keys: Sequence[str]) -> bool:
+        """Return whether a split has removed rows that precede or separate others with the same keys."""
+        return any(query.cuts_history(keys) for query in self.queries)
 
     @property
     def partitions(self) -> list[Partition]:

@@ -9,19 +9,21 @@ from typing import Any, Generic, cast
 import polars as pl
 
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
+from gpupipe.expressions import parse
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has_many_groups
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import arguments, derive
+from gpupipe.support.validation import check_number
 
-_WHOLE = ("median", "nunique", "list")
+_WHOLE = ("median", "quantile", "mode", "nunique", "list")
 _FUNCTIONS = ("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last", *_WHOLE)
 _OF_LISTS = ("size", "count", "first", "last")
-_OF_NUMBERS = ("sum", "mean", "var", "std", "median")
-_HIGH, _HALF = "⟨high⟩", 2**32
+_OF_NUMBERS = ("sum", "mean", "var", "std", "median", "quantile")
+_HIGH, _HALF, _ABOVE = "⟨high⟩", 2**32, "⟨above⟩"
 
 
 @dataclass(frozen=True)
@@ -32,22 +34,26 @@ class GroupBy(Generic[AnyTable]):
     keys: Sequence[str]
     dropna: bool
 
-    def agg(self, *unnamed: object, **named: tuple[str, str]) -> AnyTable:
+    def agg(self, *unnamed: object, **named: tuple[str, str] | tuple[str, str, float]) -> AnyTable:
         """Compute one row for each distinct key, sorted by the keys, a missing one last.
 
         `named` has for each new column the column it is made of and a function: `"size"` (rows), `"count"` (values),
-        `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`,
-        `"nunique"` or `"list"`; pandas' `agg({"x": "mean"})` is `agg(x_mean=("x", "mean"))`. Missing values are left
-        out: `sum` of none is 0, and all but the counts give a missing value. But a list has an element for each row, in
-        their order, so that `sort("time").group_by("user")` gives each user's values by time.
+        `"sum"`, `"mean"`, `"var"` and `"std"` (with n - 1), `"min"`, `"max"`, `"first"`, `"last"`, `"median"`, `"mode"`
+        (the most frequent value, of several the least), `"nunique"` or `"list"`; `("x", "quantile", 0.9)` has a number
+        from 0 to 1 behind it, and is interpolated linearly. pandas' `agg({"x": "mean"})` is
+        `agg(x_mean=("x", "mean"))`. Missing values are left out: `sum` of none is 0, and all but the counts give a
+        missing value. But a list has an element for each row, in their order, so that `sort("time").group_by("user")`
+        gives each user's values by time.
 
         Raises:
-            BadConfig, ColumnNotFound: nothing is asked for; a name is missing or a key's; no such function or column.
+            BadConfig, ColumnNotFound: nothing is asked for; a name is missing or a key's; no such function or column; a
+                quantile without its number, or with one that is not from 0 to 1.
             SchemaMismatch: a sum and the like of what is no number; any but a count, the first or the last of lists.
             BadData: a sum of integers does not fit 64 bits; names column and group, when rows are first asked for.
 
-        Memory: a few numbers for each group; all rows where a median, a number of distinct values or a list is asked
-            for. Beyond the memory, as `Dataset.sort`; all rows of the largest group have to fit.
+        Memory: a few numbers for each group; all rows where a median, a quantile, a mode, a number of distinct values
+            or a list is asked for. Beyond the memory, as `Dataset.sort`; all rows of the largest group have to fit. A
+            mode is computed on the CPU, whatever the backend.
 
         Example:
             >>> import gpupipe as gp
@@ -59,10 +65,14 @@ class GroupBy(Generic[AnyTable]):
             asked, expected = unnamed[0], "name=(column, function) for each new column"
             remedy = _suggest_call(asked, self.table)
             raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
-        for name, pair in cast(dict[str, Any], named).items():
-            if not (isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair)):
+        for name, parts in cast(dict[str, Any], named).items():
+            is_pair = isinstance(parts, tuple) and all(isinstance(part, str) for part in parts[:2])
+            if not (is_pair and len(parts) == (3 if parts[1:2] == ("quantile",) else 2)):
                 expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
-                raise BadConfig(f"agg({name}=)", "makes no sense", got=pair, expected=expected, remedy=remedy)
+                if is_pair and parts[1:2] == ("quantile",):
+                    expected, remedy = "a number from 0 to 1 behind it", f"agg({name}=({parts[0]!r}, 'quantile', 0.9))"
+                raise BadConfig(f"agg({name}=)", "makes no sense", got=parts, expected=expected, remedy=remedy)
+            check_number("agg", "[0, 1]", None, **{name: parts[2] if len(parts) > 2 else None})
         wanted = [_Aggregate(name, *pair) for name, pair in named.items()]
         self._check(wanted)
         return _plan_groups(self.table, self.keys, wanted, dropna=self.dropna)
@@ -92,6 +102,22 @@ class GroupBy(Generic[AnyTable]):
                 raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
 
 
+def refuse_expressions(table: Table, keys: object) -> None:
+    """Raise BadConfig for a key that is no column, but an expression over columns, with the steps that make it one."""
+    for key in keys if isinstance(keys, list | tuple) else [keys]:
+        if isinstance(key, str) and key not in table.columns and _is_expression(key, table.schema):
+            derive_key = f"gp.Pipeline([T.Derive(key={key!r})]).fit(data).transform(data)"
+            remedy = f"{derive_key}.group_by('key')"
+            raise BadConfig("group_by", "a key is an expression", got=key, expected="names of columns", remedy=remedy)
+
+
+def _is_expression(text: str, schema: Schema) -> bool:
+    try:
+        return bool(parse(text, "group_by").check(schema))
+    except GpupipeError:
+        return False
+
+
 def _suggest_call(asked: Any, table: Table) -> str:
     """Suggest the call with named aggregates for arguments in the style of pandas."""
     by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
@@ -108,6 +134,7 @@ class _Aggregate:
     name: str
     column: str
     function: str
+    q: float = 0.5  # of a quantile
 
     def field(self, item: Field) -> Field:
         """Return the field of the result, with the type that pandas gives it."""
@@ -144,28 +171,41 @@ class _Aggregate:
             case "first" | "last":
                 found = getattr(values, self.function)(ignore_nulls=True)
             case "min" | "max":
-                # -0.0 becomes 0.0; adding 0.0 would do that on some engines only.
-                alike = pl.when(values == 0.0).then(values.abs()).otherwise(values) if wide in FLOATS else values
-                found = getattr(alike, self.function)()
-            case "median":  # `median` goes from the lower value by a half of the distance: NaN from -inf
-                found = values.cast(pl.Float64).quantile(0.5, "midpoint")
+                found = getattr(self._put_zeros_together(item), self.function)()
+            case "median" | "quantile":  # `median` goes from the lower value by a half of the distance: NaN from -inf
+                way: Any = "midpoint" if self.function == "median" else "linear"
+                found = values.cast(pl.Float64).quantile(float(self.q), way)
+            case "mode":
+                found = self._put_zeros_together(item).drop_nulls().mode().min()
             case _:
                 found = getattr(values.cast(pl.Float64), self.function)()
         return found.alias(self.name)
+
+    def _put_zeros_together(self, item: Field) -> pl.Expr:
+        """Make -0.0 of floats 0.0; adding 0.0 would do that on some engines only."""
+        values = pl.col(self.column)
+        return pl.when(values == 0.0).then(values.abs()).otherwise(values) if item.dtype in FLOATS else values
 
 
 def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:
     columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
     backend = get_executor().resolve(table.backend)
+    backend = "cpu" if any(one.function == "mode" for one in wanted) else backend  # cudf-polars has no mode
     aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
     sums = [one for one in wanted if one.function == "sum" and table.schema[one.column].dtype in ("int64", "uint64")]
     aggregations += [(pl.col(one.column) // _HALF).sum().alias(one.name + _HIGH) for one in sums]
+    quantiles = [one for one in wanted if one.function == "quantile" and table.schema[one.column].dtype in FLOATS]
+    aggregations += [
+        pl.col(one.column).cast(pl.Float64).quantile(float(one.q), "higher").alias(one.name + _ABOVE)
+        for one in quantiles
+    ]
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         frame = frame.drop_nulls(keys) if dropna else frame
         if backend == "gpu" and any(one.function == "list" for one in wanted):
             frame = frame.sort(ROW)
         groups = frame.group_by(keys).agg(aggregations)
+        groups = groups.with_columns(_mend_infinite_quantile(one.name) for one in quantiles)
         return groups.with_columns(_mask_wrapped_sum(one.name) for one in sums).sort(keys, nulls_last=True)
 
     def check(groups: pl.LazyFrame) -> None:
@@ -201,3 +241,9 @@ def _mask_wrapped_sum(name: str) -> pl.Expr:
     total, high = pl.col(name), pl.col(name + _HIGH)
     off = total.cast(pl.Float64) - high.cast(pl.Float64) * float(_HALF)
     return pl.when(off.abs() < 2.0**63).then(total).alias(name)
+
+
+def _mend_infinite_quantile(name: str) -> pl.Expr:
+    """Replace NaN between minus infinity and a number: the way between the two is infinite, at any part of it."""
+    value = pl.col(name)
+    return pl.when(value.is_nan() & pl.col(name + _ABOVE).is_finite()).then(float("-inf")).otherwise(value).alias(name)

@@ -209,7 +209,7 @@ def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str,
     with explain_failure([], title):
         found.gather(batches)
     frame = found.lazy().with_columns(_replace_nan(fields))
-    if table.query.repeats_rows:  # rows computed from one row share its row id
+    if table.repeats_rows:  # rows computed from one row share its row id
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
     return Scan(frame, fields, found.num_rows, found.check, found.check, found)
 

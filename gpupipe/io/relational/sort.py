@@ -55,7 +55,7 @@ def shuffle(table: AnyTable, seed: int) -> AnyTable:
 
 def ensure_unique_row_ids(table: AnyTable) -> AnyTable:
     """Return the table, or a copy with new row ids if rows may share one."""
-    if not table.query.repeats_rows:
+    if not table.repeats_rows:
         return table
     return _reorder(table, lambda frame: frame, None, "cpu", "number")
 
@@ -93,7 +93,7 @@ def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: st
 def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     """Run `Dataset.sample(n=)`: draw the n rows with the lowest bits."""
     table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
-    own = int(splitmix64(seed, np.array([table.query.num_draws]))[0])
+    own = int(splitmix64(seed, np.array([table.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
     with closing(run_partitions(partial(_find_lowest, own, n, backend), table, backend, "sample")) as found:
         for bits, of_partition in found:

@@ -22,7 +22,7 @@ from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
 from gpupipe.training.loop.metric_adapter import PredictionMetric, require_methods
-from gpupipe.training.loop.quantiles import compute_pinball, is_covered, lack_quantiles
+from gpupipe.training.loop.quantiles import OF_QUANTILES, compute_pinball, is_covered, lack_quantiles
 from gpupipe.training.loop.ranking import Ranking, is_positive
 
 EPSILON_DOUBLE = torch.finfo(torch.float64).eps
@@ -341,7 +341,7 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
     names = {name for metric in metrics if isinstance(metric, _Sums | _OfAllRows) for name in [metric.name]}
     wrong, what = set[str](), f"a {task} target"
     if task == "regression" and len(schema.targets) == 1:
-        wrong, good, what = names - {*METRICS_OF_TASK[task]}, ["rmse", "mae", "r2"], "a regression"
+        wrong, good, what = names - {*METRICS_OF_TASK[task], *OF_QUANTILES}, ["rmse", "mae", "r2"], "a regression"
     elif task == "multiclass":
         wrong = {name for name in names - {*METRICS_OF_TASK[task]} if not _TOP_K.fullmatch(name)}
         what = "a target of several classes"
@@ -379,7 +379,7 @@ def choose_metrics(
             chosen.append(_TopK(int(top[1])))
         elif isinstance(metric, str) and metric in available:
             chosen.append(available[metric]())
-        elif isinstance(metric, str) and metric in ("pinball", "coverage"):
+        elif isinstance(metric, str) and metric in OF_QUANTILES:
             raise lack_quantiles("metrics", metric)
         elif isinstance(metric, str | type) or not listed:
             also = "a list of these, of 'top_3_accuracy' (or another k), and of objects with update, compute and reset"

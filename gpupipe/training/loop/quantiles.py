@@ -12,6 +12,8 @@ from torch import Tensor
 from gpupipe.errors import BadConfig
 from gpupipe.training.loop.batches import full_precision, matching_target
 
+OF_QUANTILES = ("pinball", "coverage")  # metrics
+
 
 def compute_pinball(quantiles: Sequence[float], output: Tensor, target: Tensor) -> Tensor:
     """Compute for each row the mean over K quantiles of max(q e, (q - 1) e), e = target - output (B x K).

@@ -26,7 +26,7 @@ class Ranking:
         positive: whether a row is of the class that high scores speak for.
         weight: of the rows; None counts all alike.
 
-    Memory: 32 bytes per different score; some 60 a row while it sorts.
+    Memory: 20 bytes per different score; some 50 a row while it sorts.
 
     Example:
         >>> ranking = Ranking(torch.tensor([0.9, 0.4, 0.4]), torch.tensor([True, True, False]))
@@ -36,12 +36,15 @@ class Ranking:
 
     def __init__(self, scores: Tensor, positive: Tensor, weight: Tensor | None = None) -> None:
         scores, order = scores.sort(descending=True)
-        truth = positive[order].double()
-        weight = torch.ones_like(truth) if weight is None else weight[order].double()
-        ends = torch.ones_like(truth, dtype=torch.bool)  # the last row of each score
+        positive = positive[order]
+        weight = torch.ones_like(scores) if weight is None else weight[order]
+        del order  # the memory of 8 bytes a row
+        ends = torch.ones_like(positive)  # the last row of each score
         ends[:-1] = scores[:-1] != scores[1:]
         self.scores = scores[ends]
-        self.hits, self.false_alarms = (weight * truth).cumsum(0)[ends], (weight * (1 - truth)).cumsum(0)[ends]
+        self.hits, self.false_alarms = (
+            torch.where(rows, weight, 0.0).cumsum(0, dtype=torch.float64)[ends] for rows in (positive, ~positive)
+        )
 
     @property
     def ends(self) -> tuple[Tensor, Tensor]:
@@ -108,7 +111,7 @@ class Ranking:
         else:
             values = -(cost[0] * false_alarms + cost[1] * (positives - hits))
         good = (precision >= min_precision) & (recall >= min_recall)
-        best, place = torch.where(good, values, -torch.inf).max(0)
+        best, choice = torch.where(good, values, -torch.inf).max(0)
         if not bool(best > -torch.inf):
             reached = float(precision[recall >= min_recall].max())
             where, problem = (
@@ -118,7 +121,7 @@ class Ranking:
             expected = f"a precision of at most {reached:.4g}" + (" at that recall" if min_recall else "")
             remedy = f"min_precision={reached * 0.999:.3g}"
             raise BadData(where, problem, expected=expected, remedy=remedy)
-        return float((steps[:-1] + steps[1:])[apart][place] / 2)
+        return float((steps[:-1] + steps[1:])[apart][choice] / 2)
 
 
 def is_positive(output: Tensor, threshold: float | Tensor) -> Tensor:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpupipe.backend import to_pandas
 from gpupipe.support.svg import PALETTE
 from gpupipe.support.text import RowTable, flush_right, format_count, html_table, text_table
 from gpupipe.tensors import Batch
@@ -30,6 +32,10 @@ class GroupTable(RowTable):
     def _format(self, name: str, value: Any) -> str:
         return str(value) if name == self.by else super()._format(name, value)
 
+    def to_frame(self) -> Any:
+        """Return the table as a pandas frame, a row per group."""
+        return to_pandas(self.rows)
+
 
 class Report(ScoredRows, Mapping[str, float]):
     """Report of an evaluation: a mapping from names of metrics to values, and what the rows tell besides.
@@ -44,7 +50,7 @@ class Report(ScoredRows, Mapping[str, float]):
         options: task, labels, threshold and units, as for `ScoredRows`, and so are the tensors.
 
     Memory: shares outputs, targets and weights as long as it is kept: 8 to 12 bytes a row of one output, 4 more a
-        further class. Metrics take some 60 a row meanwhile; `curve` and `threshold` keep 24 a different score.
+        further class. Metrics take some 80 a row meanwhile; `curve` and `threshold` keep 20 a different score.
 
     Example:
         >>> output, target = torch.tensor([-2.0, 0.5, 1.0, 3.0]), torch.tensor([0.0, 1.0, 0.0, 1.0])
@@ -105,7 +111,8 @@ class Report(ScoredRows, Mapping[str, float]):
                 rows = slice(start, start + CHUNK_ROWS)
                 empty = output.new_empty(len(output[rows]), 0)
                 metric.update(output[rows], Batch(empty, empty, target[rows], None if weight is None else weight[rows]))
-            figures[name] = metric.compute()
+            value = metric.compute()
+            figures[name] = value if value is not None and math.isfinite(value) else None
         return figures
 
     def _compare_groups(self, by: str, labels: Sequence[Any], places: Tensor) -> GroupTable:
@@ -134,6 +141,11 @@ class Report(ScoredRows, Mapping[str, float]):
         if self.by is not None:
             content["by"] = [{name: _to_plain(value) for name, value in row.items()} for row in self.by.rows]
         return content
+
+    def to_frame(self) -> Any:
+        """Return the metrics as a pandas frame: a row of all rows, whose group is missing, then one for each group."""
+        whole = {"rows": self.num_rows, **self._metrics}
+        return to_pandas([whole] if self.by is None else [{self.by.by: None, **whole}, *self.by.rows])
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""

@@ -51,8 +51,9 @@ class ReportRows:
         self._loader, self._task, self._by, self._readers = loader, task, by, readers
         schema = getattr(loader, "schema", None)
         self._schema = schema if isinstance(schema, Schema) else Schema()
+        self._kept = [item.name for item in self._schema.with_role(Role.KEEP)]
         if by is not None and len(self._schema):
-            self._find_group([item.name for item in self._schema.with_role(Role.KEEP)])
+            self._find_group(self._kept)
         self._labels: list[Any] = []
         if task is not None and task == self._schema.task:
             targets = self._schema.targets
@@ -107,13 +108,13 @@ class ReportRows:
 
     def _find_group(self, names: Iterable[str]) -> str:
         """Return the name that the column of the groups has in batches."""
-        kept = [*names]
-        if f"{self._by}_keep" in kept:  # a feature has its name
+        available = [*names]
+        if f"{self._by}_keep" in available:  # a feature has its name
             return f"{self._by}_keep"
-        if self._by not in kept:
+        if self._by not in available:
             problem, expected = f"column {self._by!r} is not kept", "a column that is kept beside the features"
             remedy = f"gp.Features(..., keep=[{self._by!r}]), or scorer.evaluate(data, by={self._by!r})"
-            error = ColumnNotFound("Trainer.evaluate(by=)", problem, got=kept, expected=expected, remedy=remedy)
+            error = ColumnNotFound("Trainer.evaluate(by=)", problem, got=available, expected=expected, remedy=remedy)
             error.column = str(self._by)
             raise error
         return str(self._by)
@@ -131,7 +132,7 @@ class ReportRows:
 
     def _decode_groups(self, codes: Tensor) -> tuple[list[Any], Tensor]:
         """Return the groups' values in order, None for missing ones at the end, and each row's place among them."""
-        name = self._find_group(self._schema.names or [str(self._by)])
+        name = self._find_group(self._kept or [str(self._by)])
         dtype = self._schema[name].dtype if name in self._schema else ""
         if codes.is_floating_point():
             codes = torch.where(codes.isnan(), torch.inf, codes)  # which are all one value

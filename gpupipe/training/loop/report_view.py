@@ -13,7 +13,7 @@ from gpupipe.training.loop.scored_rows import Calibration, ScoredRows
 MAX_CLASSES = 12  # of a confusion matrix that is shown
 DRAWN_POINTS, PANEL_HEIGHT = 200, 240
 UNIT = (0.0, 1.0)
-_CAPTIONS = {"roc": "false alarms across, hits up", "precision-recall": "recall across, precision up"}
+_CAPTIONS = {"roc": "false alarms across, hits up: 0 to 1", "precision-recall": "recall across, precision up: 0 to 1"}
 
 
 def make_tables(rows: ScoredRows) -> Iterator[list[list[str]]]:
@@ -29,11 +29,11 @@ def make_tables(rows: ScoredRows) -> Iterator[list[list[str]]]:
     elif rows.task == "multilabel":
         head = ["target", "true negatives", "false positives", "false negatives", "true positives"]
         counts = rows.confusion_matrix().flatten(1).tolist()
-        yield [head, *([label, *map(_format_count, each)] for label, each in zip(labels, counts, strict=True))]
+        yield [head, *([label, *map(_format_weight, each)] for label, each in zip(labels, counts, strict=True))]
     elif len(labels) <= MAX_CLASSES:
         counts = rows.confusion_matrix().tolist()
-        lines = [[label, *map(_format_count, each)] for label, each in zip(labels, counts, strict=True)]
-        yield [["true, and predicted", *labels], *lines]
+        lines = [[label, *map(_format_weight, each)] for label, each in zip(labels, counts, strict=True)]
+        yield [["true / predicted", *labels], *lines]
 
 
 def make_notes(rows: ScoredRows) -> Iterator[str]:
@@ -52,7 +52,9 @@ def make_drawings(rows: ScoredRows) -> Iterator[str]:
     colors = list(zip(rows.columns, PALETTE, strict=False))
     if rows.task == "regression":
         for label, color in colors:
-            yield _draw_calibration(f"{label}: target by prediction", [(rows.calibration(label=label), color)])
+            yield _draw_calibration(
+                f"{label}: target by prediction", [(rows.calibration(label=label), color)], is_probability=False
+            )
         return
     lines: dict[str, list[Line]] = {name: [] for name in _CAPTIONS}
     for label, color in colors:
@@ -67,21 +69,23 @@ def make_drawings(rows: ScoredRows) -> Iterator[str]:
             yield draw_panel(name, [*reference, *curves], _CAPTIONS[name], x=UNIT, y=UNIT, height=PANEL_HEIGHT)
     calibrated = colors if rows.task == "multilabel" else [(None, PALETTE[0])]
     bins = [(rows.calibration(label=label), color) for label, color in calibrated]
-    yield _draw_calibration("calibration", bins, x=UNIT, y=UNIT)
+    yield _draw_calibration("calibration", bins, is_probability=True)
     if len(rows.labels) <= MAX_CLASSES and rows.task != "multilabel":
         counts: list[list[Any]] = rows.confusion_matrix().tolist()
         shares = [[count / (sum(line) or 1) for count in line] for line in counts]
-        texts = [[*map(_format_count, line)] for line in counts]
+        texts = [[*map(_format_weight, line)] for line in counts]
         yield draw_matrix("confusion matrix", shares, texts, [*map(str, rows.labels)])
 
 
-def _draw_calibration(title: str, bins: list[tuple[Calibration, str]], **ends: tuple[float, float]) -> str:
+def _draw_calibration(title: str, bins: list[tuple[Calibration, str]], *, is_probability: bool) -> str:
     points = [[*zip(each.predicted.tolist(), each.observed.tolist(), strict=True)] for each, _ in bins]
-    low, high = ends["x"] if ends else (min(min(points[0])), max(max(points[0])))
-    lines = [Line(line, color) for line, (_, color) in zip(points, bins, strict=True)]
-    lines.insert(0, Line([(low, low), (high, high)], GRAY, dots=False, dashed=True))
-    return draw_panel(title, lines, "predicted across, observed up", height=PANEL_HEIGHT, **ends)
+    values = [value for line in points for point in line for value in point]
+    ends = UNIT if is_probability else (min(values), max(values))
+    lines = [Line([(end, end) for end in ends], GRAY, dots=False, dashed=True)]
+    lines += [Line(line, color) for line, (_, color) in zip(points, bins, strict=True)]
+    caption = f"predicted across, observed up: {ends[0]:.4g} to {ends[1]:.4g}"
+    return draw_panel(title, lines, caption, x=ends, y=ends, height=PANEL_HEIGHT)
 
 
-def _format_count(count: float) -> str:
+def _format_weight(count: float) -> str:
     return f"{count:,}" if isinstance(count, int) else f"{count:.4g}"

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.support.validation import check_choice, check_integer, check_number, is_number, refuse_argument
+from gpupipe.support.validation import (
+    check_choice,
+    check_integer,
+    check_number,
+    is_number,
+    is_sequence,
+    refuse_argument,
+)
 from gpupipe.training.loop.ranking import DECISION_METRICS, Ranking, is_positive
 
 DECIDED_TASKS = ("binary", "multilabel")  # whose targets are true from a probability on
@@ -128,30 +135,28 @@ class ScoredRows:
 
         Raises `BadConfig`: no such label or strategy. `BadData`: no rows.
         """
+        where = "Report.calibration"
+        check_integer(where, "[1, inf)", bins=bins)
+        check_choice(where, (None, "uniform", "quantile"), strategy=strategy)
         output, target, weight = self._require_rows("calibration")
-        check_integer("Report.calibration", "[1, inf)", bins=bins)
-        check_choice("Report.calibration", (None, "uniform", "quantile"), strategy=strategy)
-        if self.task == "regression":
-            column = self._choose_column("Report.calibration", label)
-            predicted, observed = (_widen(part)[:, column] for part in self._to_units(output, target))
-            low, high, strategy = float(predicted.min()), float(predicted.max()), strategy or "quantile"
-        elif self.task == "multiclass" and label is None:
-            (predicted, likeliest), low, high = output.double().softmax(1).max(1), 0.0, 1.0
-            observed = (likeliest == target).double()
+        if self.task == "multiclass" and label is None:
+            predicted, likeliest = output.double().softmax(1).max(1)
+            observed = likeliest == target
+        elif self.task == "regression":
+            predicted, observed = self._read_values(where, label)
         else:
-            column = self._choose_column("Report.calibration", label)
-            scores, positive = self._read_column(column)
-            predicted, observed, low, high = self._to_probability(scores.double()), positive.double(), 0.0, 1.0
+            scores, observed = self._read_column(self._choose_column(where, label))
+            predicted = self._to_probability(scores.double())
+        observed = observed.double()
         weight = torch.ones_like(predicted) if weight is None else weight.double()
-        steps = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=predicted.device)[1:-1]
-        edges = (
-            compute_quantiles(predicted, weight, steps, interpolate=False)
-            if strategy == "quantile"
-            else low + (high - low) * steps
-        )
-        place = torch.searchsorted(edges, predicted)
+        edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=predicted.device)[1:-1]
+        if strategy == "quantile" or (strategy is None and self.task == "regression"):
+            edges = compute_quantiles(predicted, weight, edges, interpolate=False)
+        elif self.task == "regression":
+            edges = torch.lerp(predicted.min(), predicted.max(), edges)
+        bin_of_row = torch.searchsorted(edges, predicted)
         sums = predicted.new_zeros(3, bins)
-        sums.index_add_(1, place, torch.stack([weight, weight * predicted, weight * observed]))
+        sums.index_add_(1, bin_of_row, torch.stack([weight, weight * predicted, weight * observed]))
         total, mean, share = sums[:, sums[0] > 0].cpu()
         mean, share = mean / total, share / total
         return Calibration(share, mean, total, float(((mean - share).abs() * total).sum() / total.sum()))
@@ -163,11 +168,12 @@ class ScoredRows:
 
         `label` is one of several targets. Raises `BadConfig`: a classification, or no quantile. `BadData`: no rows.
         """
-        output, target, weight = self._require_rows("residual_quantiles", "regression")
-        for quantile in quantiles:
-            check_number("Report.residual_quantiles", "[0, 1]", quantiles=quantile)
-        column = self._choose_column("Report.residual_quantiles", label)
-        predicted, observed = (_widen(part)[:, column] for part in self._to_units(output, target))
+        weight = self._require_rows("residual_quantiles", "regression")[2]
+        where = "Report.residual_quantiles"
+        if not is_sequence(quantiles) or not all(is_number(share) and 0 <= share <= 1 for share in quantiles):
+            expected, remedy = "a list of numbers of 0 to 1", "quantiles=[0.1, 0.5, 0.9]"
+            raise refuse_argument(where, "quantiles", quantiles, expected, remedy)
+        predicted, observed = self._read_values(where, label)
         weight = torch.ones_like(predicted) if weight is None else weight.double()
         steps = torch.tensor(list(quantiles), dtype=torch.float64, device=predicted.device)
         values: list[float] = compute_quantiles(observed - predicted, weight, steps).tolist()
@@ -238,9 +244,8 @@ class ScoredRows:
                 remedy = "report.calibration()"
             raise BadConfig(where, "it does not go with the task", got=self.task, expected=expected, remedy=remedy)
         if not self.num_rows:
-            raise BadData(
-                where, "no row has a weight", expected="rows that count", remedy="rows with a target and a weight"
-            )
+            problem, expected = "no row has a weight", "rows that count"
+            raise BadData(where, problem, expected=expected, remedy="rows with a target and a weight")
         return self._scored
 
     def _choose_column(self, where: str, label: Any) -> int:
@@ -257,8 +262,8 @@ class ScoredRows:
         """Return the scores of a label, B, and whether rows are of it."""
         output, target, _ = self._require_rows("curve", "binary", "multilabel", "multiclass")
         if self.task == "multiclass":
-            return output.double().softmax(1)[:, column], target == column
-        return _widen(output)[:, column], _widen(target)[:, column] >= 0.5
+            return output.double().softmax(1)[:, column].contiguous(), target == column
+        return _widen(output)[:, column].contiguous(), _widen(target)[:, column] >= 0.5
 
     def _rank(self, where: str, column: int, *, both: bool = True) -> Ranking:
         """Return the ranking by a label's scores, the last one asked for again; refuse rows of one class."""
@@ -271,14 +276,18 @@ class ScoredRows:
         if not positives or (both and not negatives):
             got = {"positive": positives, "negative": negatives}
             problem, expected = "the rows are of one class", "rows of both classes"
-            raise BadData(where, problem, got=got, expected=expected, remedy="more rows, such as split(stratify=)")
+            raise BadData(where, problem, got=got, expected=expected, remedy="other rows, as of kfold(stratify=)")
         return ranking
 
     def _to_probability(self, scores: Tensor) -> Tensor:
         return scores if self.task == "multiclass" else scores.sigmoid()
 
-    def _to_units(self, *values: Tensor) -> list[Tensor]:
-        return [(value if self._units is None else self._units(value)).double() for value in values]
+    def _read_values(self, where: str, label: Any) -> tuple[Tensor, Tensor]:
+        """Return a regression's predictions and targets in its units, float64."""
+        column, (output, target, _) = self._choose_column(where, label), self._require_rows("calibration")
+        pair = (output, target) if self._units is None else (self._units(output), self._units(target))
+        predicted, observed = (_widen(values)[:, column].double().contiguous() for values in pair)
+        return predicted, observed
 
 
 def compute_quantiles(values: Tensor, weight: Tensor, quantiles: Tensor, *, interpolate: bool = True) -> Tensor:
@@ -286,7 +295,9 @@ def compute_quantiles(values: Tensor, weight: Tensor, quantiles: Tensor, *, inte
     values, order = values.sort()
     weight = weight[order]
     below = weight.cumsum(0) - weight
-    places = quantiles * below[-1] * (1 + 1e-14)  # where a product is a hair too small for the row it means
+    places = quantiles * below[-1]
+    if not interpolate:
+        places *= 1 + 1e-14  # where a product is a hair too small for the row that it means
     first = (torch.searchsorted(below, places, right=True) - 1).clamp_min(0)
     if not interpolate:
         return values[first]

@@ -78,7 +78,8 @@ class Trainer:
     from the model's present weights with a fresh optimiser, and moves the model to the device for good.
 
     Args:
-        model: its output is B values or logits, or B x K logits.
+        model: its output is B values or logits, or B x K logits. For one that learns by itself, as trees do, only
+            `class_weight`, `metrics`, `device`, `progress` and `timeout` count; other settings are errors.
         max_epochs: passes over the train loader; "auto" for as many as make about the model's own number of `updates`,
             or 1,200, from 2 to 40 (see `choose_epochs`).
         loss: "auto" by the schema's target ("bce", "cross-entropy" or "mse"; "pinball" of a model that has quantiles),
@@ -106,7 +107,8 @@ class Trainer:
         cuda_graph: whether the whole step is replayed as a CUDA graph; "auto" where it can be.
         class_weight: "balanced" (n / (number of classes * rows of the class), counted in the train loader), or a
             mapping from classes to weights. Times `batch.weight`, in training only.
-        metrics: "auto" (those that go with a named loss), or a list of names and `Metric`s, computed on validation.
+        metrics: "auto" (those that go with a named loss), or a list of names, `Metric`s and objects with
+            `update(preds, target)`, `compute` and `reset` (torchmetrics), computed on validation.
         early_stopping: when to stop before `max_epochs`, with the best weights restored; "auto" never stops, and keeps
             the weights of the epoch whose `valid_loss` is least where there is a valid loader. None keeps the last.
         seed: rules dropout and whatever else the model draws; torch's global generators are left as they were.
@@ -241,7 +243,8 @@ class Trainer:
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
         if isinstance(self.model, FitsLoaders):
-            return self._fit_loaders(train, valid, resume)
+            self.history = self._fit_loaders(train, valid, resume)
+            return self.history
         loss, metrics = choose_loss_and_metrics(self, train)
         stopping = self.choose_stopping(validated=valid is not None)
         history, watches = _make_history(stopping, metrics, validated=valid is not None), _make_watches(self, train)
@@ -299,13 +302,17 @@ class Trainer:
     def _fit_loaders(self, train: Batches, valid: Batches | None, resume: str | Path | None) -> History:
         """Fit a model that learns from loaders by itself."""
         refuse_settings(self, resume)
-        _, metrics = choose_loss_and_metrics(self, train)
+        (_, metrics), watches = choose_loss_and_metrics(self, train), _make_watches(self, train)
         history = _make_history(self.choose_stopping(validated=valid is not None), metrics, validated=valid is not None)
+        observers = [*metrics, *watches]
         device, weights = choose_device(self.device, train), None
         with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank):
             if self.class_weight is not None:
                 weights = losses.compute_class_weights(self.class_weight, train, get_schema(train), ranks)
-            fit_loaders(self, train, valid, metrics, history, device=device, class_weight=weights, ranks=ranks)
+            fit_loaders(self, train, valid, observers, history, device=device, class_weight=weights, ranks=ranks)
+            for watch in watches if ranks.is_main else ():
+                watch.warn()
+        self.history = history
         return history
 
     def _train_epoch(self, run: TrainState, learner: Update | CapturedUpdate, callbacks: Callbacks) -> float:
@@ -363,15 +370,14 @@ class Trainer:
             ColumnNotFound: `by` is not kept.
 
         Memory: outputs, targets and weights of all rows stay on the device as long as the report does: 8 to 12 bytes a
-            row of one output, 4 more a further class. Metrics of ranks take some 60 bytes a row meanwhile.
+            row of one output, 4 more a further class. Metrics of ranks take some 80 bytes a row meanwhile.
         """
         check_batches("Trainer.evaluate", loader=loader)
-        schema = get_schema(loader)
-        task = losses.choose_task(losses.choose_loss(self.loss, schema), schema)
         loss, metrics = choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
-            rows = ReportRows(loader, task, by=by, threshold=threshold, readers=choose_readers(loader, ranks))
+            task, readers = _get_task(self, loader), choose_readers(loader, ranks)
+            rows = ReportRows(loader, task, by=by, threshold=threshold, readers=readers)
             rows.align_thresholds(metrics, device)
             return rows.make_report(self._evaluate(loader, loss, [*metrics, rows], device, ranks))
 
@@ -527,9 +533,16 @@ def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, 
 
 def _make_watches(trainer: Trainer, loader: object) -> list[YesWatch]:
     """Make what watches whether a model of true and false says yes to a row; nothing for another task."""
+    if _get_task(trainer, loader) not in DECIDED_TASKS:
+        return []
     schema = get_schema(loader)
-    is_decided = losses.choose_task(losses.choose_loss(trainer.loss, schema), schema) in DECIDED_TASKS
-    return [YesWatch([] if schema is None else [item.name for item in schema.targets])] if is_decided else []
+    return [YesWatch([] if schema is None else [item.name for item in schema.targets])]
+
+
+def _get_task(trainer: Trainer, loader: object) -> str | None:
+    """Return what the outputs are read as."""
+    schema = get_schema(loader)
+    return losses.choose_task(losses.choose_loss(trainer.loss, schema, get_quantiles(trainer.model)), schema)
 
 
 def _make_callbacks(trainer: Trainer, ranks: RankGroup, *, resumed: bool) -> Callbacks:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from tests.io.meeting import KEYS, PARTITIONS, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA
@@ -212,3 +213,106 @@ def test_what_cannot_be_grouped_is_said() -> None:
         groups.agg(m=("y", "sum"))
     with raises(SchemaMismatch, where="agg(m=)", got="string"):
         data.group_by("x").agg(m=("k", "sum"))
+
+
+@several
+@given(table=meetings(), parts=st.sampled_from(PARTITIONS), q=st.sampled_from([0, 0.1, 0.25, 0.5, 0.9, 1.0]))
+def test_quantiles_are_those_of_pandas(table: pa.Table, parts: int, q: float) -> None:
+    found = (
+        gp.from_frame(table, num_partitions=parts)
+        .group_by("k")
+        .agg(a=("amount", "quantile", q), w=("weight", "quantile", q))
+    )
+    grouped = pandas_of(table).groupby("k")[["amount", "weight"]].quantile(q)
+    same(rows_of(found), rows_of(grouped.rename(columns={"amount": "a", "weight": "w"}).reset_index()))
+
+
+@several
+@given(table=meetings(), parts=st.sampled_from(PARTITIONS))
+def test_modes_are_those_of_pandas(table: pa.Table, parts: int) -> None:
+    columns = [name for name in ("at", "u", "x", "amount", "ok") if name in table.column_names]
+    found = gp.from_frame(table, num_partitions=parts).group_by("k").agg(**{name: (name, "mode") for name in columns})
+    frame = pandas_of(table)
+
+    def find_mode(values: pd.Series) -> Any:
+        counts = values.dropna().mode()
+        return None if counts.empty else counts.min()
+
+    wanted = [{"k": key} | {name: find_mode(group[name]) for name in columns} for key, group in frame.groupby("k")]
+    found_rows = rows_of(found)
+    assert [row["k"] for row in found_rows] == [row["k"] for row in wanted]
+    for ours, theirs in zip(found_rows, wanted, strict=True):
+        assert {n: None if pd.isna(v) else v for n, v in ours.items()} == {
+            n: None if v is None else v for n, v in theirs.items()
+        }
+
+
+def test_modes_of_text_are_the_least_of_the_most_frequent() -> None:
+    table = gp.from_frame(
+        pd.DataFrame({"k": [1, 1, 1, 1, 2, 3], "s": ["b", "a", "b", "a", None, "é"]}), num_partitions=3
+    )
+    assert rows_of(table.group_by("k").agg(s=("s", "mode"))) == [
+        {"k": 1, "s": "a"},
+        {"k": 2, "s": None},
+        {"k": 3, "s": "é"},
+    ]
+    zeros = gp.from_frame(pd.DataFrame({"k": [1] * 5, "x": [0.0, -0.0, 1.0, 1.0, 0.0]}))
+    assert zeros.group_by("k").agg(x=("x", "mode")).compute()["x"].tolist() == [0.0]
+    none = table.filter("k > 5").group_by("k").agg(s=("s", "mode"), q=("k", "max"))
+    assert len(none) == 0 and none.schema["s"].dtype == "string"
+
+
+@pytest.mark.parametrize(
+    ("values", "q", "wanted"),
+    [
+        ([-INF, 1], 0.25, -INF),
+        ([-INF, 1], 1, 1.0),
+        ([1, INF], 0.25, INF),
+        ([1, INF], 0, 1.0),
+        ([-INF, INF], 0.5, None),
+        ([-INF, -INF, 2], 0.25, -INF),
+    ],
+)
+def test_a_quantile_beside_an_infinity(values: list[float], q: float, wanted: float | None) -> None:
+    table = gp.from_frame(pd.DataFrame({"k": [1] * len(values), "x": [float(value) for value in values]}))
+    assert rows_of(table.group_by("k").agg(x=("x", "quantile", q))) == [{"k": 1, "x": wanted}]
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "message"),
+    [
+        (
+            ("x", "quantile"),
+            r"agg\(y=\): makes no sense[\s\S]*a number from 0 to 1[\s\S]*agg\(y=\('x', 'quantile', 0.9\)\)",
+        ),
+        (("x", "quantile", 90), r"got 90[\s\S]*a number in \[0, 1\]"),
+        (("x", "quantile", "0.9"), "got '0.9'"),
+        (("x", "mean", 0.5), "makes no sense"),
+        (("x", "quantile", 0.5, "linear"), "makes no sense"),
+    ],
+)
+def test_a_quantile_needs_its_number(aggregate: Any, message: str) -> None:
+    with pytest.raises(BadConfig, match=message):
+        gp.from_frame(pd.DataFrame({"k": [1], "x": [1.0]})).group_by("k").agg(y=aggregate)
+
+
+def test_a_quantile_of_text_is_refused() -> None:
+    with pytest.raises(SchemaMismatch, match="holds no numbers"):
+        gp.from_frame(pd.DataFrame({"k": [1], "s": ["a"]})).group_by("k").agg(y=("s", "quantile", 0.5))
+
+
+def test_an_expression_is_no_key_and_the_remedy_works() -> None:
+    data = gp.from_frame(
+        pd.DataFrame({"t": pd.to_datetime(["2013-10-01 05:10", "2013-10-01 05:50", "2013-10-01 06:00"])})
+    )
+    with raises(BadConfig, where="group_by", match="a key is an expression") as caught:
+        data.group_by("floor(t, '1h')")
+    assert "T.Derive(key=\"floor(t, '1h')\")" in caught.value.remedy
+    with raises(BadConfig, where="group_by", got="hour(t)"):
+        data.group_by(["t", "hour(t)"])
+    with pytest.raises(ColumnNotFound):
+        data.group_by("tt")
+    made = (
+        gp.Pipeline([T.Derive(key="floor(t, '1h')")]).fit(data).transform(data).group_by("key").agg(n=("key", "size"))
+    )
+    assert made.compute()["n"].tolist() == [2, 1]

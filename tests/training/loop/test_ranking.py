@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gpupipe.errors import BadData
 from gpupipe.training.loop.ranking import DECISION_METRICS, Ranking
+from tests.examples import examples
 
 SCORES: dict[str, Callable[..., float]] = {
     "f1": lambda y, p, w: sk.f1_score(y, p, sample_weight=w, zero_division=0),
@@ -42,7 +43,7 @@ def to_numpy(*parts: Tensor | None) -> list[Any]:
     return [None if part is None else part.double().numpy() for part in parts]
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(rows())
 def test_areas_and_curves_are_scikit_learns(drawn: tuple[Tensor, Tensor, Tensor | None]) -> None:
     scores, truth, weight = drawn
@@ -57,7 +58,7 @@ def test_areas_and_curves_are_scikit_learns(drawn: tuple[Tensor, Tensor, Tensor 
             np.testing.assert_allclose(part, whole, atol=1e-12)
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(drawn=rows())
 @pytest.mark.parametrize("name", list(DECISION_METRICS))
 def test_no_threshold_is_better_than_the_one_chosen(name: str, drawn: tuple[Tensor, Tensor, Tensor | None]) -> None:
@@ -69,7 +70,7 @@ def test_no_threshold_is_better_than_the_one_chosen(name: str, drawn: tuple[Tens
     assert SCORES[name](y, probability >= threshold, w) == pytest.approx(max(values), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(drawn=rows(), least=st.floats(0.05, 1.0))
 def test_a_precision_is_had_at_the_highest_recall(drawn: tuple[Tensor, Tensor, Tensor | None], least: float) -> None:
     scores, truth, weight = drawn

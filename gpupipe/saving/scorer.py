@@ -1,0 +1,230 @@
+"""Scorer: a fitted pipeline and its model, which predict and judge rows."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import torch
+
+from gpupipe.backend import Array, Backend, Column, Frame, select
+from gpupipe.backend.dictionaries import strings
+from gpupipe.errors import BadConfig
+from gpupipe.io import as_rows
+from gpupipe.models.tabular import Tabular
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.support.validation import check_integer, check_name
+from gpupipe.tensors import FeatureTable, Loader, require_device
+from gpupipe.training import Report, Trainer
+from gpupipe.training.loop.ranking import is_positive
+from gpupipe.training.loop.scored_rows import Threshold, check_threshold, get_limits
+
+
+class Scorer:
+    """Scorer: a loaded pipeline and its model, which predict rows.
+
+    Args:
+        model: trained on the pipeline's output; None allows `transform` through `.pipeline` only.
+        threshold: the probability from which on `predict` takes the second of two classes, 0.5 by default; of several
+            targets one for all, or one by name. `Report.threshold` chooses it.
+        device: where the model runs; the backend's by default.
+
+    Raises:
+        SchemaMismatch: the model was made for other features than the pipeline gives.
+        NotFitted: the pipeline has not been fitted.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        model: torch.nn.Module | None,
+        *,
+        threshold: Threshold | None = None,
+        device: str = "auto",
+    ) -> None:
+        parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
+        for name, given, kind in parts:
+            if not isinstance(given, kind):
+                where, expected = f"Scorer({name}=)", "a fitted pipeline, then a torch.nn.Module or None"
+                remedy = "gp.Scorer(pipeline, trainer.model)"
+                raise BadConfig(where, f"not a {name}", got=type(given), expected=expected, remedy=remedy)
+        schema = pipeline.schema
+        if isinstance(model, Tabular):
+            model.check_schema(schema)
+        self.threshold = check_threshold("Scorer", threshold, schema.task, [item.name for item in schema.targets])
+        self.pipeline, self.model = pipeline, model
+        self.device = select(pipeline.backend).device if device == "auto" else device
+        if model is not None:
+            require_device(self.device)
+            model.to(self.device)
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the features."""
+        return self.pipeline.schema
+
+    def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """Predict the value of each row, in order, followed by the kept columns.
+
+        Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
+        where its probability is `threshold` or more. A regression gives numbers in the target's own units, float64
+        where there is a `target_transform`. Of several targets each has a column `prediction_<target>`, of a model with
+        quantiles each of them: `prediction_q05`, `prediction_q50`, `prediction_q975` for 0.05, 0.5 and 0.975, ascending
+        in each row.
+        The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
+        backend, batch size and number of threads.
+
+        Raises:
+            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
+            BadConfig: there is no model, or `batch_size` is no number of rows.
+
+        Memory: a frame's features as one block; a Dataset's a partition at a time. One value per row to the frame.
+        """
+        return self._score(data, batch_size, self._decided, self._decided_fields())
+
+    def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
+        """Predict the probabilities of each row, in order, followed by the kept columns.
+
+        It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
+        class or each of several conditions. Arguments, errors and memory as for `predict`. Raises `BadConfig`: the task
+        is a regression, or there is no model.
+        """
+        if self.schema.task == "regression":
+            problem, expected = "a regression has no probabilities", "a classification's model"
+            raise BadConfig("predict_proba", problem, expected=expected, remedy="predict(data)")
+        return self._score(data, batch_size, self._probabilities, self._probability_fields())
+
+    def evaluate(self, data: Any, *, by: str | None = None, batch_size: int = 32768) -> Report:
+        """Compute every metric of the task on rows with a target, and report on them, at the scorer's threshold.
+
+        The rows are those of `pipeline.loader(data)`, which leaves out those without a target, and those that a step
+        leaves out of training. `by` is a column, whose values are the groups of `report.by`.
+
+        Raises:
+            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
+            LeakageError: features of these rows hold their own target.
+            BadConfig: there is no model, or the data has no target.
+            BadData: more than 1,000 groups.
+
+        Memory: as `Pipeline.loader` and `Trainer.evaluate`.
+        """
+        check_name(Scorer.evaluate, None, by=by)
+        self._require_model("evaluate")
+        assert self.model is not None
+        pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
+        loader = pipeline.loader(data, batch_size=batch_size, device=str(self.device))
+        trainer = Trainer(self.model, precision="32-true", device=self.device)
+        return trainer.evaluate(loader, by=by, threshold=self.threshold)
+
+    def _require_model(self, method: str) -> None:
+        if self.model is None:
+            expected, remedy = "a pipeline saved with one", "gp.save(path, pipeline, model)"
+            raise BadConfig(method, "there is no model", expected=expected, remedy=remedy)
+
+    @property
+    def _classes(self) -> tuple[Any, ...]:
+        target = self.schema.target
+        return () if target is None or target.classes is None else target.classes
+
+    def _decided_fields(self) -> list[Field]:
+        targets = self.schema.targets
+        names = [f"prediction_{item.name}" if len(targets) > 1 else "prediction" for item in targets]
+        number = "float32" if self.pipeline._target_units is None else "float64"
+        if quantiles := getattr(self.model, "quantiles", None):
+            return [Field(f"prediction_q{_name_digits(level)}", number, nullable=False) for level in quantiles]
+        dtypes = [number if item.classes is None else _choose_dtype(item.classes) for item in targets]
+        return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
+
+    def _probability_fields(self) -> list[Field]:
+        one = self.schema.task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
+        each = [item.name for item in self.schema.targets] if self.schema.task == "multilabel" else self._classes
+        names = ["probability"] if one else [f"probability_{name}" for name in each]
+        return [Field(name, "float32", nullable=False) for name in names]
+
+    def _probabilities(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        chances = torch.softmax(output, 1) if self.schema.task == "multiclass" else torch.sigmoid(output)
+        if self.schema.task == "binary":
+            chances = torch.stack([torch.sigmoid(-output), chances], 1)[:, -len(self._probability_fields()) :]
+        return [_column(part, backend) for part in chances.unbind(1)]
+
+    def _decided(self, output: torch.Tensor, backend: Backend) -> list[Column]:
+        if self.schema.task == "multiclass":
+            return [_class_column(output.argmax(1), backend, self._classes)]
+        if self.schema.task in ("binary", "multilabel"):
+            limits = get_limits(self.threshold, [item.name for item in self.schema.targets], output.device)
+            places = is_positive(output, limits).reshape(len(output), len(self.schema.targets)).unbind(1)
+            classes = [item.classes or () for item in self.schema.targets]
+            return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
+        units = self.pipeline._target_units
+        output = output if units is None else units(output)
+        return [_column(part, backend) for part in (output.unbind(1) if output.ndim == 2 else [output])]
+
+    def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field]) -> Any:
+        self._require_model("predict")
+        check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
+        table = as_rows(data, self.pipeline.backend)
+        run = self.pipeline._bind_to(table, predicting=True)
+        kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
+        inputs = Schema(run.schema.with_role(Role.FEATURE))
+        own = [replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept]
+        schema = Schema([*fields, *own])
+
+        def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
+            made, seen = run.columns(frame, backend, row_ids)
+            block = FeatureTable.allocate(inputs, len(seen), self.device)
+            block.write(0, made, backend)
+            columns = read(self._output(block, batch_size), backend)
+            columns += [made[item.name] for item in kept]
+            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(seen))
+            result.index = seen.index
+            return result
+
+        return run.run_on(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
+
+    def _fingerprint(self, batch_size: int) -> str | None:
+        """Hash all that the predictions depend on; None where the pipeline has no fingerprint."""
+        pipeline = self.pipeline._fingerprint()
+        if pipeline is None or self.model is None:
+            return None
+        found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size} {self.threshold}".encode())
+        for name, tensor in self.model.state_dict().items():
+            found.update(name.encode())
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return found.hexdigest()
+
+    @torch.inference_mode()
+    def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:
+        assert self.model is not None
+        self.model.eval()
+        parts = [self.model(batch).float() for batch in Loader(block, batch_size=batch_size)]
+        if parts:
+            return torch.cat(parts)
+        width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())
+        return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
+
+
+def _name_digits(level: float) -> str:
+    """Return the decimals of a number between 0 and 1, two at least: they sort as the numbers do."""
+    return f"{Decimal(str(level)):f}"[2:].ljust(2, "0")
+
+
+def _choose_dtype(classes: tuple[Any, ...]) -> str:
+    if isinstance(classes[0], str | bool):
+        return "string" if isinstance(classes[0], str) else "bool"
+    return "int64" if classes[-1] < 1 << 63 else "uint64"
+
+
+def _column(values: torch.Tensor, backend: Backend) -> Column:
+    """Convert a tensor to a column, without a copy where it is on the backend's device already."""
+    data = backend.xp.from_dlpack(values.to(backend.device).contiguous())
+    return Column(data.dtype.name, data)
+
+
+def _class_column(places: torch.Tensor, backend: Backend, classes: tuple[Any, ...]) -> Column:
+    dtype, data = _choose_dtype(classes), _column(places.to(torch.int32), backend).data
+    if dtype == "string":
+        return Column("string", data, None, strings(classes))
+    return Column(dtype, backend.xp.asarray(classes, dtype=dtype)[data])
