@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-BASE = {"version", "progress", "support", "errors", "schema", "config", "files", "step"}
+BASE = {"version", "progress", "drawing", "support", "errors", "schema", "config", "files", "step"}
 STAGES = {"io", "transforms", "preprocessing", "tensors"}
 
 # What each folder or file at the top may import of the others.
@@ -22,6 +22,7 @@ OURS: dict[str, set[str]] = {
     "step": {"support", "errors"},
     "config": {"support", "errors"},
     "progress": set(),
+    "drawing": {"support", "files"},
     "files": {"config", "errors"},
     "expressions": BASE | {"backend"},
     "cluster": {"support", "errors", "config", "backend"},
