@@ -181,6 +181,7 @@ def test_auto_proposes_by_type_and_trains() -> None:
     features = gp.Features.auto(FRAME, target="arr_delay > 15", keep="at", min_frequency=2)
     assert [(group.columns, [type(s).__name__ for s in group.steps]) for group in features.groups] == [
         (["dep_delay"], ["SimpleImputer", "StandardScaler"]),
+        (["day"], ["SimpleImputer", "StandardScaler"]),
         (["open"], ["SimpleImputer"]),
         (["day", "carrier"], ["Categorify"]),
     ]
@@ -233,8 +234,21 @@ def test_auto_keeps_the_categories_of_a_small_table() -> None:
     frame = pd.DataFrame({"word": ["a", "b", "c", "d"], "few": [1, 2, 1, 2], "y": [0.5, 1.5, 2.5, 3.5]})
     learned = gp.Pipeline([], gp.Features.auto(frame, target="y")).fit(frame)
     assert {item.name: item.cardinality for item in learned.schema if item.cardinality} == {"word": 6, "few": 4}
-    large = pd.concat([frame] * 2500, ignore_index=True)
-    assert "Categorify(min_frequency=10)" in repr(gp.Features.auto(large, target="y"))
+    for times, least in ((250, 10), (2500, 50)):
+        large = pd.concat([frame] * times, ignore_index=True)
+        assert f"Categorify(min_frequency={least})" in repr(gp.Features.auto(large, target="y"))
+
+
+def test_auto_takes_integers_of_few_values_as_numbers_and_ids() -> None:
+    rows = 8000
+    frame = pd.DataFrame({"hour": range(rows), "shop": range(rows), "parcel": range(rows), "y": 0.5})
+    frame = frame.assign(hour=frame["hour"] % 24, shop=frame["shop"] % 200, parcel=frame["parcel"] % 250)
+    groups = {
+        group.name: group.columns
+        for group in gp.Features.auto(frame, target="y").groups
+        if "parcel" not in group.columns
+    }
+    assert groups == {"number": ["hour", "shop"], None: ["hour", "shop"]}, "a parcel has 32 rows, a shop 40"
     assert "Categorify(min_frequency=3)" in repr(gp.Features.auto(frame, target="y", min_frequency=3))
 
 

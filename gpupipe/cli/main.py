@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     fits = "what is installed, whether it fits together and runs on the GPU, what to do"
     commands.add_parser("doctor", help=fits).set_defaults(run=_doctor)
-    inspect = commands.add_parser("inspect", help="a file's schema, partitions, null shares, cardinalities and ranges")
+    inspect = commands.add_parser("inspect", help="a file's columns, their values, its partitions and layout")
     formats = "file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
     inspect.add_argument("path", help=formats)
     inspect.set_defaults(run=_inspect)
@@ -81,7 +81,8 @@ def _inspect(parsed: argparse.Namespace) -> int:
     path, folder = parsed.path, Path(parsed.path)
     names = "\n".join(Path(name).name for name in ([path, *folder.rglob("[!._]*")] if folder.is_dir() else [path]))
     found = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
-    print(io.inspect(getattr(io, next(found, "read_parquet"))(path)))
+    dataset = getattr(io, next(found, "read_parquet"))(path)
+    print(f"{dataset.describe()}\n\n{io.inspect(dataset)}")
     return 0
 
 

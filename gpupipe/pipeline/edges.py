@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.backend.kernels import sort_unique
 from gpupipe.pipeline.features import Features
 from gpupipe.preprocessing.steps.gathered import EstimatorStep
 from gpupipe.schema import FLOATS, LISTS, Kind, Schema
@@ -38,7 +39,7 @@ def compute_bin_edges(values: Any, num_bins: int = NUM_BINS) -> tuple[float, ...
     shares = np.linspace(0, 1, num_bins + 1 - np.count_nonzero(is_heavy)) if len(light) else np.zeros(0)
     quantiles = light[np.floor(shares * (len(light) - 1)).astype(np.int64)]
     with np.errstate(over="ignore"):
-        edges = np.unique(np.concatenate([quantiles, distinct[is_heavy]]).astype(np.float32))
+        edges = sort_unique(np.concatenate([quantiles, distinct[is_heavy]]).astype(np.float32), np)
     return tuple(edges[np.isfinite(edges)].tolist())
 
 

@@ -584,7 +584,7 @@ def _refuse_number(item: Field) -> BadConfig:
 
 _LOOKED_AT = 10_000  # rows
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
-_MIN_FREQUENCY, _MIN_FREQUENCY_OF_FEW = 50, 10  # rows of an id, in tables of 10,000 rows or more, and in smaller ones
+_MIN_FREQUENCIES = ((_LOOKED_AT, 50), (1_000, 10))  # of so many rows and more, the rows that an id should have
 _ROW_NAMES = re.compile(r"|__index_level_\d+__")
 """What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
 
@@ -678,7 +678,7 @@ class Features:
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. Strings and ids rarer than `min_frequency` are all one; by default 50, in less than 10,000
-        rows 10: of a rarer id a network learns the rows by heart.
+        rows 10, in less than 1,000 none: of a rarer id a network learns the rows by heart.
 
         Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.
@@ -697,10 +697,10 @@ class Features:
         taken = {*as_list(keep)}
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight([weight]).reads(schema))
-        ids, useless, is_small = _look_at_rows(schema, dataset)
+        ids, useless, num_rows = _look_at_rows(schema, dataset)
         least = min_frequency
         if least is None:
-            least = _MIN_FREQUENCY_OF_FEW if is_small else _MIN_FREQUENCY
+            least = next((frequency for rows, frequency in _MIN_FREQUENCIES if num_rows >= rows), None)
         free = [item for item in schema if item.name not in taken and item.name not in useless]
         groups = _propose_groups(free, ids, least)
         made = cls(*groups, target=target, weight=weight, keep=keep)
@@ -899,14 +899,14 @@ def _feature(item: Field) -> Field:
     raise SchemaMismatch(f"feature {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
-def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], bool]:
-    """Look at the first rows: which integers are few, which columns tell nothing and why, and whether these are all."""
+def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], int]:
+    """Look at the first rows: which integers are few, which columns tell nothing and why, and how many there are."""
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
     names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
     first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
-    is_small = dataset is not None and len(first) < _LOOKED_AT
+    num_rows = _LOOKED_AT if dataset is None else len(first)
     if not names or not len(first):
-        return set(), useless, is_small
+        return set(), useless, num_rows
     backend = infer_backend(first)
     xp, coded, there = backend.xp, backend.encode(first), dict[str, Array]()
     for name in names:
@@ -917,7 +917,7 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
     whole = [item.name for item in schema if item.dtype in INTEGERS and item.name not in empty]
     counts = {name: (len(sort_unique(there[name], xp)), len(there[name])) for name in whole}
     ids = {name for name, (n, rows) in counts.items() if n <= _FEW or (n <= _MANY_VALUES and rows >= _ROWS_EACH * n)}
-    return ids, empty | useless, is_small
+    return ids, empty | useless, num_rows
 
 
 def _propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:

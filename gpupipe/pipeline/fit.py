@@ -704,9 +704,6 @@ class PipelineFit:
                 self._note(note)
         self.source = mark_source(steps, features, dataset.schema)
         self.schema = TransformPlan(steps, self.source, None).output_schema
-        if features is not None:
-            for note in _list_unused(steps, features, self.source):
-                self._note(note)
 
     def run(self) -> FitReport:
         """Fit everything; the steps hold their state afterwards."""
@@ -719,6 +716,8 @@ class PipelineFit:
 
     def _learn(self, features: Features) -> None:
         self._check(features)
+        for note in _list_unused(self.steps, features, self.source):
+            self._note(note)
         given, number, later = self.dataset, 0, plan_passes(features) or [[]]
         self._unscaled = ColumnUses.of(features, self.schema).unscaled
         wanted = collect_wanted(later, features, self.schema).union(self._unscaled)

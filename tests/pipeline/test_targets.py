@@ -156,7 +156,7 @@ def test_a_loss_that_may_mean_raw_targets_is_asked_about(loss: Any) -> None:
 
 def test_outputs_that_are_no_values_of_the_target_have_no_units() -> None:
     frame = table()
-    made = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(frame)
+    made = gp.Pipeline([], gp.Features(["x"], target=["delay", "air"])).fit(frame)
     model = torch.nn.Linear(1, 3)
     with pytest.raises(errors.SchemaMismatch) as caught:
         made.loader(frame).target_units(model(made.loader(frame).table.numeric))
