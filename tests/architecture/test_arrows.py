@@ -37,7 +37,7 @@ OURS: dict[str, set[str]] = {
     "pipeline": BASE | STAGES | {"backend", "cluster", "expressions", "selectors", "monitoring"},
     "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline", "training"},
     "evaluation": BASE | STAGES | {"backend", "models", "pipeline", "saving", "training"},
-    "cli": BASE | STAGES | {"backend", "pipeline"},
+    "cli": BASE | STAGES | {"backend", "pipeline", "saving"},
 }
 LIBRARIES = {
     *{
