@@ -38,11 +38,14 @@ RAW = "HistGradientBoostingClassifier, raw columns"
 Runs = dict[str, dict[str, list[float]]]  # by model and figure, one value per seed
 
 
-def networks(train: Any, schema: gp.Schema) -> dict[str, Any]:
+def networks(schema: gp.Schema) -> dict[str, Any]:
     """A function of the seed for each network, by the name to show."""
     plain = (models.Linear, models.MLP, models.ResNet, models.DCNv2, models.FTTransformer)
     made = {cls.__name__: partial(cls.from_schema, schema) for cls in plain}
-    for name, numbers in (("piecewise linear", models.PiecewiseLinear.fit(train)), ("periodic", models.Periodic())):
+    for name, numbers in (
+        ("piecewise linear", models.PiecewiseLinear.from_schema(schema)),
+        ("periodic", models.Periodic()),
+    ):
         made[f"MLP, {name}"] = partial(models.MLP.from_schema, schema, numbers=numbers)
     for name, cls in REGULARISED.items():
         made[name] = partial(cls.from_schema, schema, dropout=DROPOUT)
@@ -63,7 +66,7 @@ def measure(seeds: list[int], wanted: list[str] | None) -> dict[str, Any]:
         checked = {f"{task}, same months": aside, f"{task}, later months": after}
         valid = {name: pipeline.loader(part, batch_size=BATCH) for name, part in checked.items()}
         runs: dict[str, Runs] = {name: {} for name in checked}
-        for name, make in networks(train, pipeline.schema).items():
+        for name, make in networks(pipeline.schema).items():
             if wanted is None or name in wanted:
                 parameters[name] = sum(each.numel() for each in make(seed=0).parameters())
                 for seed in seeds:

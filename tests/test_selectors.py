@@ -187,7 +187,7 @@ def test_auto_proposes_by_type_and_trains() -> None:
     ]
     pipeline = gp.Pipeline([], features).fit(FRAME)
     batch = next(iter(pipeline.loader(FRAME, batch_size=20)))
-    assert batch.numeric.shape == (20, 2) and batch.codes.shape == (20, 2)
+    assert batch.numeric.shape == (20, 3) and batch.codes.shape == (20, 2)
 
 
 def test_auto_of_a_schema_knows_no_values() -> None:

@@ -60,6 +60,7 @@ ELSEWHERE = {
     "preprocessing/steps/reduction": "preprocessing/steps/test_pca",
     "preprocessing/summaries": "preprocessing/summaries/test_moments",
     "step": "test_parameters",
+    "saving/scorer": "saving/test_artifact",
     "tensors/batch": "tensors/test_ragged",
     "training/loop/evaluation": "training/loop/test_trainer",
     "training/loop/report_view": "training/loop/test_report",

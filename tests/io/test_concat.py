@@ -14,6 +14,7 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.io import Partition
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import ROW
 
@@ -94,8 +95,28 @@ def test_splits_go_together_again(parts: list[gp.Dataset]) -> None:
     folds = gp.concat(parts).kfold(4, seed=1)
     again = gp.concat([valid for _, valid in folds])
     assert_rows(again.sort("n"), FRAME)
-    halves = again.split(fraction=0.5, seed=1)
-    assert all(len(half.filter("n < 10")) > 0 for half in halves)
+
+
+def test_a_draw_from_a_drawn_part_is_another_draw() -> None:
+    data = gp.from_frame(pd.DataFrame({"n": range(400)}))
+    left, _ = data.split(fraction=0.5, seed=1)
+    halves = gp.concat([left]).split(fraction=0.5, seed=1)
+    assert all(50 < len(half) < 150 for half in halves)
+
+
+def test_what_is_drawn_does_not_depend_on_what_a_part_leaves_out(parts: list[gp.Dataset], tmp_path: Path) -> None:
+    """A row is drawn by its identity, which it has from its place in its part's file."""
+    some = [part.filter("n % 3 == 1") for part in parts]
+    for seed in range(3):
+        all_rows, fewer = (
+            gp.concat(some_parts).split(fraction=0.5, seed=seed)[0].compute() for some_parts in (parts, some)
+        )
+        assert fewer["n"].tolist() == [n for n in all_rows["n"] if n % 3 == 1]
+        for name, datasets in (("all", parts), ("some", some)):
+            path = tmp_path / f"{name}{seed}"
+            gp.concat(datasets).write_parquet(path, files=1, shuffle="partition", seed=seed)
+        orders = [gp.read_parquet(tmp_path / f"{name}{seed}").compute()["n"].tolist() for name in ("all", "some")]
+        assert orders[1] == [n for n in orders[0] if n % 3 == 1]
 
 
 def test_row_ids_differ_and_do_not_depend_on_partitions(tmp_path: Path) -> None:
@@ -109,6 +130,17 @@ def test_row_ids_differ_and_do_not_depend_on_partitions(tmp_path: Path) -> None:
         ids.append(scan(whole, ["n"], "test").frame.collect())
     assert ids[0].equals(ids[1]) and ids[0][ROW].n_unique() == len(ids[0]) == 40 + 32 + 40
     assert ids[0][ROW].is_sorted()
+
+
+def test_a_partition_of_rows_of_all_parts_has_the_same_rows(parts: list[gp.Dataset]) -> None:
+    whole = gp.concat([part.filter("n % 3 == 1") for part in parts])
+    mixed = Partition(0, tuple(span for part in whole.partitions for span in part.spans), "all of them")
+    for seed in range(3):
+        apart, together = (
+            data.split(fraction=0.5, seed=seed)[0].compute() for data in (whole, whole.of_partitions([mixed]))
+        )
+        assert apart["n"].tolist() == together["n"].tolist()
+    assert_rows(whole.of_partitions([mixed]), whole.compute())
 
 
 def test_written_as_one_folder_and_gone_on_with(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ SAMPLES: dict[str, list[T.Transform]] = {
         T.Derive(
             first="extract(s, '^([ab])')", part="split(s, 'z', 1)", end="is_month_end(t)", found="search(s, 'z+')"
         ),
+        T.Derive(
+            both="s + '-' + s", hour="floor(t, '1h')", wave="sin(x)", some="where(b, n, None)", one="coalesce(n, 7)"
+        ),
+        T.Derive(parts="split(s, 'b')", has="contains(split(s, 'b'), 'a')", count="len(split(s, 'a'))"),
     ],
     "Difference": [T.Difference(["x", "n", "t", "b"], [1, -1], by="s", order_by="t"), T.Difference("x", 2)],
     "Drop": [T.Drop(["x", "s"])],

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import xgboost as xgb
 from safetensors.torch import load_file, save_file
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -25,6 +24,8 @@ from gpupipe.models.booster import MAX_CATEGORIES, OBJECTIVES, write_margins
 from gpupipe.saving.artifact import write_manifest
 from gpupipe.tensors.batch import Batch
 from tests.raising import raises
+
+xgb = pytest.importorskip("xgboost")
 
 SMALL = {"n_estimators": 60, "learning_rate": 0.6, "max_depth": 6, "early_stopping_rounds": 3}
 TARGETS: dict[str, Any] = {

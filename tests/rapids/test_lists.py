@@ -76,6 +76,7 @@ def test_features_and_batches_are_the_cpus(rehearsed_backend: Backend, path: Pat
         lambda d: d.group_by("user").agg(xs=("x", "list"), first=("words", "first")),
         lambda d: d.join(d.deduplicate("user").select(["user", "counts"]), on="user"),
         lambda d: d.filter("len(counts) == 2 or isnull(words)"),
+        lambda d: d.filter("sum(counts) > 2 and max(counts) < 9 or mean(prices) > 1 or contains(words, 'a')"),
     ],
 )
 def test_verbs_give_the_cpus_rows(rehearsed_backend: Backend, path: Path, verb: Any) -> None:

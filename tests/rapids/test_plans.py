@@ -49,7 +49,8 @@ NUMBERS = ("n", "u", "x", "ok")
 
 
 def grouped(function: str, column: str) -> Callable[[gp.Dataset], gp.Dataset]:
-    return lambda d: d.group_by(["k", "u"] if column != "u" else "k", dropna=False).agg(found=(column, function))
+    asked: Any = (column, function, 0.9) if function == "quantile" else (column, function)
+    return lambda d: d.group_by(["k", "u"] if column != "u" else "k", dropna=False).agg(found=asked)
 
 
 def joined(how: str, many: bool) -> Callable[[gp.Dataset], gp.Dataset]:
@@ -80,6 +81,7 @@ PLANS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     **{f"{how} join, many={many}": joined(how, many) for how in HOW for many in (False, True)},
     "sort of some": lambda d: d.filter(SOME).sort("k"),
     "sort of a share": lambda d: d.split(fraction=0.3, seed=2)[1].split(by="at", at="2013-01-07")[0].sort("x"),
+    "concat": lambda d: gp.concat([d.filter("u < 9"), d]).sort(["u", "x"]),
     "join by value": lambda d: d.join(d.select(["x"]).deduplicate("x"), left_on="n", right_on="x"),
 }
 
