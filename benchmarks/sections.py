@@ -16,6 +16,7 @@ BENCHMARKS = {
     "joins": "Joins and a group's mean",
     "large": "Ten times as many rows",
     "text": "CSV and JSON lines",
+    "describe": "A table described",
     "whole_tables": "Whole tables",
     "whole_tables_large": "Whole tables in 4 GB",
     "vocabulary": "Ever more distinct values",

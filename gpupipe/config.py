@@ -1,16 +1,12 @@
-"""Configuration: process-wide defaults of arguments, and where progress is shown."""
+"""Configuration: process-wide defaults of arguments."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-from tqdm import tqdm
+from typing import Any
 
 from gpupipe.errors import BadConfig
 from gpupipe.support.validation import check_choice, check_integer, check_name
@@ -18,7 +14,6 @@ from gpupipe.support.validation import check_choice, check_integer, check_name
 __all__ = ["Settings", "configure", "settings"]
 
 BACKENDS = ("auto", "cpu", "gpu")
-Item = TypeVar("Item")
 BLOCK_ROWS, WINDOW = 1 << 17, 8  # rows of a block that is shuffled, and blocks whose rows are mixed
 
 
@@ -101,11 +96,3 @@ def configure(
     given |= {"device_memory": device_memory, "scratch": place}
     _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
     return _in_force[-1]
-
-
-def show_progress(items: Iterable[Item] | None = None, title: str | None = None, **options: Any) -> tqdm[Item]:
-    """Return tqdm's progress bar over the items: by default on a terminal and in a notebook, unless TQDM_DISABLE=1."""
-    if options.setdefault("disable", None) is None:
-        in_notebook = "ipykernel.kernelapp" in sys.modules  # its error stream is no terminal
-        options["disable"] = os.environ.get("TQDM_DISABLE", "0") not in ("", "0") or (False if in_notebook else None)
-    return tqdm(items, title, **options)

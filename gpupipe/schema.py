@@ -351,3 +351,13 @@ def _one_row(run: Sequence[list[str]]) -> list[str]:
     same = [cell if all(row[place] == cell for row in run) else "" for place, cell in enumerate(first)]
     same[0], same[6] = f"{first[0]} ... {last[0]} ({format_count(len(run), 'column')})", same[6] or "some"
     return same
+
+
+def count_features(schema: Schema) -> str:
+    """Count a schema's features, in words.
+
+    Example:
+        >>> count_features(Schema([Field("x", "float32", role=Role.FEATURE)]))
+        '1 feature'
+    """
+    return format_count(len(schema.with_role(Role.FEATURE)), "feature")

@@ -69,23 +69,3 @@ def test_where_there_is_a_gpu_it_is_taken() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "GPUPIPE_BACKEND"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "gpu", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("in_notebook", "variable", "hidden"),
-    [(True, None, False), (True, "1", True), (True, "0", False), (False, None, True)],
-)
-def test_progress_is_shown_in_notebooks(
-    monkeypatch: pytest.MonkeyPatch, in_notebook: bool, variable: str | None, hidden: bool
-) -> None:
-    monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("TQDM_DISABLE", variable)
-    if in_notebook:
-        monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", sys)
-    else:
-        monkeypatch.delitem(sys.modules, "ipykernel.kernelapp", raising=False)
-    assert config.show_progress([1], "count", leave=False).disable is hidden  # a test's error stream is no terminal
-    assert (
-        config.show_progress(total=3, disable=True).disable and not config.show_progress(total=3, disable=False).disable
-    )

@@ -1,1 +1,1 @@
-"""The command `gpupipe`: demo, doctor, inspect."""
+"""The command `gpupipe`: demo, doctor, inspect, score."""

@@ -1,10 +1,9 @@
-"""`gpupipe demo | doctor | inspect PATH | --version`."""
+"""`gpupipe demo | doctor | inspect PATH | score MODEL INPUT OUTPUT | --version`."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,8 @@ from gpupipe.version import __version__
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code: 0, 1 for a problem found, 2 for a wrong call or bad input."""
     parsed = _parser().parse_args(arguments)
-    logging.basicConfig(format="%(message)s", level=logging.INFO if parsed.verbose else logging.WARNING)
+    in_a_job = parsed.run is _score and not sys.stderr.isatty()  # whose log has the lines of progress
+    logging.basicConfig(format="%(message)s", level=logging.INFO if parsed.verbose or in_a_job else logging.WARNING)
     try:
         return int(parsed.run(parsed))
     except GpupipeError as error:
@@ -43,10 +43,23 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(run=_demo)
     fits = "what is installed, whether it fits together and runs on the GPU, what to do"
     commands.add_parser("doctor", help=fits).set_defaults(run=_doctor)
-    inspect = commands.add_parser("inspect", help="a file's columns, their values, its partitions and layout")
-    formats = "file, folder or pattern: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
-    inspect.add_argument("path", help=formats)
+    inspect = commands.add_parser("inspect", help="what is in a table, column by column; or the card of a saved model")
+    formats = "file, folder, pattern or URL: Parquet, ORC, Arrow IPC (Feather), CSV or JSON lines, by the names' ends"
+    inspect.add_argument("path", help=f"{formats}; or the folder of a saved model")
+    inspect.add_argument("--target", help="a column or an expression: how much each column says about it")
+    inspect.add_argument("--html", type=Path, metavar="FILE", help="write the table's report there too, as one file")
     inspect.set_defaults(run=_inspect)
+    score = commands.add_parser(
+        "score", help="predict the rows of a table with a saved model, into a folder of Parquet"
+    )
+    score.add_argument("model", help="the folder of a saved model, or its URL")
+    score.add_argument("input", help=formats)
+    score.add_argument("output", help="folder or URL; the same command again goes on, and adds the rows of new files")
+    score.add_argument("--proba", action="store_true", help="probabilities in the place of decisions")
+    score.add_argument("--overwrite", action="store_true", help="write everything again")
+    allowed = "import path of a function or step of yours that the model uses; may be given several times"
+    score.add_argument("--allow", action="append", default=[], metavar="NAME", help=allowed)
+    score.set_defaults(run=_score)
     return parser
 
 
@@ -77,19 +90,26 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _inspect(parsed: argparse.Namespace) -> int:
     from gpupipe import io
+    from gpupipe.cli.table import open_table
+    from gpupipe.saving.card import describe_artifact
+    from gpupipe.saving.folders import is_artifact
 
-    path, folder = parsed.path, Path(parsed.path)
-    names = "\n".join(Path(name).name for name in ([path, *folder.rglob("[!._]*")] if folder.is_dir() else [path]))
-    found = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
-    dataset = getattr(io, next(found, "read_parquet"))(path)
-    print(f"{dataset.describe()}\n\n{io.inspect(dataset)}")
+    if is_artifact(parsed.path):
+        print(describe_artifact(parsed.path))
+        return 0
+    dataset = open_table(parsed.path)
+    report = dataset.describe(parsed.target)
+    if parsed.html is not None:
+        report.to_html(parsed.html, overwrite=True)
+    print(f"{report}\n\n{io.inspect(dataset)}")
     return 0
 
 
-_READERS = {
-    "read_parquet": "parquet",
-    "read_orc": "orc",
-    "read_ipc": "arrows?|feather|ipc",
-    "read_csv": "csv",
-    "read_json": "jsonl|ndjson|json",
-}
+def _score(parsed: argparse.Namespace) -> int:
+    from gpupipe.cli.table import open_table
+    from gpupipe.saving.artifact import load
+
+    scorer = load(parsed.model, allow=parsed.allow)
+    predict = scorer.predict_proba if parsed.proba else scorer.predict
+    print(predict(open_table(parsed.input)).write_parquet(parsed.output, overwrite=parsed.overwrite))
+    return 0

@@ -354,7 +354,7 @@ class Pipeline:
 
     def _repr_html_(self) -> str:
         tables = [_box(f"table {step.name}", sign="+") for step in self.steps if isinstance(step, TableJoin)]
-        rows = [[_box("data"), *tables, *(_box(step.class_name, repr(step), "&rarr;") for step in self.steps)]]
+        rows = [[_box("data"), *tables, *map(_box_step, self.steps)]]
         if (features := self.features) is not None:
             rows += [_draw_group(group, "features") for group in features.groups]
             rows += [] if features.target is None else [_draw_group(features.target.group, "target")]
@@ -627,19 +627,29 @@ def _function_path(function: Any, where: str) -> str:
 _BOX = "border:1px solid;border-radius:4px;padding:2px 8px;margin:2px;display:inline-block;vertical-align:middle"
 _ROW = "display:flex;flex-wrap:wrap;align-items:center;margin:2px 0"
 _PALE = "opacity:.7"
+_LONGEST_DETAIL = 60  # letters
 
 
 def _draw_group(group: FeatureGroup, made: str) -> list[str]:
     names = group.given if group.selector is not None else shorten_list(group.columns)
-    steps = [_box(step.class_name, repr(step), "&rarr;") for step in group.steps]
+    steps = list(map(_box_step, group.steps))
     made = made if group.name is None else f"{made} {group.name}_*"
     return [_box(names, group.given), *steps, _box(made, sign="&rarr;")]
 
 
-def _box(text: str, title: str = "", sign: str = "") -> str:
+def _box_step(step: Step) -> str:
+    """Draw a step: its class, and below it in small letters what it is told to do."""
+    whole = repr(step)
+    told = whole.removeprefix(step.class_name).removeprefix("(").removesuffix(")")
+    detail = told if len(told) <= _LONGEST_DETAIL else f"{told[:_LONGEST_DETAIL]}…"
+    return _box(step.class_name, whole, "&rarr;", detail)
+
+
+def _box(text: str, title: str = "", sign: str = "", detail: str = "") -> str:
     told = f' title="{html.escape(title)}"' if title and title != text else ""
     before = f'<span style="{_PALE}">{sign}</span>' if sign else ""
-    return f'{before}<span style="{_BOX}"{told}>{html.escape(text)}</span>'
+    small = f"<br><small>{html.escape(detail)}</small>" if detail else ""
+    return f'{before}<span style="{_BOX}"{told}>{html.escape(text)}{small}</span>'
 
 
 class Explanation(str):

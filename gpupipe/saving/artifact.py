@@ -19,11 +19,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
@@ -282,6 +283,31 @@ def _write_state(folder: Path, encoder: Encoder) -> None:
     for name, table in encoder.tables.items():
         (folder / "tables").mkdir(exist_ok=True)
         pq.write_table(table, folder / "tables" / f"{name}.parquet", compression="zstd")
+
+
+class Facts(NamedTuple):
+    """Facts of an artifact as its files say them, checked; nothing of it is built."""
+
+    where: str
+    sizes: dict[str, int]  # bytes by the name of a file
+    pipeline: dict[str, Any]
+    model: dict[str, Any]  # empty without a model
+    num_parameters: int  # of the model
+
+
+def read_facts(path: str | Path, storage_options: StorageOptions | None = None) -> Facts:
+    """Check an artifact's files, and read what they say about it. Raises errors as `load`; imports nothing."""
+    artifact = ArtifactFolder(path, storage_options)
+    names = _verify_files(artifact)
+    sizes = {name: (artifact.path / name).stat().st_size for name in names}
+    pipeline = _read_json(artifact.path / "pipeline.json", _PIPELINE)
+    if "model.json" not in names:
+        return Facts(artifact.where, sizes, pipeline, {}, 0)
+    weights = artifact.path / "model.safetensors"
+    with _blame_file(weights), safe_open(weights, "numpy") as file:
+        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 - no mapping
+    model = _read_json(artifact.path / "model.json", _MODEL)
+    return Facts(artifact.where, sizes, pipeline, model, sum(map(math.prod, shapes)))
 
 
 def _check_model(function: str, given: object) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from gpupipe.errors import ArtifactError, BadConfig, BadFile
 from gpupipe.files import ScratchFolder, replacing, writing
 from gpupipe.io.jobs.destination import StoreFolder
-from gpupipe.io.stores import StorageOptions, is_remote, locate
+from gpupipe.io.stores import StorageOptions, find_kind, is_remote, locate
 from gpupipe.support.validation import is_path
 
 MANIFEST = "manifest.json"
@@ -91,6 +91,14 @@ def write_folder(
     with replacing(target, overwrite=True) as folder:
         folder.mkdir()
         yield folder
+
+
+def is_artifact(path: str) -> bool:
+    """Return whether a folder or URL holds an artifact, by its manifest."""
+    if is_remote(path):
+        return find_kind(f"{path.rstrip('/')}/{MANIFEST}") == "file"
+    manifest = Path(path, MANIFEST)
+    return manifest.is_file() and '"pipeline.json"' in manifest.read_text(errors="replace")
 
 
 def _as_text(path: object) -> str:

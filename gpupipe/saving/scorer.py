@@ -16,7 +16,8 @@ from gpupipe.io import as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
-from gpupipe.schema import Field, Role, Schema
+from gpupipe.saving.records import answer_records, is_records
+from gpupipe.schema import Field, Role, Schema, count_features
 from gpupipe.support.validation import check_instance, check_integer, check_name
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
@@ -28,7 +29,7 @@ class Scorer:
     """Scorer: a loaded pipeline and its model, which predict rows.
 
     Args:
-        model: trained on the pipeline's output; None allows `transform` through `.pipeline` only.
+        model: trained on the pipeline's output; None allows `transform` only.
         threshold: the probability from which on `predict` takes the second of two classes, 0.5 by default; of several
             targets one for all, or one by name. `Report.threshold` chooses it.
         device: where the model runs; the backend's by default.
@@ -82,6 +83,20 @@ class Scorer:
             return self.model
         return CalibratedNetwork(self.model, probabilities, str(self.schema.task))
 
+    def __repr__(self) -> str:
+        schema, model = self.schema, "no model" if self.model is None else type(self.model).__name__
+        features = self.pipeline.features
+        target = "" if features is None or features.target is None else f" for {schema.task} {features.target.text!r}"
+        limit = "" if self.threshold is None else f", threshold {self.threshold}"
+        return f"Scorer of {model} on {self.device}: {count_features(schema)}{target}{limit}"
+
+    def transform(self, data: Any) -> Any:
+        """Compute the features of a frame or Dataset, as `pipeline.transform` does.
+
+        Memory: as `Pipeline.transform`.
+        """
+        return self.pipeline.transform(data)
+
     def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
         """Predict the value of each row, in order, followed by the kept columns.
 
@@ -91,7 +106,8 @@ class Scorer:
         quantiles each of them: `prediction_q05`, `prediction_q50`, `prediction_q975` for 0.05, 0.5 and 0.975, ascending
         in each row.
         The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
-        backend, batch size and number of threads.
+        backend, batch size and number of threads. Of a dict, one row by column name, it is a dict of plain values; of a
+        list of them a list.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
@@ -247,6 +263,9 @@ class Scorer:
     def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field], by: str | None = None) -> Any:
         self._require_model("predict")
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
+        if is_records(data):
+            source = self.pipeline._fitted_source()
+            return answer_records(data, source, lambda rows: self._score(rows, batch_size, read, fields, by))
         table = as_rows(data, self.pipeline.backend)
         run = self.pipeline._bind_to(table, predicting=True, also=by)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 GRAY, BLUE = "#888888", "#1f77b4"
 PALETTE = (BLUE, "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
-WIDTH, HEIGHT, MARGIN = 260, 140, 22  # of a panel, in pixels
+WIDTH, HEIGHT, MARGIN, LEFT = 260, 140, 22, 44  # of a panel, in pixels; on the left stand numbers
 CELL, LABEL_WIDTH = 56, 70  # of a matrix, in pixels
 _LONGEST_LABEL = 10  # letters
 
@@ -33,21 +33,24 @@ def draw_panel(
     y: tuple[float, float] | None = None,
     height: int = HEIGHT,
 ) -> str:
-    """Draw lines between the ends `x` and `y` of the axes, which are drawn then, or those of their points."""
+    """Draw axes with the numbers at their ends `x` and `y`, by default those of the points, and lines between them."""
     points = [point for line in lines for point in line.points]
     (left, right), (low, high) = (
         ends or (min(axis), max(axis)) for ends, axis in zip((x, y), zip(*points, strict=True), strict=True)
     )
-    elements = ""
-    if x is not None and y is not None:
-        corner = f"{MARGIN},{MARGIN} {MARGIN},{height - MARGIN} {WIDTH - MARGIN},{height - MARGIN}"
-        elements += f'<polyline points="{corner}" fill="none" stroke="{GRAY}" stroke-width="0.5"/>'
+    bottom = height - MARGIN
+    corner = f"{LEFT},{MARGIN} {LEFT},{bottom} {WIDTH - MARGIN},{bottom}"
+    elements = f'<polyline points="{corner}" fill="none" stroke="{GRAY}" stroke-width="0.5"/>'
+    for row, end in {MARGIN + 4: high, bottom: low}.items():
+        elements += _write(LEFT - 4, row, f"{end:.4g}", GRAY, ' text-anchor="end"')
+    for column, end in {LEFT: left, WIDTH - MARGIN: right}.items():
+        elements += _write(column, height - 6, f"{end:.4g}", GRAY, ' text-anchor="middle"')
     for index, line in enumerate(lines):
         places = []
         for position, value in line.points:
             across = (position - left) / (right - left) if right > left else 0.5
             up = (value - low) / (high - low) if high > low else 0.5
-            places.append((MARGIN + across * (WIDTH - 2 * MARGIN), height - MARGIN - up * (height - 2 * MARGIN)))
+            places.append((LEFT + across * (WIDTH - LEFT - MARGIN), bottom - up * (bottom - MARGIN)))
         path, dash = " ".join(f"{x:.1f},{y:.1f}" for x, y in places), ' stroke-dasharray="4"' if line.dashed else ""
         elements += f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.5"{dash}/>'
         for across, up in places if line.dots else ():
@@ -55,7 +58,8 @@ def draw_panel(
         if line.name:
             elements += _write(WIDTH - MARGIN - 70 + 40 * index, 14, line.name, line.color)
     elements = _write(MARGIN, 14, title, "currentColor", ' font-weight="bold"') + elements
-    return _svg(WIDTH, height, elements + _write(MARGIN, height - 6, caption, GRAY))
+    middle = (LEFT + WIDTH - MARGIN) // 2
+    return _svg(WIDTH, height, elements + _write(middle, height - 6, caption, GRAY, ' text-anchor="middle"'))
 
 
 def draw_matrix(
@@ -76,6 +80,12 @@ def draw_matrix(
     side = CELL * len(labels)
     caption = _write(MARGIN, top + side + 16, "rows: true, columns: predicted", GRAY)
     return _svg(max(LABEL_WIDTH + 2 * MARGIN + side, WIDTH), top + side + MARGIN, elements + caption)
+
+
+def join_drawings(drawings: Sequence[str]) -> str:
+    """Join drawings, each as wide as a panel, to one, side by side."""
+    inner = "".join(text.replace("<svg ", f'<svg x="{WIDTH * place}" ', 1) for place, text in enumerate(drawings))
+    return _svg(WIDTH * len(drawings), HEIGHT, inner)
 
 
 def _write(x: int, y: int, text: str, color: str, style: str = "") -> str:

@@ -31,9 +31,9 @@ def derive(column: str, expression: str, made: str | None = None) -> str:
     return f"Derive({arguments({column if made is None else made: expression.format(read)})})"
 
 
-def format_count(number: int, noun: str) -> str:
-    """Format a number with its noun, for a message."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def format_count(number: int, noun: str, plural: str | None = None) -> str:
+    """Format a number with its noun, for a message; `plural` is where it takes no -s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def format_columns(names: Sequence[str], most: int = 12) -> str:

@@ -24,7 +24,8 @@ from gpupipe.backend import Backend, Column, free_host_memory, select
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, BadData, GpupipeError
-from gpupipe.schema import Schema
+from gpupipe.schema import Schema, count_features
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed, to_python
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.feature_table import FeatureTable, require_device
@@ -211,6 +212,19 @@ class Loader:
         if sampler is not None:
             whole = self.table.batch_of(self.table.words)
             self._sums = sum_weights(sampler, len(whole), whole.target, whole.weight)
+
+    def __repr__(self) -> str:
+        order = f"shuffled by {self.shuffle}" if self._sampler is None else f"drawn by {self._sampler}"
+        is_random = self.shuffle or self._sampler is not None
+        parts = [
+            f"{format_count(len(self), 'batch', 'batches')} of {self.batch_size:,}",
+            f"{order}, seed {self.seed}" if is_random else "in order",
+            count_features(self.schema),
+            *([f"{self.schema.task} target"] if self.schema.targets else []),
+            f"residency {self.residency}, on {self.device}",
+            *([f"rank {self.rank} of {self.world_size}"] if self.world_size > 1 else []),
+        ]
+        return f"Loader of {format_count(self.total_rows, 'row')}: {'; '.join(parts)}"
 
     def __len__(self) -> int:
         """Return the number of batches per epoch, wherever the next iteration begins."""

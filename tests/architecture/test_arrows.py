@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "gpupipe"
-BASE = {"version", "support", "errors", "schema", "config", "files", "step"}
+BASE = {"version", "progress", "drawing", "support", "errors", "schema", "config", "files", "step"}
 STAGES = {"io", "transforms", "preprocessing", "tensors"}
 
 # What each folder or file at the top may import of the others.
@@ -21,6 +21,8 @@ OURS: dict[str, set[str]] = {
     "selectors": {"support", "errors", "schema"},
     "step": {"support", "errors"},
     "config": {"support", "errors"},
+    "progress": set(),
+    "drawing": {"support", "files"},
     "files": {"config", "errors"},
     "expressions": BASE | {"backend"},
     "cluster": {"support", "errors", "config", "backend"},
@@ -35,7 +37,7 @@ OURS: dict[str, set[str]] = {
     "pipeline": BASE | STAGES | {"backend", "cluster", "expressions", "selectors", "monitoring"},
     "saving": BASE | STAGES | {"backend", "models", "monitoring", "pipeline", "training"},
     "evaluation": BASE | STAGES | {"backend", "models", "pipeline", "saving", "training"},
-    "cli": BASE | STAGES | {"backend", "pipeline"},
+    "cli": BASE | STAGES | {"backend", "pipeline", "saving"},
 }
 LIBRARIES = {
     *{
@@ -73,7 +75,7 @@ THEIRS: dict[str, set[str]] = {
         *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
     },
     "cluster": {"cloudpickle", "dask", "distributed"},
-    "config": {"tqdm"},
+    "progress": {"tqdm"},
     "expressions": {"numpy", "polars", "pyarrow"},
     "io": {"pyarrow", "numpy", "fsspec"},
     "io/relational": {"polars"},

@@ -18,6 +18,7 @@ ELSEWHERE = {
     "backend/value_counts": "preprocessing/summaries/test_counts",
     "backend/isotonic": "evaluation/test_calibration",
     "cli/demo": "project/test_program",
+    "cli/table": "cli/test_score",
     "cli/warm_up": "cli/test_main",
     "expressions/dtypes": "expressions/test_expression",
     "expressions/functions": "expressions/test_expression",

@@ -85,10 +85,20 @@ def test_inspect_shows_a_parquet_file(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["inspect", str(DATA / "flights.parquet")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "336,776 rows, 19 columns"
-    assert "336,776 rows, 19 columns, 1 partition" in lines
-    table = {line.split()[0]: line.split()[1:] for line in lines if line}
-    assert table["numbers"][:3] == ["dtype", "missing", "distinct"]
-    assert table["dep_delay"][0] == "float64" and table["origin"][0] == "string"
+    table = {line.split()[0]: line.split()[1:] for line in lines if line and not line.startswith("0:")}
+    assert table["dep_delay"][:9] == ["float64", "2.5%", "527", "12.6391", "40.2101", "-43", "-5", "-2", "11"]
+    assert table["origin"][:3] == ["string", "0%", "3"] and "EWR 35.9%" in " ".join(table["origin"])
+    assert "336,776 rows, 19 columns, 1 partition" in lines and lines[-2].startswith("layout: 6 row groups")
+
+
+def test_inspect_takes_a_target_and_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, page = tmp_path / "a.csv", tmp_path / "report.html"
+    path.write_text("town,km\nUlm,12.5\nBonn,7\nUlm,13\nBonn,6\n")
+    page.write_text("the last one")
+    assert main(["inspect", str(path), "--target", "km > 10", "--html", str(page)]) == 0
+    assert "Cramér's V with km > 10" in capsys.readouterr().out and "<svg" in page.read_text()
+    assert main(["inspect", str(path), "--target", "towns"]) == 2
+    assert "'town' (the closest name)" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +176,9 @@ def test_an_error_in_a_partition_says_in_which(tmp_path: Path, capsys: pytest.Ca
 def test_an_unknown_command_lists_the_known_ones() -> None:
     done = gpupipe("dmeo")
     assert done.returncode == 2
-    assert re.search(r"invalid choice: 'dmeo' \(choose from '?demo'?, '?doctor'?, '?inspect'?\)", done.stderr)
+    assert re.search(
+        r"invalid choice: 'dmeo' \(choose from '?demo'?, '?doctor'?, '?inspect'?, '?score'?\)", done.stderr
+    )
 
 
 def test_no_command_at_all(capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,19 @@ def fit_report() -> FitReport:
     return replace(fitted().fit_report or FitReport(), seconds=0.5, steps=steps)
 
 
+def trainer() -> gp.Trainer:
+    model = gp.models.MLP.from_schema(fitted().schema, hidden=(4,), seed=1)
+    return gp.Trainer(model, max_epochs=3, lr=0.1, early_stopping=gp.EarlyStopping(patience=2))
+
+
+def loader() -> Any:
+    return fitted().loader(dataset(), batch_size=2, shuffle="rows", seed=7)
+
+
+def scorer() -> gp.Scorer:
+    return gp.Scorer(fitted(), trainer().model, threshold=0.25)
+
+
 def checks() -> Any:
     made = gp.Pipeline([T.Expect("dep_delay", min=0, max=10, nullable=False)]).fit(dataset())
     return made.check(dataset())
@@ -172,6 +185,10 @@ SHOWN: dict[str, Callable[[], Any]] = {
 }
 
 
+TEXTS: dict[str, Callable[[], Any]] = {"loader": loader, "scorer": scorer, "trainer": trainer}
+"""Those that a notebook shows as a terminal does."""
+
+
 class Page(HTMLParser):
     """Which elements are open, and which are never closed."""
 
@@ -203,12 +220,21 @@ def page(shown: Any) -> str:
 def test_it_shows_itself_as_it_did(name: str) -> None:
     gp.configure(backend="cpu")
     shown = SHOWN[name]()
-    found = {"txt": f"{shown!r}\n", "html": page(shown)}
-    for ending, text in found.items():
-        path = GOLDEN / f"{name}.{ending}"
-        if os.environ.get("RENEW_GOLDEN"):
-            path.write_text(text)
-        assert text == path.read_text(), f"{path.name}: another picture; see the head of this file"
+    compare(f"{name}.txt", f"{shown!r}\n")
+    compare(f"{name}.html", page(shown))
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_it_says_what_it_did(name: str) -> None:
+    gp.configure(backend="cpu")
+    compare(f"{name}.txt", f"{TEXTS[name]()!r}\n")
+
+
+def compare(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("RENEW_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), f"{name}: another picture; see the head of this file"
 
 
 @pytest.mark.parametrize("name", sorted(SHOWN))
@@ -222,4 +248,5 @@ def test_its_page_is_well_formed_and_fetches_nothing(name: str) -> None:
 
 
 def test_no_golden_file_is_left_over() -> None:
-    assert {path.name for path in GOLDEN.iterdir()} == {f"{name}.{end}" for name in SHOWN for end in ("txt", "html")}
+    pages, texts = {f"{name}.html" for name in SHOWN}, {f"{name}.txt" for name in [*SHOWN, *TEXTS]}
+    assert {path.name for path in GOLDEN.iterdir()} == pages | texts

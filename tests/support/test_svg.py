@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from gpupipe.support.svg import BLUE, HEIGHT, MARGIN, WIDTH, Line, draw_matrix, draw_panel
+from gpupipe.support.svg import BLUE, HEIGHT, LEFT, MARGIN, WIDTH, Line, draw_matrix, draw_panel, join_drawings
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -14,22 +14,39 @@ def points_of(drawing: ET.Element) -> list[list[tuple[float, float]]]:
     return [[tuple(map(float, point.split(","))) for point in line.split()] for line in lines]
 
 
+def words_of(drawing: ET.Element) -> list[str]:
+    return [element.text or "" for element in drawing.iter(f"{SVG}text")]
+
+
 def test_a_line_fills_the_panel_unless_the_axes_have_ends() -> None:
     line = Line([(1.0, 2.0), (3.0, 4.0)])
-    corners = [(MARGIN, HEIGHT - MARGIN), (WIDTH - MARGIN, MARGIN)]
-    assert points_of(ET.fromstring(draw_panel("auc", [line], ""))) == [corners]
-    wide = points_of(ET.fromstring(draw_panel("auc", [line], "", x=(1.0, 5.0), y=(2.0, 4.0), height=200)))
-    assert wide[1:] == [[(MARGIN, 200 - MARGIN), (WIDTH / 2, MARGIN)]]
-    assert wide[0] == [(MARGIN, MARGIN), (MARGIN, 200 - MARGIN), (WIDTH - MARGIN, 200 - MARGIN)]  # the axes
+    axes, found = points_of(ET.fromstring(draw_panel("auc", [line], "")))
+    assert found == [(LEFT, HEIGHT - MARGIN), (WIDTH - MARGIN, MARGIN)]
+    assert axes == [(LEFT, MARGIN), (LEFT, HEIGHT - MARGIN), (WIDTH - MARGIN, HEIGHT - MARGIN)]
+    wide = ET.fromstring(draw_panel("auc", [line], "", x=(1.0, 5.0), y=(2.0, 4.0), height=200))
+    assert points_of(wide)[1] == [(LEFT, 200 - MARGIN), ((LEFT + WIDTH - MARGIN) / 2, MARGIN)]
+
+
+def test_the_axes_have_numbers_at_their_ends() -> None:
+    drawing = ET.fromstring(draw_panel("auc", [Line([(1, 0.12345678), (20, 1234567.0)])], "epoch"))
+    assert {"1", "20", "0.1235", "1.235e+06", "auc", "epoch"} == {*words_of(drawing)}
 
 
 def test_a_point_alone_stands_in_the_middle() -> None:
-    assert points_of(ET.fromstring(draw_panel("auc", [Line([(7.0, 7.0)])], ""))) == [[(WIDTH / 2, HEIGHT / 2)]]
+    _, (point,) = points_of(ET.fromstring(draw_panel("auc", [Line([(7.0, 7.0)])], "")))
+    assert point == ((LEFT + WIDTH - MARGIN) / 2, HEIGHT / 2)
+
+
+def test_drawings_stand_side_by_side() -> None:
+    panels = [draw_panel(name, [Line([(0, 0), (1, 1)])], "") for name in ("a", "b")]
+    drawing = ET.fromstring(join_drawings(panels))
+    assert [element.get("x") for element in drawing.findall(f"{SVG}svg")] == ["0", str(WIDTH)]
+    assert drawing.get("width") == str(2 * WIDTH)
 
 
 def test_a_reference_line_is_dashed_and_has_no_dots() -> None:
     drawing = ET.fromstring(draw_panel("auc", [Line([(0, 0), (1, 1)], dots=False, dashed=True)], ""))
-    assert "stroke-dasharray" in next(drawing.iter(f"{SVG}polyline")).attrib
+    assert ["stroke-dasharray" in line.attrib for line in drawing.iter(f"{SVG}polyline")] == [False, True]
     assert not list(drawing.iter(f"{SVG}circle"))
 
 

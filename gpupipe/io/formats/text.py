@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from gpupipe.backend.arrow import Reading, dtype_from_arrow, map_schema
 from gpupipe.cluster.executor import get_executor
-from gpupipe.config import show_progress
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io.dataset import Dataset, Names
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
@@ -26,6 +25,7 @@ from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
 from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, TextFile, open_text
 from gpupipe.io.stores import Input, PathLike, Paths, StorageOptions, find_files
+from gpupipe.progress import Progress
 from gpupipe.schema import DTYPES, LISTS
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
@@ -230,7 +230,7 @@ class _Parser(ABC):
         """Parse files one after the other, and build a dataset of them; if that fails, remove the temporary files."""
         try:
             inputs = find_files(path, suffixes, options)
-            with show_progress(title="parse", total=len(inputs), unit="file", leave=False) as bar:
+            with Progress(title="parse", total=len(inputs), unit=" files", leave=False) as bar:
 
                 def parse(one: Input) -> ParquetFile:
                     bar.set_postfix_str(one.path.rpartition("/")[2])

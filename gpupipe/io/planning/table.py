@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, partial, reduce
-from operator import and_
+from operator import and_, attrgetter
 from threading import Lock
 from types import ModuleType
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
@@ -26,7 +26,7 @@ from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.device.probe import this_machine
 from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
-from gpupipe.config import BACKENDS, settings, show_progress
+from gpupipe.config import BACKENDS, settings
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
 from gpupipe.expressions import parse
 from gpupipe.expressions.comparisons import compare
@@ -35,6 +35,7 @@ from gpupipe.expressions.operands import truth
 from gpupipe.expressions.tree import Constant, Span
 from gpupipe.files import writing_scratch
 from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_file_error
+from gpupipe.progress import Progress
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
 from gpupipe.support.text import format_count
@@ -725,7 +726,7 @@ def run_partitions(
     # The query goes to a worker once, with the tables it joins; what goes with each partition is its own source.
     function = partial(_on_source, work, dataset.of_partitions([]), whole)
     results = executor.map(function, (dataset.source.only([part]) for part in parts), at_once=at_once)
-    for partition in show_progress(parts, title, leave=False):
+    for partition in Progress(parts, title, count_rows=attrgetter("num_rows"), unit=" parts", leave=False):
         with _in_partition(partition):  # whatever becomes of its worker
             found, halved = next(results)
         for message in halved:

@@ -20,12 +20,12 @@ import pyarrow.parquet as pq
 from gpupipe.backend import is_device_error, is_out_of_device_memory
 from gpupipe.backend.arrow import arrow_from_polars, get_arrow_types
 from gpupipe.cluster.executor import get_executor
-from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.files import ScratchFolder, writing_scratch
 from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_memory_limit
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores import one_line
+from gpupipe.progress import Progress
 from gpupipe.schema import ROW, Field
 
 Plan = Callable[..., pl.LazyFrame]  # what is made of the rows of some scans: of all of them, or of those of a bucket
@@ -61,7 +61,7 @@ class PlannedRun(PreparedPlan):
         num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
             result_bytes = sum(one.num_bytes for one in self.scans)
-            _import_gpu_engine().gather(found, show_progress(plans, self.title, leave=False), num_bytes, result_bytes)
+            _import_gpu_engine().gather(found, Progress(plans, self.title, leave=False), num_bytes, result_bytes)
             try:
                 self.check(found.lazy())
             except BaseException:
@@ -78,7 +78,7 @@ class PlannedRun(PreparedPlan):
         with self._plans(self._num_buckets()) as plans:
             yield types.empty_table()  # there may be no batch
             frames = (frame for plan in plans for frame in _batches(plan, rows))
-            for frame in show_progress(frames, self.title, leave=False):
+            for frame in Progress(frames, self.title, count_rows=len, unit=" batches", leave=False):
                 self.check(frame.lazy())
                 yield arrow_from_polars(frame, types)
 
@@ -156,7 +156,7 @@ def collect_batches(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> 
     """Run a plan of unknown size and yield its result in batches; on a CPU, of about this many rows."""
     with explain_failure([], title):
         if backend == "cpu":
-            yield from show_progress(_batches(plan, rows), title, leave=False)
+            yield from Progress(_batches(plan, rows), title, count_rows=len, unit=" batches", leave=False)
         else:
             _import_gpu_engine().refuse(plan, title)
             yield _import_gpu_engine().collect(plan, _UNKNOWN)

@@ -20,9 +20,9 @@ import pynvml
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
-from gpupipe.config import show_progress
 from gpupipe.errors import BackendMissing
 from gpupipe.files import replacing, writing
+from gpupipe.progress import Progress
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
 
@@ -113,14 +113,14 @@ class _Closing(Callback):
 
 
 class ProgressBar(_Closing):
-    """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; see `show_progress`."""
+    """Bar with epoch, loss, rows a second and the fraction of time spent waiting for data; see `Progress`."""
 
     def __init__(self, show: str | bool) -> None:
         self._hidden = None if show == "auto" else not show
         self._bar: Any = None
 
     def on_fit_start(self, run: TrainState) -> None:
-        self._bar = show_progress(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
+        self._bar = Progress(total=run.last_step, initial=run.step, disable=self._hidden, unit=" batches")
 
     def on_epoch_start(self, run: TrainState) -> None:
         self._bar.set_description(f"epoch {run.epoch}/{run.max_epochs}")

@@ -11,11 +11,13 @@ from typing import Any
 
 from torch import nn
 
+from gpupipe.backend.report_frame import make_frame
+from gpupipe.drawing import Drawing
 from gpupipe.errors import BadData, NotFitted
-from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel
+from gpupipe.support.bars import LEVELS
+from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel, join_drawings
 from gpupipe.support.validation import check_integer, check_name, check_number
 
-BARS = "▁▂▃▄▅▆▇█"
 COLORS = {"train": GRAY, "valid": BLUE}
 
 _Points = list[tuple[float, float]]
@@ -97,6 +99,32 @@ class History:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         return [names, *([_short(row.get(name)) for name in names] for row in self.rows)]
 
+    def to_frame(self) -> Any:
+        """Return the rows as a pandas frame, a row per epoch; missing where an epoch has no such figure.
+
+        Memory: copies, on the host.
+        """
+        return make_frame(self.rows)
+
+    def plot(self) -> Drawing:
+        """Draw the losses and metrics over the epochs, a panel each; shows in a notebook, and `save(path)` writes it.
+
+        Raises `NotFitted`: there is no epoch.
+        """
+        if not self.rows:
+            problem, remedy = "there is no epoch to draw", "trainer.fit(train, valid).plot()"
+            raise NotFitted("History.plot", problem, expected="at least one epoch", remedy=remedy)
+        return Drawing(join_drawings(self._panels))
+
+    @property
+    def _panels(self) -> list[str]:
+        """The drawings of a loss or metric each."""
+        panels: dict[str, dict[str, _Points]] = {}
+        for name, points in self._curves.items():
+            part, _, figure = name.partition("_")
+            panels.setdefault(figure, {})[part] = points
+        return [_draw_figure(figure, parts) for figure, parts in panels.items()]
+
     @property
     def _curves(self) -> dict[str, _Points]:
         """The (epoch, value) points of losses and metrics."""
@@ -114,8 +142,8 @@ class History:
         pad = max(map(len, self._curves), default=0)
         for name, points in self._curves.items():
             values = [value for _, value in points]
-            scale = (len(BARS) - 1) / (max(values) - min(values) or 1.0)
-            bars = "".join(BARS[round((value - min(values)) * scale)] for value in values)
+            scale = (len(LEVELS) - 1) / (max(values) - min(values) or 1.0)
+            bars = "".join(LEVELS[round((value - min(values)) * scale)] for value in values)
             lines.append(f"{name.ljust(pad)}  {bars}  {_short(values[0])} to {_short(values[-1])}")
         for name, spread in self.gpu.items():
             lines.append(f"gpu {name}  " + ", ".join(f"{how} {_short(value)}" for how, value in spread.items()))
@@ -129,13 +157,9 @@ class History:
         for row, line in zip(self.rows, lines, strict=True):
             style = ' style="font-weight:bold"' if row is best else ""
             body += f"<tr{style}>" + "".join(f"<td>{cell}</td>" for cell in line) + "</tr>"
-        panels: dict[str, dict[str, _Points]] = {}
-        for name, points in self._curves.items():
-            part, _, figure = name.partition("_")
-            panels.setdefault(figure, {})[part] = points
-        drawings = "".join(_draw_figure(figure, parts) for figure, parts in panels.items())
         settings = f"<p>{html.escape(format_settings(self.settings))}</p>" if self.settings else ""
-        return f"<div>{drawings}</div>{settings}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<div>{''.join(self._panels)}</div>{settings}{table}"
 
 
 def format_settings(settings: Mapping[str, float]) -> str:
@@ -153,11 +177,7 @@ def _short(value: float | None) -> str:
 
 def _draw_figure(name: str, parts: dict[str, _Points]) -> str:
     """Draw one figure over the epochs, a line for training and one for validation."""
-    (left, right), (low, high) = (
-        (min(axis), max(axis)) for axis in zip(*(point for points in parts.values() for point in points), strict=True)
-    )
-    caption = f"epoch {_short(left)} to {_short(right)}, {_short(low)} to {_short(high)}"
-    return draw_panel(name, [Line(points, COLORS[part], part) for part, points in parts.items()], caption)
+    return draw_panel(name, [Line(points, COLORS[part], part) for part, points in parts.items()], "epoch")
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,8 @@ class CheckpointCallback(Callback):
                 logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
         finally:
             self.on_fit_end(run)
+        if isinstance(error, KeyboardInterrupt) and (there := list_checkpoints(self._folder)):
+            error.add_note(f"last checkpoint: {there[-1].path}, go on with fit(..., resume='latest')")
         if isinstance(error, Terminated) and callable(self._outer):
             self._outer(signal.SIGTERM, None)  # the program has its own way to end
 

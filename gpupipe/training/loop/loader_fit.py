@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpupipe.config import show_progress
+from gpupipe.progress import Progress
 from gpupipe.support.validation import refuse_argument
 from gpupipe.tensors.batch import Batch
 from gpupipe.training.callbacks.history import History
@@ -79,7 +79,7 @@ def fit_loaders(
 ) -> None:
     """Fit the trainer's model, and write a row of history for each round that it reports, an epoch being a round."""
     hidden = not ranks.is_main or (None if trainer.progress == "auto" else not trainer.progress)
-    with show_progress(disable=hidden, unit=" rounds") as bar:
+    with Progress(disable=hidden, unit=" rounds") as bar:
         before = time.perf_counter()
 
         def append_row(number: int, losses: dict[str, float], output: Tensor | None, truth: Batch | None) -> None:

@@ -13,7 +13,7 @@ from gpupipe.training.loop.scored_rows import Calibration, ScoredRows
 MAX_CLASSES = 12  # of a confusion matrix that is shown
 DRAWN_POINTS, PANEL_HEIGHT = 200, 240
 UNIT = (0.0, 1.0)
-_CAPTIONS = {"roc": "false alarms across, hits up: 0 to 1", "precision-recall": "recall across, precision up: 0 to 1"}
+_CAPTIONS = {"roc": "false alarms across, hits up", "precision-recall": "recall across, precision up"}
 
 
 def make_tables(rows: ScoredRows) -> Iterator[list[list[str]]]:
@@ -83,8 +83,7 @@ def _draw_calibration(title: str, bins: list[tuple[Calibration, str]], *, is_pro
     ends = UNIT if is_probability else (min(values), max(values))
     lines = [Line([(end, end) for end in ends], GRAY, dots=False, dashed=True)]
     lines += [Line(line, color) for line, (_, color) in zip(points, bins, strict=True)]
-    caption = f"predicted across, observed up: {ends[0]:.4g} to {ends[1]:.4g}"
-    return draw_panel(title, lines, caption, x=ends, y=ends, height=PANEL_HEIGHT)
+    return draw_panel(title, lines, "predicted across, observed up", x=ends, y=ends, height=PANEL_HEIGHT)
 
 
 def _format_weight(count: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike
@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.support import validation
+from gpupipe.support.text import arguments, format_count
 from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
 from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History, format_settings
@@ -170,6 +171,13 @@ class Trainer:
         given = self.checkpoints
         self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
         self.history: History | None = None  # of the last fit
+
+    def __repr__(self) -> str:
+        weights = [item for item in self.model.parameters() if not isinstance(item, nn.UninitializedParameter)]
+        model = f"{type(self.model).__name__} of {format_count(sum(item.numel() for item in weights), 'parameter')}"
+        values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)[1:]}
+        changed = arguments({name: value for name, (value, default) in values.items() if value != default})
+        return f"Trainer({', '.join(filter(None, [model, changed]))})"
 
     @property
     def learning_rate(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
@@ -67,10 +68,28 @@ def test_the_picture_is_well_formed_with_a_panel_per_figure(history: History) ->
     tree = ET.fromstring(f"<page>{history._repr_html_()}</page>")
     panels = tree.findall(".//{http://www.w3.org/2000/svg}svg")
     assert [panel[0].text for panel in panels] == ["loss", "auc", "<b>&"]
-    train, valid = (line.get("points").split() for line in panels[0].iter("{http://www.w3.org/2000/svg}polyline"))
+    lines = panels[0].iter("{http://www.w3.org/2000/svg}polyline")
+    _, train, valid = (line.get("points").split() for line in lines)  # after the axes
     assert (len(train), len(valid)) == (5, 1)
     heights = [float(point.split(",")[1]) for point in train]
     assert heights == sorted(heights)  # y grows downwards: a falling loss falls
     assert len(tree.findall("table/tbody/tr")) == 5
     bold = [row.get("style") for row in tree.findall("table/tbody/tr")]
     assert bold.index("font-weight:bold") == 1
+
+
+def test_the_rows_as_a_frame(history: History) -> None:
+    frame = history.to_frame()
+    assert frame["epoch"].tolist() == [row["epoch"] for row in history.rows]
+    assert frame.iloc[0].dropna().to_dict() == history.rows[0]
+    assert History().to_frame().empty
+
+
+def test_the_curves_as_a_drawing(history: History, tmp_path: Path) -> None:
+    drawing = history.plot()
+    panels = ET.fromstring(drawing.svg).findall("{http://www.w3.org/2000/svg}svg")
+    assert len(panels) == history._repr_html_().count("<svg")
+    drawing.save(tmp_path / "curves.svg")
+    assert (tmp_path / "curves.svg").read_text() == drawing.svg
+    with raises(NotFitted, where="History.plot"):
+        History().plot()

@@ -62,6 +62,25 @@ def undisturbed() -> tuple[Tensor, list[dict[str, float]]]:
     return weights(model), figures(history)
 
 
+class InterruptAt(StopAt):
+    """Ends it as Ctrl-C does."""
+
+    def on_step_end(self, run: TrainState) -> None:
+        if run.step > self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("step", "last"), [(45, 40), (5, None)])
+def test_whoever_interrupts_a_fit_is_told_how_it_goes_on(tmp_path: Path, step: int, last: int | None) -> None:
+    given = {"checkpoints": tmp_path / "saved", "callbacks": [InterruptAt(step)]}
+    broken = resumed.trainer(None, resumed.model(), **given)
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        broken.fit(*resumed.loaders())
+    path = tmp_path / "saved" / f"step-{last or 0:010d}"
+    told = [f"last checkpoint: {path}, go on with fit(..., resume='latest')"] if last else []
+    assert getattr(interrupted.value, "__notes__", []) == told
+
+
 @pytest.mark.parametrize("arguments", [{}, {"ema_decay": 0.9}, {"accumulate": 3}, {"schedule": "plateau"}], ids=str)
 @pytest.mark.parametrize("step", [3, 20, 43])
 def test_a_fit_that_goes_on_ends_with_the_same_bits(tmp_path: Path, step: int, arguments: dict[str, Any]) -> None:

@@ -1,0 +1,91 @@
+"""`gpupipe score` and the card of `gpupipe inspect`: what they write, print and answer."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.cli.main import main
+
+FRAME = pd.DataFrame({"x": np.arange(60.0), "k": ["a", "b", None] * 20, "y": np.arange(60) % 2})
+RIGHT = pd.DataFrame({"k": ["a", "b"], "v": [1.0, 2.0]})
+
+
+def double(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(twice=2 * frame["x"])
+
+
+def save(path: Path, *more: T.Transform) -> gp.Scorer:
+    steps = [T.Join(RIGHT, on="k", name="right"), T.Derive(late="x > 30"), T.Expect("x", min=0), *more]
+    features = gp.Features(
+        (["x", "v"], [pre.SimpleImputer("median"), pre.StandardScaler()]),
+        (["k"], pre.Categorify()),
+        ["late"],
+        target="y",
+        keep=["x"],
+    )
+    pipeline = gp.Pipeline(steps, features).fit(FRAME)
+    model = gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1)
+    gp.save(path, pipeline, model, threshold=0.25)
+    return gp.Scorer(pipeline, model, threshold=0.25)
+
+
+@pytest.mark.parametrize("proba", [False, True])
+def test_it_writes_what_the_scorer_predicts(tmp_path: Path, proba: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    scorer = save(tmp_path / "run")
+    FRAME.drop(columns="y").to_csv(tmp_path / "rows.csv", index=False)
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.csv"), str(tmp_path / "out"), *["--proba"] * proba]
+    assert main(call) == 0
+    assert capsys.readouterr().out.startswith("60 of 60 rows in 1 part; 1 written now")
+    expected = (scorer.predict_proba if proba else scorer.predict)(FRAME)
+    pd.testing.assert_frame_equal(gp.read_parquet(tmp_path / "out").compute(), expected, check_dtype=False)
+
+
+def test_the_same_command_goes_on_with_new_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "run")
+    (tmp_path / "in").mkdir()
+    FRAME.iloc[:40].to_parquet(tmp_path / "in" / "a.parquet", index=False)
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "in"), str(tmp_path / "out")]
+    assert main(call) == 0 and "1 written now" in capsys.readouterr().out
+    assert main(call) == 0 and "0 written now" in capsys.readouterr().out
+    FRAME.iloc[40:].to_parquet(tmp_path / "in" / "b.parquet", index=False)
+    assert main(call) == 0 and "60 of 60 rows in 2 parts, 1 of them before; 1 written now" in capsys.readouterr().out
+    assert main([*call, "--proba"]) == 2 and "another pipeline, or with other options" in capsys.readouterr().err
+    assert main([*call, "--proba", "--overwrite"]) == 0 and "; 1 written now" in capsys.readouterr().out
+
+
+def test_bad_input_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "run")
+    FRAME[["x"]].to_parquet(tmp_path / "rows.parquet")
+    out = str(tmp_path / "out")
+    assert main(["score", str(tmp_path / "nowhere"), str(tmp_path / "rows.parquet"), out]) == 2
+    assert "it holds no saved pipeline" in capsys.readouterr().err
+    assert main(["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), out]) == 2
+    assert "column 'k' not found" in capsys.readouterr().err
+    assert main(["score", str(tmp_path / "run"), str(tmp_path / "none.parquet"), out]) == 2
+    assert not Path(out).exists()
+
+
+def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path / "run", T.Map(double, reads=["x"], adds=["twice"]))
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    call = ["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), str(tmp_path / "out")]
+    assert main(call) == 2 and "tests.cli.test_score.double" in capsys.readouterr().err
+    assert main([*call, "--allow", "tests.cli.test_score.double"]) == 0
+
+
+def test_a_job_without_a_terminal_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path / "run")
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    levels: list[int] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: levels.append(given["level"]))
+    main(["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), str(tmp_path / "out")])
+    main(["inspect", str(tmp_path / "rows.parquet")])
+    assert levels == [logging.INFO, logging.WARNING]

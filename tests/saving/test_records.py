@@ -1,0 +1,90 @@
+"""Rows as dicts: predicted as a frame's are, and given back as plain values."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.errors import ColumnNotFound, SchemaMismatch
+from tests.raising import raises
+
+FRAME = pd.DataFrame(
+    {
+        "x": np.linspace(0, 1, 40),
+        "n": pd.array([1, None] * 20, dtype="Int64"),
+        "k": ["a", "b", None, "a"] * 10,
+        "at": pd.date_range("2013-01-01", periods=40, freq="h"),
+        "day": pd.Series(pd.date_range("2013-01-01", periods=40)).dt.date,
+        "m": pd.array([1, None] * 20, dtype="Int64"),
+        "y": ["no", "yes", "yes", "no"] * 10,
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def scorer() -> gp.Scorer:
+    features = gp.Features(
+        (["x", "n", "hour"], [pre.SimpleImputer(), pre.StandardScaler()]),
+        (["k"], pre.Categorify()),
+        target="y",
+        keep=["at", "day", "m"],
+    )
+    pipeline = gp.Pipeline([T.Derive(hour="hour(at)")], features).fit(FRAME)
+    return gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1))
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {name: None if value is pd.NA else value for name, value in row.items()} for row in frame.to_dict("records")
+    ]
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_proba"])
+def test_a_row_and_rows_are_predicted_as_a_frame_is(scorer: gp.Scorer, method: str) -> None:
+    predict = getattr(scorer, method)
+    expected = predict(FRAME.head(3))
+    found = predict(rows(FRAME.head(3)))
+    assert [list(row) for row in found] == [list(expected.columns)] * 3
+    for name in expected.columns[:-3]:
+        assert [row[name] for row in found] == expected[name].tolist()
+    assert predict(rows(FRAME.head(1))[0])[expected.columns[0]] == found[0][expected.columns[0]]
+    assert [row["m"] for row in found] == [1, None, 1] and found[0]["at"] == datetime(2013, 1, 1)  # noqa: DTZ001
+    assert predict([]) == []
+
+
+def test_what_json_brings_and_takes(scorer: gp.Scorer) -> None:
+    asked = json.loads(
+        '{"x": 1, "n": 2, "m": 2, "k": "b", "at": "2013-01-01T05:00:00", "day": "2013-01-02", "more": []}'
+    )
+    found = scorer.predict(asked)
+    assert found["prediction"] in ("no", "yes")
+    frame = pd.DataFrame([asked]).assign(at=pd.Timestamp("2013-01-01T05:00:00"), day=FRAME["day"].head(1).to_numpy())
+    assert scorer.predict(frame)["prediction"].tolist() == [found["prediction"]]
+    assert json.loads(json.dumps({name: found[name] for name in ("prediction", "m")}))["m"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("x", "40"), ("x", [1]), ("n", 1.5), ("n", 2**70), ("x", True), ("k", 7), ("at", "nine"), ("x", {})],
+)
+def test_a_value_of_another_type_is_named(scorer: gp.Scorer, name: str, value: Any) -> None:
+    good = {"x": 1.0, "n": 1, "m": 1, "k": "a", "at": "2013-01-01", "day": None}
+    with raises(SchemaMismatch, where=f"column {name!r}", got=value):
+        scorer.predict([good, good | {name: value}])
+
+
+def test_a_column_that_no_row_has_is_named(scorer: gp.Scorer) -> None:
+    with raises(ColumnNotFound, where="the data", column="k"):
+        scorer.predict({"x": 1.0, "n": 1, "m": 1, "at": "2013-01-01", "day": None})
+
+
+def test_features_of_a_scorer(scorer: gp.Scorer) -> None:
+    pd.testing.assert_frame_equal(scorer.transform(FRAME), scorer.pipeline.transform(FRAME))
