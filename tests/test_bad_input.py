@@ -546,7 +546,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "a step: an array": (lambda b: pre.StandardScaler().fit(np.ones((3, 2))), MISMATCH, "data", np.ndarray, "DataFrame", "pd.DataFrame(data, columns=[...])"),
     "a step: a column": (lambda b: pre.StandardScaler().fit(b.frame["x"]), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame()"),
     "a step: lists": (lambda b: pre.StandardScaler().fit([[1.0], [2.0]]), MISMATCH, "data", list, "DataFrame", "pd.DataFrame(data, columns=[...])"),
-    "a step: columns in a dict": (lambda b: T.Cast({"x": "int64"}).transform({"x": [1.0]}), MISMATCH, "column 'x'", [1.0], "float64", "the value"),
+    "a step: columns in a dict": (lambda b: T.Cast({"x": "int64"}).transform({"x": [1.0]}), MISMATCH, "data", dict, "DataFrame", "pd.DataFrame(data)"),
     "a step: a table of Polars": (lambda b: pre.StandardScaler().fit(pl.DataFrame({"x": [1.0]})), MISMATCH, "data", pl.DataFrame, "DataFrame", "gp.from_frame(data).compute()"),
     "SimpleImputer: text": (lambda b: pre.SimpleImputer().fit(b.frame[["k"]]), MISMATCH, "SimpleImputer('mean'), column 'k'", "string", "numbers", "SimpleImputer('most_frequent')"),
     "GroupImputer: no such column": (lambda b: pre.GroupImputer("kk").fit(b.frame[["k", "x"]]), MISSING, "GroupImputer(by=...)", ANYTHING, "a column that is there", "one of the names above"),
