@@ -17,6 +17,7 @@ ELSEWHERE = {
     "backend/moments": "preprocessing/summaries/test_moments",
     "backend/value_counts": "preprocessing/summaries/test_counts",
     "cli/demo": "project/test_program",
+    "cli/table": "cli/test_main",
     "cli/warm_up": "cli/test_main",
     "expressions/dtypes": "expressions/test_expression",
     "expressions/functions": "expressions/test_expression",
