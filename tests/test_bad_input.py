@@ -421,7 +421,8 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     # rows to predict
     "predict: a path": (lambda b: b.scorer.predict("new.csv"), MISMATCH, "data", "new.csv", "DataFrame", "gp.read_csv('new.csv')"),
     "predict: a pathlib path": (lambda b: b.scorer.predict(Path("new.json.gz")), MISMATCH, "data", Path("new.json.gz"), "DataFrame", "gp.read_json("),
-    "predict: columns in a dict": (lambda b: b.scorer.predict({"x": [1.0], "z": [2.0]}), MISMATCH, "column 'x'", [1.0], "float64", "the value"),
+    "predict: columns in a dict": (lambda b: b.scorer.predict({"x": [1.0], "z": [2.0]}), MISMATCH, "column 'x'", [1.0], "float64", "pd.DataFrame(data)"),
+    "predict: a record with text": (lambda b: b.scorer.predict({"x": "1.0", "z": 2.0}), MISMATCH, "column 'x'", "1.0", "float64", "the value in that type"),
     "predict: lists": (lambda b: b.scorer.predict([[1.0, 2.0]]), MISMATCH, "data", list, "DataFrame", "columns=[...]"),
     "predict: an array": (lambda b: b.scorer.predict(np.zeros((2, 2))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),
     "predict: a tensor": (lambda b: b.scorer.predict(torch.zeros(2, 2)), MISMATCH, "data", torch.Tensor, "DataFrame", "columns=[...]"),

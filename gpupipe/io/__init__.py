@@ -2,14 +2,16 @@
 
 from gpupipe.io.concat import concat
 from gpupipe.io.dataset import Dataset, as_dataset, as_rows, from_frame, read_parquet
+from gpupipe.io.description.column_description import ColumnDescription
+from gpupipe.io.description.report import Description
 from gpupipe.io.formats.ipc import read_ipc
 from gpupipe.io.formats.orc import read_orc
 from gpupipe.io.formats.text import read_csv, read_json
-from gpupipe.io.inspect import Report, inspect
+from gpupipe.io.inspect import FileReport, inspect
 from gpupipe.io.planning.table import FrameFunction, Partition, in_halves, row_bytes, run_partitions
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.stores import FileNote
 
-__all__ = ["Dataset", "FileNote", "FrameFunction", "Partition", "Report", "as_dataset", "as_rows", "concat"]
-__all__ += ["from_frame", "from_polars", "in_halves", "inspect", "read_csv", "read_ipc", "read_json", "read_orc"]
-__all__ += ["read_parquet", "row_bytes", "run_partitions"]
+__all__ = ["ColumnDescription", "Dataset", "Description", "FileNote", "FileReport", "FrameFunction", "Partition"]
+__all__ += ["as_dataset", "as_rows", "concat", "from_frame", "from_polars", "in_halves", "inspect", "read_csv"]
+__all__ += ["read_ipc", "read_json", "read_orc", "read_parquet", "row_bytes", "run_partitions"]

@@ -53,7 +53,7 @@ class ParquetFacts:
 
 
 @dataclass(frozen=True)
-class Report:
+class FileReport:
     """Report of `inspect`; displays as text and in a notebook. `layout` is None of tables that are no Parquet files."""
 
     num_columns: int
@@ -84,7 +84,7 @@ class Report:
         return "".join(f"<p>{'<br>'.join(html.escape(text).splitlines())}</p>" for text in self._paragraphs())
 
 
-def inspect(data: Any) -> Report:
+def inspect(data: Any) -> FileReport:
     """Report how a table lies in its files: partitions, row groups and their cost to a GPU, what was skipped or cast.
 
     No row is read; `Dataset.describe` says what is in the columns. `data` that is neither a Dataset nor any table that
@@ -102,7 +102,7 @@ def inspect(data: Any) -> Report:
     """
     dataset = as_dataset(data)
     layout = _describe_layout(dataset.source)
-    return Report(len(dataset.columns), tuple(dataset.partitions), tuple(dataset.source.notes), layout)
+    return FileReport(len(dataset.columns), tuple(dataset.partitions), tuple(dataset.source.notes), layout)
 
 
 def _describe_layout(source: Any) -> ParquetFacts | None:

@@ -58,5 +58,10 @@ def _read_values(item: Field, values: list[Any]) -> pa.Array:
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
             where, problem = f"column {item.name!r}", f"a value cannot be read as {item.dtype}"
             expected, remedy = f"{item.dtype}, as in the fit", "the value in that type, or None where it is missing"
+            remedy = "pd.DataFrame(data), where a key has a column's values" if _is_column(value) else remedy
             raise SchemaMismatch(where, problem, got=value, expected=expected, remedy=remedy) from cause
     return convert(values)
+
+
+def _is_column(value: object) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
