@@ -640,8 +640,8 @@ def _draw_group(group: FeatureGroup, made: str) -> list[str]:
 def _box_step(step: Step) -> str:
     """Draw a step: its class, and below it in small letters what it is told to do."""
     whole = repr(step)
-    told = whole.removeprefix(step.class_name).removeprefix("(").removesuffix(")")
-    detail = told if len(told) <= _LONGEST_DETAIL else f"{told[:_LONGEST_DETAIL]}…"
+    settings = whole.partition("(")[2].removesuffix(")")
+    detail = settings if len(settings) <= _LONGEST_DETAIL else f"{settings[:_LONGEST_DETAIL]}…"
     return _box(step.class_name, whole, "&rarr;", detail)
 
 

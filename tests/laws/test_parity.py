@@ -55,7 +55,7 @@ def test_features_agree(backend: Backend, flights: pd.DataFrame) -> None:
 def test_an_artifact_of_one_backend_loads_on_the_other(backend: Backend, flights: pd.DataFrame, tmp_path: Path) -> None:
     for made_on, loaded_on in (("cpu", backend.name), (backend.name, "cpu")):
         pipeline, expected = features_on(made_on, flights)
-        gp.save(tmp_path / made_on, pipeline)
+        gp.save(tmp_path / made_on, pipeline, overwrite=True)
         loaded = gp.load(tmp_path / made_on, allow=ALLOW, backend=loaded_on).pipeline
         found = on_the_host(loaded.transform(gp.from_frame(flights, backend=loaded_on)))
         assert_same_features(found, expected, pipeline.schema)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from gpupipe.backend import Array, Backend, Frame
 from gpupipe.backend.arrow import combine
-from gpupipe.backend.kernels import splitmix64
+from gpupipe.backend.kernels import sort_unique, splitmix64
 
 MAX_ROWS = 1 << 16
 MAX_CATEGORIES = 30
@@ -84,7 +84,8 @@ def to_levels(values: pa.ChunkedArray) -> Any:
         return codes
     numbers = values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
     numbers = numbers.cast(pa.float64(), safe=False).to_numpy()
-    edges = np.unique(np.nanquantile(numbers, np.arange(1, _NUM_TENTHS) / _NUM_TENTHS, method="lower"))
+    tenths = np.nanquantile(numbers, np.arange(1, _NUM_TENTHS) / _NUM_TENTHS, method="lower")
+    edges = sort_unique(tenths, np)
     return np.where(np.isnan(numbers), len(edges) + 1, np.searchsorted(edges, numbers, side="left"))
 
 
