@@ -243,4 +243,9 @@ def same_frames(found: Any, wanted: pd.DataFrame) -> None:
     for name in wanted.columns:
         missing = wanted[name].isna().to_numpy()
         np.testing.assert_array_equal(found[name].isna().to_numpy(), missing, err_msg=name)
-        np.testing.assert_array_equal(found[name][~missing].to_numpy(), wanted[name][~missing].to_numpy(), err_msg=name)
+        values, expected = (frame[name][~missing].to_numpy() for frame in (found, wanted))
+        if any(isinstance(value, np.ndarray) for value in expected):  # lists
+            values, expected = ([list(value) for value in each] for each in (values, expected))
+            assert values == expected, name
+        else:
+            np.testing.assert_array_equal(values, expected, err_msg=name)
