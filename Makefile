@@ -15,7 +15,7 @@ comma := ,
 EXTRA := $(if $(CUDA),cuda$(CUDA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-all test-rapids test-triton test-gpu smoke-gpu soak notebooks renew-notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu
+.PHONY: help setup fmt check test test-all test-rapids test-gpu smoke-gpu soak notebooks renew-notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,11 +38,8 @@ test: $(VENV)/.dev ## unit tests and laws, before every commit; four minutes on 
 test-all: $(VENV)/.dev test-rapids ## all that needs no GPU: all examples, faults, stores, clusters, pages, notebooks, packaging too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake notebooks gpupipe tests
 
-test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures; needs no GPU, installs 3 GB
-	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q tests/rapids tests/project/test_packaging.py
-
-test-triton: $(VENV)/.triton ## the feature kernel interpreted and compiled; needs no GPU, installs 1 GB
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/kernels
+test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, installs 6 GB
+	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q -n 2 tests/rapids tests/kernels tests/project/test_packaging.py
 
 # Of the 1,510 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.
 GPU_CASES := 1396
@@ -105,12 +102,8 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install $(OPTIONS) -e '.[dev$(if $(EXTRA),$(comma)$(EXTRA))]'
 	@touch $(VENV)/.base $@
 
-$(VENV)/.triton: $(VENV)/.dev
-	$(BIN)/python -m pip install $(OPTIONS) -e '.[dev,triton]'
-	@touch $@
-
 $(RAPIDS)/.installed: $(SOURCES) | $(RAPIDS)/bin/python
-	$(RAPIDS)/bin/python -m pip install -c constraints-cpu.txt -e '.[cuda13,dev]'
+	$(RAPIDS)/bin/python -m pip install -c constraints-cpu.txt -e '.[cuda13,dev,triton]'
 	@touch $@
 
 %/bin/python:

@@ -115,6 +115,13 @@ class DeferredColumn(Column):
         return self._made().data
 
 
+def split_program(column: Column) -> tuple[RawColumn, ElementwiseProgram]:
+    """Return the stored values of a column and the program that is still to be run on them; compute nothing."""
+    if isinstance(column, DeferredColumn):
+        return column.source, column.program
+    return RawColumn(column.data), ElementwiseProgram()
+
+
 def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
     """Compute the number of missing values, the min and the max of n float64 (+inf and -inf if all are missing)."""
     if xp is np:

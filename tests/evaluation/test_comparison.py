@@ -297,8 +297,8 @@ def test_xgboosts_own_estimator_takes_both_encodings_and_gaps_between_classes() 
     assert gp.compare(named, named, {"xgb": own})["xgb"]["auc"] > 0.9
 
 
-@pytest.mark.skipif(bool(importlib.util.find_spec("xgboost")), reason="XGBoost is installed")
-def test_xgboost_asked_for_by_name_has_to_be_there() -> None:
+def test_xgboost_asked_for_by_name_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpupipe.evaluation.entrants.find_spec", lambda name: None)
     train, valid, _ = loaders("y > 0")
     with raises(BackendMissing, where="compare(models=)", got="xgboost") as caught:
         gp.compare(train, valid, ["xgboost"])

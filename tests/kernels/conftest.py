@@ -20,7 +20,7 @@ KERNEL, ROWS = "gpupipe.backend.fused.kernel", "gpupipe.backend.fused.launch"
 @pytest.fixture(scope="session")
 def feature_rows() -> ModuleType:
     """`gpupipe.backend.fused.launch` with a kernel that NumPy runs; Triton asks for it where the kernel is defined."""
-    pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
+    pytest.importorskip("triton", reason="Triton is not installed here: make test-rapids")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         for name in (KERNEL, ROWS):

@@ -46,7 +46,7 @@ FIELDS = [
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The kernel as NumPy runs it."""
-    pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
+    pytest.importorskip("triton", reason="Triton is not installed here: make test-rapids")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     for name in KERNEL:
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -121,7 +121,7 @@ def test_buffers_of_cudf_are_arrays_to_cupy() -> None:
 
 def test_what_triton_lacks_is_said(rehearsed_backend: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Without an interpreter the kernel needs a GPU, which is not here."""
-    pytest.importorskip("triton", reason="Triton is not installed here: make test-triton")
+    pytest.importorskip("triton", reason="Triton is not installed here: make test-rapids")
     rows = switch.FusedRows(rehearsed_backend.xp, 0)
     with caplog.at_level(logging.WARNING, "gpupipe"):
         assert not rows.works()

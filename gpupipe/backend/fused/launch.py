@@ -15,7 +15,7 @@ from triton.errors import TritonError
 
 from gpupipe.backend.columns import Array, Column, RawColumn
 from gpupipe.backend.fused.kernel import write_tile
-from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import ElementwiseProgram, Scale, split_program
 from gpupipe.schema import FLOATS, INTEGERS
 
 _TILE = 2048  # values of one program: 16 for each of its threads
@@ -61,9 +61,7 @@ class _Source:
 
     @classmethod
     def from_column(cls, column: Column, is_id: bool, xp: ModuleType) -> Self:
-        stored, program = RawColumn(column.data), _PLAIN
-        if isinstance(column, DeferredColumn):
-            stored, program = column.source, column.program
+        stored, program = split_program(column)
         mask = None if stored.mask is None else xp.ascontiguousarray(stored.mask)
         return cls(replace(stored, data=xp.ascontiguousarray(stored.data), mask=mask), program, is_id)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpupipe.backend import Column, RawColumn
-from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale
+from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram, Scale, split_program
 
 FILL, CLIP, LOG = (
     ElementwiseProgram(fill=0.0, dtype="int8"),
@@ -47,6 +47,14 @@ def test_a_late_column_is_worked_out_once() -> None:
     assert "RawColumn" in repr(late) and not made
     assert late.data.sum() == late.take(np.array([0])).data.sum() == 0
     assert made == [1]
+
+
+def test_the_kernel_takes_what_is_stored_and_nobody_works_it_out() -> None:
+    late = DeferredColumn(RawColumn(np.ones(2)), LOG, pytest.fail)
+    assert split_program(late) == (late.source, LOG)
+    plain = Column("int32", np.ones(2, np.int32))
+    stored, program = split_program(plain)
+    assert stored.data is plain.data and program == ElementwiseProgram()
 
 
 def test_another_process_gets_the_numbers() -> None:
