@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import util
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ from cudf_polars.dsl.translate import Translator
 
 import gpupipe.backend
 from gpupipe.io.relational import gpu_engine
+from tests.as_cudf_writes import rewrite
 
 from .signatures import check, checked, signature_of
 from .standin_cupy import DeviceArray, cupy
@@ -160,6 +162,13 @@ def rehearsed() -> Iterator[Any]:
         )
         patch.setattr(gpu_engine, "rmm", modules["rmm"])
         patch.setattr(cudf_polars, "execute_with_cudf", translate)
+        write = gpu_engine.write
+
+        def write_as_cudf(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
+            write(plan, group_rows, num_bytes, path)
+            rewrite(path)
+
+        patch.setattr(gpu_engine, "write", write_as_cudf)
         _forget_backends()
         backend = gpupipe.backend.select("gpu")
         backend.device = "cpu"

@@ -262,6 +262,13 @@ def from_pandas(obj: pd.DataFrame) -> DataFrame:
     return DataFrame.of({name: as_series(obj[name]) for name in obj.columns}, Index(as_series(np.asarray(obj.index))))
 
 
+def _as_read(kind: pa.DataType) -> pa.DataType:
+    """Parquet has one kind of list, whatever Arrow's schema says; libcudf's times have no zone."""
+    if pa.types.is_large_list(kind):
+        return pa.list_(kind.value_type)
+    return pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind
+
+
 @checked("cudf.read_parquet", real.read_parquet)
 def read_parquet(
     filepath_or_buffer: Any,
@@ -288,12 +295,7 @@ def read_parquet(
     if any(schema != schemas[0] for schema in schemas):
         raise RuntimeError("CUDF failure at: All sources must have the same schema")
     table = pa.concat_tables([one.replace_schema_metadata() for one in tables]).unify_dictionaries()
-    # Parquet has one kind of list; that it was written from Arrow's large ones is not looked at.
-    small = [
-        item.with_type(pa.list_(item.type.value_type)) if pa.types.is_large_list(item.type) else item
-        for item in table.schema
-    ]
-    frame = DataFrame.from_arrow(table.cast(pa.schema(small)))
+    frame = DataFrame.from_arrow(table.cast(pa.schema([item.with_type(_as_read(item.type)) for item in table.schema])))
     if dataset_kwargs is None:
         for name, value in re.findall(r"([^/=]+)=([^/]+)/", str(filepath_or_buffer)):
             frame[name] = as_series([value] * len(frame)).astype("category")

@@ -156,6 +156,19 @@ def test_a_large_result_is_written_by_the_gpu(
     assert list(scratch.iterdir()) == []
 
 
+def test_a_large_result_is_joined_by_its_time(
+    rehearsed_backend: Backend, files: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDF writes its times as UTC, and Polars joins no such time with another."""
+    monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
+    days = pd.DataFrame({"at": FRAME["at"].unique(), "day": range(FRAME["at"].nunique())})
+    found, wanted = (
+        gp.read_parquet(files, backend=name).sort("x").join(gp.from_frame(days, backend=name), on="at").to_pandas()
+        for name in ("gpu", "cpu")
+    )
+    same_frames(found, wanted)
+
+
 def test_every_place_that_makes_a_plan_is_tried(
     rehearsed_backend: Backend,
     files: list[str],

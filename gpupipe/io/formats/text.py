@@ -271,10 +271,18 @@ class _Parser(ABC):
                 self._policy.adapt(one.path, f"column {name!r} {column.adapted}")
         self._policy.convert(one.path, read)
         written = open_footer(one, self._spool.keep(target))
-        # Columns without a value fit what another file shows of their type.
-        untold = {name for name, column in found.items() if pa.types.is_null(column.kind)}
-        schema = [item.with_type(pa.null()) if item.name in untold else item for item in written.schema]
+        # Times have the zone that the text has: cuDF writes every time as UTC. Columns without a value fit what another
+        # file shows of their type.
+        kinds = {name: column.kind for name, column in found.items()}
+        schema = [item.with_type(_as_parsed(item.type, kinds[item.name])) for item in written.schema]
         return replace(written, schema=pa.schema(schema)), found
+
+
+def _as_parsed(written: pa.DataType, parsed: pa.DataType) -> pa.DataType:
+    """Return the type of a column of a temporary file, given the type in its footer and the one that was parsed."""
+    if pa.types.is_timestamp(parsed):
+        return pa.timestamp(written.unit, parsed.tz)
+    return parsed if pa.types.is_null(parsed) else written
 
 
 class _CsvParser(_Parser):

@@ -118,7 +118,11 @@ class Gathered:
 
     def lazy(self) -> pl.LazyFrame:
         """Scan the rows with Polars, in order; the caller keeps this object alive until the plan has run."""
-        return pl.scan_parquet(self.paths, glob=False) if self._files else polars_from_arrow(self.table).lazy()
+        if not self._files:
+            return polars_from_arrow(self.table).lazy()
+        # cuDF writes every time as UTC.
+        times = [pl.col(item.name).cast(pl.Datetime("us")) for item in self.fields if item.dtype == "timestamp"]
+        return pl.scan_parquet(self.paths, glob=False).with_columns(times)
 
     def check(self) -> None:
         if self._spool is not None:

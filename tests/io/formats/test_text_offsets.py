@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import gpupipe as gp
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io import Dataset
+from gpupipe.io.relational.engine import sink
+from tests.as_cudf_writes import rewrite
 
 Reader = Callable[..., Dataset]
 
@@ -48,6 +51,26 @@ def test_times_without_an_offset_have_no_zone(reader: Reader, tmp_path: Path) ->
         dataset = reader(tmp_path, times)
         assert (dataset.schema["at"].dtype, dataset.schema["at"].zone, dataset.conversions) == ("timestamp", "", ())
         assert dataset.compute()["at"].tolist() == [pd.Timestamp(time) for time in times]
+
+
+@both
+@pytest.mark.parametrize(("time", "zone"), [(NAIVE, ""), (ZULU, "UTC")])
+def test_the_zone_is_the_texts_whoever_writes_the_temporary_file(
+    reader: Reader, tmp_path: Path, time: str, zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDF writes each time as UTC."""
+
+    def sink_as_cudf(plan: Any, where: str, text: Path, path: Path, *options: Any) -> None:
+        sink(plan, where, text, path, *options)
+        rewrite(path)
+
+    monkeypatch.setattr("gpupipe.io.relational.text_file.sink", sink_as_cudf)
+    dataset = reader(tmp_path, [time])
+    assert dataset.schema["at"].zone == zone
+    assert dataset.compute()["at"].tolist() == [pd.Timestamp(time)]
+    other = gp.from_frame(pd.DataFrame({"at": pd.to_datetime([time]), "m": [5]}))
+    assert dataset.join(other, on="at").compute()["m"].tolist() == [5]
+    assert dataset.sort("at").compute()["at"].tolist() == [pd.Timestamp(time)]
 
 
 @both
