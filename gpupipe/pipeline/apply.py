@@ -14,7 +14,7 @@ from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, resolve, select
 from gpupipe.backend.arrow import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
@@ -463,7 +463,8 @@ class TargetInverse:
 
         Of one target B x K values are K of it, such as quantiles.
         """
-        backend = select("gpu" if values.is_cuda else "cpu")
+        # Without RAPIDS the host computes.
+        backend = select("gpu" if values.is_cuda and resolve() == "gpu" else "cpu")
         wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
         if len(names) == 1 and wide.ndim == 2 and wide.shape[1] > 1:
             quantiles: torch.Tensor = import_module("torch").stack([self(column) for column in wide.unbind(1)], 1)
@@ -473,14 +474,19 @@ class TargetInverse:
             got, expected = tuple(values.shape), f"a value a row for each of {names}"
             remedy = "Features(target_transform=None)"
             raise SchemaMismatch("target_transform", problem, got=got, expected=expected, remedy=remedy)
-        parts = [backend.xp.from_dlpack(part.contiguous()) for part in wide.detach().double().unbind(1)]
+        device = values.device if backend.name == "gpu" else "cpu"
+        parts = [backend.xp.from_dlpack(part.contiguous()) for part in wide.detach().double().to(device).unbind(1)]
         columns = {name: Column("float64", part) for name, part in zip(names, parts, strict=True)}
         for step in reversed(self._targets.group.steps):
             assert isinstance(step, Invertible), "the constructor checks that"
             columns = step.inverse_columns(columns, backend)
-        found = backend.xp.stack([column.data for column in columns.values()], axis=1)
-        made: torch.Tensor = import_module("torch").from_dlpack(found)
-        return made.reshape(values.shape)
+        # Written into torch's memory: what CuPy frees may be taken by another thread before torch's stream has read it.
+        made: torch.Tensor = wide.new_empty(wide.shape, dtype=import_module("torch").float64, device=device)
+        backend.xp.stack([column.data for column in columns.values()], axis=1, out=backend.xp.from_dlpack(made))
+        if made.device.type == "cuda":  # CuPy has written on the default stream; the caller reads on its own
+            cuda = import_module("torch").cuda
+            cuda.current_stream(made.device).wait_stream(cuda.default_stream(made.device))
+        return made.to(values.device).reshape(values.shape)
 
 
 class StreamedParts:

@@ -154,6 +154,23 @@ def test_a_loss_that_may_mean_raw_targets_is_asked_about(loss: Any) -> None:
         trained(by_default, frame, loss=scale_free)
 
 
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda = property(lambda _: True)
+
+
+def test_units_need_no_rapids_and_are_written_into_torchs_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = table()
+    units = gp.Pipeline([], gp.Features(["x"], target=["delay", "air"])).fit(frame).loader(frame).target_units
+    assert units is not None
+    values = torch.tensor([[0.5, -1.0], [0.0, 2.0]])
+    wanted = units(values).clone()
+    monkeypatch.setattr(torch, "from_dlpack", pytest.fail)  # CuPy's memory is freed in another stream's order
+    torch.testing.assert_close(units(values), wanted, rtol=0, atol=0)
+    torch.testing.assert_close(units(values.as_subclass(OnGpu)).as_subclass(torch.Tensor), wanted, rtol=0, atol=0)
+
+
 def test_outputs_that_are_no_values_of_the_target_have_no_units() -> None:
     frame = table()
     made = gp.Pipeline([], gp.Features(["x"], target=["delay", "air"])).fit(frame)
