@@ -24,8 +24,6 @@ import pyarrow as pa
 import pylibcudf as plc
 import rmm
 from cuda.bindings import runtime
-from cuml.cluster import KMeans
-from cuml.decomposition import PCA
 
 from gpupipe.backend import Array, Backend, Column, Frame, PCAResult, RawColumn, arrow
 from gpupipe.backend.arrow import Reading, accumulate_lengths, read_as, refuse_type
@@ -282,8 +280,11 @@ class GpuBackend(Backend):
         _log.info("device memory: frames and arrays may take %.1f GiB of %s", limit / 2**30, self.device)
 
     # estimators -------------------------------------------------------------------------------------------------------
+    # cuML takes seconds to import, and is the largest of the libraries: only what calls it needs it.
     @explain_out_of_memory("k-means")
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
+        from cuml.cluster import KMeans
+
         # scikit-learn's `tol` is relative to the columns' mean variance, cuML's is not: here it is 1 for both.
         size = float(block.var(axis=0).mean()) ** 0.5 or 1.0
         block /= size
@@ -293,6 +294,8 @@ class GpuBackend(Backend):
 
     @explain_out_of_memory("PCA")
     def pca(self, block: Array, n_components: int) -> PCAResult:
+        from cuml.decomposition import PCA
+
         if block.shape[1] == 1:  # cuML asks for two columns
             parts = block.mean(axis=0), cupy.ones((1, 1)), block.var(axis=0, ddof=1)
         else:

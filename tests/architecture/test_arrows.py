@@ -95,7 +95,7 @@ ONLY_IN = {
     "xgboost": {"models/xgboost_fit.py", "models/xgboost_rows.py"},
     **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
 }
-LAZY = {"__init__.py", "backend/__init__.py", "cluster/__init__.py", "cli/main.py"}
+LAZY = {"__init__.py", "backend/__init__.py", "backend/gpu.py", "cluster/__init__.py", "cli/main.py"}  # gpu.py: cuML
 ENDS = {"cli", "evaluation"}  # above everything else: they import what they like, lazily where that spares time
 FILES_AT_THE_TOP, FILES_IN_A_FOLDER, DEPTH = 12, 26, 3
 
