@@ -31,6 +31,7 @@ from safetensors.torch import save_file as save_tensors
 
 from gpupipe import models
 from gpupipe.backend import resolve, select
+from gpupipe.backend.arrow import iter_valid
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
@@ -60,7 +61,7 @@ _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
 # left out and `str` for all keys, or a tuple of those.
 _OBJECT, _NUMBER = {str: object}, (int, float)
 _FIELD = {
-    **dict.fromkeys(("name", "dtype", "kind", "step", "units"), str),
+    **dict.fromkeys(("name", "dtype", "kind", "step", "units", "written_as"), str),
     "nullable": bool,
     "cardinality": (int, None),
     "lineage": [str],
@@ -243,8 +244,8 @@ def load(
         arrays = load_file(folder / "arrays.safetensors")
     with _blame_file(folder / "values.arrow"):
         with pa.OSFile(str(folder / "values.arrow"), "rb") as source, pa.ipc.open_file(source) as reader:
-            table = reader.read_all()
-        values = {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
+            rows = list(iter_valid(map(reader.get_batch, range(reader.num_record_batches))))  # one; none without text
+        values = {name: row.column(name).flatten() for row in rows for name in row.schema.names}
     embedded = {Path(name).stem: folder / name for name in names if name.startswith("tables/")}
     decoder = Decoder(arrays=arrays, values=values, embedded=embedded, tables=given, allow=frozenset(allowed))
     # What does not fit a table that the caller gave is for the caller to hear.
