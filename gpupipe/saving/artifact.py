@@ -44,6 +44,7 @@ from gpupipe.saving.calibrator import Calibrator
 from gpupipe.saving.folders import MANIFEST, ArtifactFolder, write_folder
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
+from gpupipe.support.strict_json import MOST_BYTES, parse_json
 from gpupipe.support.validation import check_bool, check_choice
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold
 from gpupipe.version import __version__
@@ -57,8 +58,7 @@ _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
 _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
 
-# Shapes: a type, `object` for anything, None, [what each item is], {key: what is there} with `key?` where it may be
-# left out and `str` for all keys, or a tuple of those.
+# Shapes of `strict_json`.
 _OBJECT, _NUMBER = {str: object}, (int, float)
 _FIELD = {
     **dict.fromkeys(("name", "dtype", "kind", "step", "units", "written_as"), str),
@@ -90,8 +90,6 @@ _PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL: dict[str, Any] = {"class": (str, None), "config?": _OBJECT, "name?": str, "threshold?": (float, {str: float})}
 _MODEL["calibrator?"] = CALIBRATOR
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
-_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
-_WORDS |= {list: "a list", dict: "an object"}
 
 
 def save(
@@ -360,6 +358,8 @@ def write_manifest(folder: Path) -> None:
     files = sorted(item for item in folder.rglob("*") if item.is_file())
     listed = {item.relative_to(folder).as_posix(): _fingerprint(item) for item in files}
     write_json(folder / MANIFEST, {"format": _FORMAT, "files": listed, "digest": _digest(listed)})
+    for file in files:  # safetensors' can be read by their owner alone
+        file.chmod((folder / MANIFEST).stat().st_mode)
 
 
 def _is_ours(name: str) -> bool:
@@ -392,6 +392,10 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
     artifact.fetch(content["digest"], listed)
     for name, expected in listed.items():
         file = artifact.path / name
+        with _blame_file(file):
+            is_inside = file.resolve().is_relative_to(artifact.path.resolve())
+        if not is_inside:
+            _refuse(file, "it is a link to a file outside the folder")
         if not file.is_file():
             _refuse(file, "the file is missing")
         with _blame_file(file):
@@ -425,37 +429,13 @@ def write_json(file: Path, content: Any) -> None:
 def _read_json(file: Path, shape: Any) -> Any:
     """Read a JSON file that has this shape and finite numbers only; else an `ArtifactError` names the place in it."""
     with _blame_file(file):
-        content = json.loads(file.read_bytes(), parse_float=_parse_finite, parse_constant=_parse_finite)
-        _check_shape(file, content, shape, "")
-    return content
-
-
-def _check_shape(file: Path, value: Any, shape: Any, place: str) -> None:
-    shapes = shape if isinstance(shape, tuple) else (shape,)
-    kinds = {one if isinstance(one, type) else type(one): one for one in shapes}
-    if object in kinds:
-        return
-    if type(value) not in kinds:
-        words = " or ".join(_WORDS[kind] for kind in kinds)
-        _refuse(file, f"{place or 'the content'} is {_WORDS[type(value)]}, not {words}")
-    fitting = kinds[type(value)]
-    if isinstance(fitting, list):
-        for position, item in enumerate(value):
-            _check_shape(file, item, fitting[0], f"{place}[{position}]")
-    elif isinstance(fitting, dict):
-        for key, inner in fitting.items():
-            for name in value if key is str else [key.rstrip("?")]:
-                if name in value:
-                    _check_shape(file, value[name], inner, f"{place}.{name}" if place else name)
-                elif not key.endswith("?"):
-                    _refuse(file, f"{place or 'the content'} lacks {name!r}")
-
-
-def _parse_finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
+        if file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has {file.stat().st_size:,} bytes")
+        content = file.read_bytes()
+    try:
+        return parse_json(content, shape)
+    except ValueError as cause:
+        _refuse(file, str(cause), cause)
 
 
 def _refuse(file: Path, problem: str, cause: Exception | None = None) -> NoReturn:

@@ -239,5 +239,5 @@ class JsonLines(File):
 
 
 KINDS: dict[str, type[Case]] = {
-    cls.__name__: cls for cls in (Numbers, Texts, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
+    cls.__name__: cls for cls in (Numbers, Texts, Folder, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
 }
