@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
@@ -178,7 +178,8 @@ def save(
                 name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
                 for name, tensor in model.state_dict().items()
             }
-            save_tensors(weights, folder / "model.safetensors")
+            with _raise_as_os_error():
+                save_tensors(weights, folder / "model.safetensors")
         write_manifest(folder)
 
 
@@ -274,7 +275,8 @@ def load(
 
 def _write_state(folder: Path, encoder: Encoder) -> None:
     """Write the arrays, strings and tables of the steps."""
-    save_file(encoder.arrays, folder / "arrays.safetensors")
+    with _raise_as_os_error():
+        save_file(encoder.arrays, folder / "arrays.safetensors")
     lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
     values, place = pa.table(lists), str(folder / "values.arrow")
     with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
@@ -419,6 +421,15 @@ def _blame_file(file: Path, *passing: type[Exception]) -> Iterator[None]:
             problem, expected = f"it cannot be read ({line})", "a file that this process may read"
             raise ArtifactError(str(file), problem, expected=expected, remedy="its permissions") from cause
         _refuse(file, f"its content cannot be used ({type(cause).__name__}: {line})", cause)
+
+
+@contextmanager
+def _raise_as_os_error() -> Iterator[None]:
+    """Raise what safetensors says of a full disk as the error of the system that it is."""
+    try:
+        yield
+    except SafetensorError as cause:
+        raise OSError(str(cause)) from cause
 
 
 def write_json(file: Path, content: Any) -> None:

@@ -16,8 +16,8 @@ _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 _WORDS |= {list: "a list", dict: "an object"}
 
 
-def parse_json(content: str | bytes, shape: Any) -> Any:
-    """Parse JSON of this shape; raises ValueError, which says what is wrong where.
+def parse_json(content: str | bytes, shape: Any, *, finite: bool = True) -> Any:
+    """Parse JSON of this shape; raises ValueError, which says what is wrong where; infinities and NaN if not `finite`.
 
     Example:
         >>> parse_json('{"rows": [1, 2]}', {"rows": [int]})
@@ -29,7 +29,8 @@ def parse_json(content: str | bytes, shape: Any) -> Any:
     if len(content) > MOST_BYTES:
         raise ValueError(f"it has {len(content):,} bytes, of at most {MOST_BYTES:,}")
     try:
-        value = json.loads(content, parse_float=_parse_finite, parse_constant=_parse_finite)
+        convert = _parse_finite if finite else float
+        value = json.loads(content, parse_float=convert, parse_constant=convert)
     except RecursionError:
         raise ValueError("its values are nested too deep") from None
     _check_depth(value)

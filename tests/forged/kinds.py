@@ -144,8 +144,9 @@ class Checkpoint(Case):
             about = json.loads((folder / "state.json").read_text())
             if seed % 3:
                 about["text"] = damage_json(about["text"].encode(), np.random.default_rng([seed, 1])).decode()
-            about["state"] = hashlib.sha256(about["text"].encode()).hexdigest()
             about["tensors"] = hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest()
+            about.pop("digest", None)
+            about["digest"] = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return
         (folder / "state.json").write_text(json.dumps(about))
@@ -239,5 +240,5 @@ class JsonLines(File):
 
 
 KINDS: dict[str, type[Case]] = {
-    cls.__name__: cls for cls in (Numbers, Texts, Folder, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
+    cls.__name__: cls for cls in (Numbers, Texts, Checkpoint, Folder, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
 }
