@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
+import logging
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -12,14 +15,20 @@ import time
 import uuid
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from glob import escape
+from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
 from gpupipe.config import settings
 from gpupipe.errors import BadFile, GpupipeError
+from gpupipe.support.owner import is_owner_gone, name_owner
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_log = logging.getLogger("gpupipe")
+_LONGEST_STEM = 180  # bytes
+_LEFT_FOR_S = 3600
 _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
@@ -27,22 +36,28 @@ _FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EROFS, errno.EIO)
 def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary path next to `path` for a file or folder, and move it to `path` when the block succeeds.
 
-    A process that is killed inside leaves what was at `path` before (and a hidden draft next to it). Everything is on
-    the disk before it gets its name. A folder takes the place of another in one step where the system can exchange two
-    names (Linux); elsewhere for a moment neither has the name.
+    A process that is killed inside leaves what was at `path` before, and a hidden draft next to it, which the next call
+    for the same path removes. Everything is on the disk before it gets its name. A folder takes the place of another in
+    one step where the system can exchange two names (Linux); elsewhere for a moment neither has the name.
     """
     if os.path.lexists(path) and not overwrite:
         raise BadFile(str(path), "something is there already", expected="a new path", remedy="overwrite=True")
     if not path.parent.is_dir():
         remedy = f"mkdir -p {path.parent}"
         raise BadFile(str(path), "its folder does not exist", expected="an existing folder", remedy=remedy)
-    draft = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.tmp"
+    # Names of files have 255 bytes at most.
+    stem = path.name if len(path.name.encode()) <= _LONGEST_STEM else sha256(path.name.encode()).hexdigest()
+    draft = path.parent / f".{stem}.{name_owner()}-{uuid.uuid4().hex[:8]}.tmp"
     try:
         with writing(path):
+            for left in path.parent.glob(f".{escape(stem)}.*.tmp"):
+                if is_owner_gone(left.name):
+                    _remove(left)
             yield draft
             publish(draft, path)
     finally:
-        _remove(draft)
+        with suppress(OSError):  # of a disk that nothing can be written to, which has no draft; or the next call does
+            _remove(draft)
 
 
 @contextmanager
@@ -56,6 +71,33 @@ def writing(path: Path) -> Iterator[None]:
         problem, expected = f"it cannot be written ({' '.join(str(cause).split())})", "free space, and write permission"
         remedy = "the same call again when there is; a folder's parts that are done are kept till then"
         raise BadFile(str(path), problem, expected=expected, remedy=remedy) from cause
+
+
+@contextmanager
+def locking(folder: Path) -> Iterator[None]:
+    """Lock a folder until the block ends or the process does; BadFile names the process that has it."""
+    path = folder / ".lock"
+    with ExitStack() as stack:
+        while True:
+            file = stack.enter_context(path.open("a+"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as cause:
+                file.seek(0)
+                owner, remedy = file.read() or "another process", "another folder, or the same call once that has ended"
+                raise BadFile(str(folder), f"{owner} writes to it", expected="one at a time", remedy=remedy) from cause
+            except OSError as error:
+                _log.warning("%s: no locks there (%s); let one process write at a time", folder, error)
+            if os.fstat(file.fileno()).st_nlink:  # else whoever had it has just removed it
+                break
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}")
+        file.flush()
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # somebody took the folder away
+                path.unlink()
 
 
 def remove_folder(folder: Path) -> None:
@@ -117,12 +159,16 @@ def _remove(path: Path) -> None:
 
 
 class ScratchFolder:
-    """Temporary folder on a disk of this machine, removed with the object, a `with` block or the process."""
+    """Temporary folder on a disk of this machine, removed with the object, a `with` block or the process.
+
+    What a killed process left is removed by the next folder made at the same place, an hour after it was written.
+    """
 
     def __init__(self) -> None:
         parent = local_scratch()
         try:
-            self.path = Path(tempfile.mkdtemp(prefix="gpupipe-", dir=parent))
+            self.path = Path(tempfile.mkdtemp(prefix=f"gpupipe-{name_owner()}-", dir=parent))
+            _remove_left(self.path.parent)
         except OSError as cause:
             raise _unwritable(parent or "TMPDIR", cause) from cause
         weakref.finalize(self, _remove_own, self.path, os.getpid())
@@ -132,6 +178,14 @@ class ScratchFolder:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _remove_left(parent: Path) -> None:
+    """Remove the folders of killed processes; not at once, as others may still read what one of a cluster wrote."""
+    for folder in parent.glob("gpupipe-*"):
+        with suppress(OSError):
+            if is_owner_gone(folder.name) and time.time() - folder.lstat().st_mtime > _LEFT_FOR_S:
+                shutil.rmtree(folder)
 
 
 def local_scratch() -> str | None:

@@ -1,4 +1,4 @@
-"""Folders that others are still writing to."""
+"""Files that appear whole: drafts, scratch, what killed jobs left, and disks that cannot be written to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpupipe import files
+from gpupipe.errors import BadFile
+from gpupipe.support.owner import name_owner
 
 
 @pytest.mark.parametrize("reason", [errno.ENOTEMPTY, errno.ENOENT])
@@ -31,3 +33,53 @@ def test_a_folder_that_others_still_write_to_is_removed(
     assert not folder.exists() and len(pauses) == 1
     with pytest.raises(FileNotFoundError):
         files.remove_folder(folder)
+
+
+def left_by(name: str, path: Path) -> Path:
+    """A folder with a file at a path, as a process left it that has a name."""
+    folder = path.with_name(path.name.replace("OWNER", name))
+    folder.mkdir()
+    (folder / "half").write_text("x")
+    return folder
+
+
+def test_what_killed_jobs_left_is_removed_by_the_next_at_the_same_place(tmp_path: Path) -> None:
+    machine, process, start = name_owner().split("-")
+    gone, lives = f"{machine}-{process}-{int(start) - 1}-0123abcd", f"{name_owner()}-0123abcd"
+    kept = [left_by(lives, tmp_path / ".run.OWNER.tmp"), left_by(gone, tmp_path / ".other.OWNER.tmp")]
+    left = left_by(gone, tmp_path / ".run.OWNER.tmp")
+    with files.replacing(tmp_path / "run") as draft:
+        draft.mkdir()
+    assert (tmp_path / "run").is_dir() and not left.exists() and all(folder.exists() for folder in kept)
+
+
+def test_scratch_that_killed_jobs_left_is_removed_an_hour_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "local_scratch", lambda: str(tmp_path))
+    machine, process, start = name_owner().split("-")
+    names = [f"{machine}-{process}-{int(start) - 1}-{letter}" for letter in "ab"]
+    old, new = (left_by(name, tmp_path / "gpupipe-OWNER") for name in names)
+    lives = left_by(name_owner(), tmp_path / "gpupipe-OWNER")
+    for folder in (old, lives):
+        os.utime(folder, (0, 0))
+    with files.ScratchFolder() as scratch:
+        assert {*tmp_path.iterdir()} == {new, lives, scratch.path}
+    assert {*tmp_path.iterdir()} == {new, lives}
+
+
+def test_a_long_name_has_a_draft_too(tmp_path: Path) -> None:
+    with files.replacing(tmp_path / ("é" * 120)) as draft:
+        draft.write_text("x")
+    assert (tmp_path / ("é" * 120)).read_text() == "x"
+
+
+def test_a_disk_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system that is read-only the removal of a draft fails too, even of none."""
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(files.Path, "unlink", refuse)
+    with pytest.raises(BadFile, match="x: it cannot be written"), files.replacing(tmp_path / "x") as draft:
+        refuse(draft)

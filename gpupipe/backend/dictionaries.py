@@ -20,6 +20,11 @@ Dictionary: TypeAlias = pa.Array
 _BUCKETS, _FILE = 64, "counts.arrow"
 
 
+def is_dictionary(value: object) -> bool:
+    """Return whether an object can be a dictionary: an Arrow array without nulls."""
+    return isinstance(value, pa.Array) and not value.null_count
+
+
 def strings(values: Any) -> Dictionary:
     """Build a dictionary of strings from a list, or from the categories of a pandas column."""
     return combine(pa.array(values, pa.large_string()))  # pandas gives no chunk for no value

@@ -6,6 +6,7 @@ import copy
 import importlib
 import inspect
 import json
+import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -195,7 +196,19 @@ def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
     for attribute in SAVEABLE[name][1]:
         if f"estimator.{attribute}" in state:
             setattr(estimator, attribute, state[f"estimator.{attribute}"])
+    if name == "KMeans":
+        _check_centres(estimator, where)
     return estimator
+
+
+def _check_centres(estimator: Any, where: str) -> None:
+    """Raise `ArtifactError` for centres that scikit-learn's compiled loops, which do not look, would read beyond."""
+    centres, shape = estimator.cluster_centers_, (estimator.n_clusters, estimator.n_features_in_)
+    vars(estimator)["_n_threads"] = max(1, min(int(vars(estimator)["_n_threads"]), os.cpu_count() or 1))
+    is_array = isinstance(centres, np.ndarray) and centres.dtype in (np.float32, np.float64)
+    if not is_array or centres.shape != shape or not np.isfinite(centres).all():
+        got, expected = getattr(centres, "shape", centres), f"{shape} finite floats"
+        raise ArtifactError(where, "no centres of clusters", got=got, expected=expected, remedy="save it again")
 
 
 def _convert_number(value: Any) -> Any:

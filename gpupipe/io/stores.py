@@ -29,8 +29,9 @@ from fsspec.utils import infer_compression
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BackendMissing, BadConfig, BadData, BadFile
+from gpupipe.support.strict_json import MOST_BYTES, parse_json
 from gpupipe.support.text import format_count
-from gpupipe.support.validation import check_instance, is_sequence, refuse_argument
+from gpupipe.support.validation import is_sequence, refuse_argument
 
 Result = TypeVar("Result")
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -112,6 +113,10 @@ def is_remote(path: str) -> bool:
 
 def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path in it; local paths need no options."""
+    options: Any = storage_options
+    if not isinstance(options, Mapping | None):
+        got, expected = type(options), "a mapping of options by name, or None"  # the value may be a secret
+        raise refuse_argument(path, "storage_options", got, expected, "storage_options={'key': ..., 'secret': ...}")
     try:
         fs, inner = url_to_fs(path, **(storage_options or {} if is_remote(path) else {}))
     except ImportError as cause:
@@ -361,6 +366,20 @@ class Part:
     inputs: list[str]  # the files the rows came from
     halved: list[str] = field(default_factory=list, compare=False)  # a line per piece too large for memory
 
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Part:
+        """Build the part that was written; ValueError for a file that would lie outside the folder."""
+        for name in (content["name"], *content["files"]):
+            if not name or "\0" in name or name.startswith("/") or ".." in re.split(r"[/\\]", name):
+                raise ValueError(f"{name!r} is no file of the folder")
+        return cls(**{name: content[name] for name in cls.__dataclass_fields__ if name in content})
+
+
+PART_SHAPE = {"name": str, "files": {str: [int]}, "rows_in": int, "inputs": [str], "halved?": [str]}
+_NOTE = {"file": str, "action": str, "reason": str, "column": (str, None)}
+_SHAPE: dict[str, Any] = {"format": str, "job": (str, None), "parts": [PART_SHAPE], "notes": [_NOTE]}
+_SHAPE |= {"inputs": {str: str}, "partition_by": {str: str}}
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -403,12 +422,14 @@ class Manifest:
             return None
         try:
             with open_stored(path, storage_options) as file:
-                body: dict[str, Any] = json.load(file)
-            parts = tuple(Part(**part) for part in body["parts"])
-            notes = tuple(FileNote(**note) for note in body["notes"])
+                body = parse_json(file.read(MOST_BYTES + 1), _SHAPE)
+            parts = tuple(map(Part.from_json, body["parts"]))
+            notes = tuple(FileNote(**{name: note.get(name) for name in _NOTE}) for note in body["notes"])
+            for dtype in body["partition_by"].values():
+                arrow_type(dtype)
             kind = {_FORMAT: cls}[body["format"]]
-            return kind(body["job"], dict(body["inputs"]), parts, notes, dict(body["partition_by"]))
-        except (ValueError, KeyError, TypeError) as cause:
+            return kind(body["job"], body["inputs"], parts, notes, body["partition_by"])
+        except (ValueError, KeyError) as cause:
             remedy = "the folder removed, and written again"
             raise BadFile(path, f"damaged ({cause})", expected="a manifest", remedy=remedy) from cause
 
@@ -433,7 +454,6 @@ def find_files(paths: Paths, suffixes: Sequence[str], storage_options: StorageOp
     listed: Iterable[PathLike] = [paths] if isinstance(paths, str | os.PathLike) else paths
     if not is_sequence(listed) or not all(isinstance(path, str | os.PathLike) for path in listed):
         raise refuse_argument("read", "path", paths, "a path, or a list of paths", "'data.parquet'")
-    check_instance("read", Mapping, "options by name", None, storage_options=storage_options)
     names = [os.fspath(path) for path in listed]
     if "" in names:
         raise BadFile("files", "a path is empty", got="", expected="a path", remedy="'data.parquet', or '.'")

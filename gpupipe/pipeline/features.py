@@ -24,6 +24,7 @@ from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, Sc
 from gpupipe.expressions import Expression, parse
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io import Dataset, as_dataset
+from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
@@ -77,6 +78,13 @@ class FeatureGroup:
                 made.append(replace(item, lineage=item.lineage or lineage, step=step.class_name, units=units))
             fields = made
         return fields
+
+    def check_state(self) -> None:
+        """Raise `ArtifactError` for steps from a file that were not fitted on each other's outputs."""
+        names = self.columns
+        for step in self.steps:
+            require_state(step.names_in_ == names, step.class_name, "names_in_", step.names_in_, str(names))
+            names = step.output_names(names)
 
     def compute_columns(
         self, frame: Frame, backend: Backend, upto: int | None = None, row_ids: Array | None = None

@@ -528,6 +528,8 @@ class Decoder:
         if features.target is not None:
             features.target.set_state(described["classes"], steps)
         features.lineage_ = described["lineage"]
+        for group in features.groups:
+            group.check_state()
         return features
 
     def check_all_used(self) -> None:
@@ -564,7 +566,9 @@ class Decoder:
         if name in self.tables:
             table = as_dataset(self.tables[name])
         elif name in self.embedded:
-            table = from_frame(pq.read_table(self.embedded[name]))
+            rows = pq.read_table(self.embedded[name])
+            rows.validate(full=True)
+            table = from_frame(rows)
         else:
             problem = "it was too large to be saved and is not given"
             expected, remedy = f"a table with the columns {schema.names}", f"gp.load(path, tables={{{name!r}: table}})"

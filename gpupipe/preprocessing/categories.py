@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.backend.kernels import KeyIndex, hash_column, hash_strings, splitmix64
 from gpupipe.backend.value_counts import integers
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import Columns, LearnedStep, gather, row_blocks
 from gpupipe.preprocessing.summaries import CategoryCounts, encode_values
 from gpupipe.schema import INTEGERS, Field, Kind
@@ -115,6 +116,14 @@ def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictio
         same = [item for item in list(lookups.values()) if item.vocabulary is vocabulary]
         found = lookups[name] = same[0] if same else Lookup(vocabulary, text=dtype == "string")
     return found
+
+
+def check_vocabulary(where: str, vocabulary: Any, dtype: str) -> None:
+    """Raise `ArtifactError` for what a file says is the vocabulary of a column of this type, and is not."""
+    kind = dictionaries.value_type(dtype)
+    require_state(vocabulary.type == kind, where, "its vocabulary", vocabulary.type, f"values of type {kind}")
+    distinct = len(dictionaries.sort_values(vocabulary))
+    require_state(distinct == len(vocabulary), where, "its vocabulary", f"{distinct} distinct", f"{len(vocabulary)}")
 
 
 def assign_buckets(bits: Array, num_buckets: int) -> Array:
@@ -239,6 +248,7 @@ class CategoryStep(LearnedStep):
     categories: Any = "auto"
     handle_unknown: str = ""
     learned_by_name: tuple[str, ...] = ("categories_", "dtypes_in_")
+    learned_shapes: ClassVar[Mapping[str, str]] = {"dtypes_in_": "dtype", "categories_": "values[V]"}
     categories_: dict[str, Dictionary]
     dtypes_in_: dict[str, str]
 
@@ -268,6 +278,11 @@ class CategoryStep(LearnedStep):
             self._learn(name, np.append(known, column.missing), num_rows, has_missing=has_missing)
         check_distinct(self.output_names(summary.names), self.class_name)
         return super().finalize(summary)
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        for name in self.names_in_:
+            check_vocabulary(self.class_name, self.categories_[name], self.dtypes_in_[name])
 
     @abstractmethod
     def _learn(self, name: str, counts: Any, num_rows: int, *, has_missing: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial, wraps
 from secrets import randbits
 from types import ModuleType
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NoReturn, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from gpupipe.backend.columns import floats, missing_column, refuse_passengers
 from gpupipe.backend.estimators import transformer_tags
 from gpupipe.backend.kernels import DeferredColumn, ElementwiseProgram
 from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
+from gpupipe.preprocessing.learned_state import check_value, find_lengths, require_state
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
 from gpupipe.support.text import derive, format_count
@@ -57,6 +58,7 @@ class LearnedStep(Step, ABC):
     summary_key: Hashable = None  # steps of one key share a summary; a subclass with another `summarize` says it anew
     names_in_: list[str]
     learned_by_name: tuple[str, ...] = ()  # attributes that hold an array, a number or a text for each column by name
+    learned_shapes: ClassVar[Mapping[str, str]] = {}  # of attributes that come from files, see `learned_state`
     _dtypes_seen: Mapping[str, str] = {}  # of the columns of the frame given to `fit`, but for columns without values
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -109,12 +111,40 @@ class LearnedStep(Step, ABC):
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        """Restore what `get_state` returned; returns self."""
+        """Restore what `get_state` returned; returns self. Raises ArtifactError for what `learned_shapes` rules out."""
+        check_value(self.class_name, "names_in_", state["names_in_"], "text[C]", {})
         for name in (name for name in state if name.endswith("_")):
             setattr(self, name, state[name])
         for attribute in self.learned_by_name:
             setattr(self, attribute, {name: state[f"{attribute}{i}"] for i, name in enumerate(self.names_in_)})
+        self._check_state()
         return self
+
+    def _check_state(self) -> None:
+        """Raise `ArtifactError` for learned state that cannot be of this step."""
+        names, lengths = self.names_in_, dict[str, int]()
+        require_state(len(set(names)) == len(names), self.class_name, "names_in_", names, "names that differ")
+        for attribute, declaration in self.learned_shapes.items():
+            if attribute not in self.learned_by_name:
+                self._check_attribute(attribute, getattr(self, attribute), declaration, names, lengths)
+        by_name = [attribute for attribute in self.learned_by_name if attribute in self.learned_shapes]
+        for name in names:
+            lengths = {}
+            for attribute in by_name:
+                value, declaration = getattr(self, attribute)[name], self.learned_shapes[attribute]
+                self._check_attribute(f"{attribute}[{name!r}]", value, declaration, [name], lengths)
+
+    def _check_attribute(
+        self, attribute: str, value: Any, declaration: str, names: Sequence[str], lengths: dict[str, int]
+    ) -> None:
+        for name in find_lengths(declaration):
+            if name == "C":
+                lengths[name] = len(names)
+            elif name == "O":
+                lengths[name] = len(self.output_names(names))
+            elif hasattr(self, name):
+                lengths[name] = getattr(self, name)
+        check_value(self.class_name, attribute, value, declaration, lengths)
 
     @property
     def is_fitted(self) -> bool:

@@ -24,13 +24,14 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
 from safetensors.torch import save_file as save_tensors
 
 from gpupipe import models
 from gpupipe.backend import resolve, select
+from gpupipe.backend.arrow import iter_valid
 from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
 from gpupipe.io import as_dataset
@@ -43,6 +44,7 @@ from gpupipe.saving.calibrator import Calibrator
 from gpupipe.saving.folders import MANIFEST, ArtifactFolder, write_folder
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
+from gpupipe.support.strict_json import MOST_BYTES, parse_json
 from gpupipe.support.validation import check_bool, check_choice
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold
 from gpupipe.version import __version__
@@ -56,11 +58,10 @@ _ALWAYS = {"pipeline.json", "arrays.safetensors", "values.arrow"}
 _WITH_MODEL = {"model.json", "model.safetensors"}
 _TABLE = re.compile(r"tables/[\w-][\w .-]*\.parquet")
 
-# Shapes: a type, `object` for anything, None, [what each item is], {key: what is there} with `key?` where it may be
-# left out and `str` for all keys, or a tuple of those.
+# Shapes of `strict_json`.
 _OBJECT, _NUMBER = {str: object}, (int, float)
 _FIELD = {
-    **dict.fromkeys(("name", "dtype", "kind", "step", "units"), str),
+    **dict.fromkeys(("name", "dtype", "kind", "step", "units", "written_as"), str),
     "nullable": bool,
     "cardinality": (int, None),
     "lineage": [str],
@@ -89,8 +90,6 @@ _PIPELINE["profiles"] = {str: _PROFILE}
 _MODEL: dict[str, Any] = {"class": (str, None), "config?": _OBJECT, "name?": str, "threshold?": (float, {str: float})}
 _MODEL["calibrator?"] = CALIBRATOR
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
-_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
-_WORDS |= {list: "a list", dict: "an object"}
 
 
 def save(
@@ -179,7 +178,8 @@ def save(
                 name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
                 for name, tensor in model.state_dict().items()
             }
-            save_tensors(weights, folder / "model.safetensors")
+            with _raise_as_os_error():
+                save_tensors(weights, folder / "model.safetensors")
         write_manifest(folder)
 
 
@@ -243,8 +243,8 @@ def load(
         arrays = load_file(folder / "arrays.safetensors")
     with _blame_file(folder / "values.arrow"):
         with pa.OSFile(str(folder / "values.arrow"), "rb") as source, pa.ipc.open_file(source) as reader:
-            table = reader.read_all()
-        values = {name: table.column(name).combine_chunks().flatten() for name in table.column_names}
+            rows = list(iter_valid(map(reader.get_batch, range(reader.num_record_batches))))  # one; none without text
+        values = {name: row.column(name).flatten() for row in rows for name in row.schema.names}
     embedded = {Path(name).stem: folder / name for name in names if name.startswith("tables/")}
     decoder = Decoder(arrays=arrays, values=values, embedded=embedded, tables=given, allow=frozenset(allowed))
     # What does not fit a table that the caller gave is for the caller to hear.
@@ -275,7 +275,8 @@ def load(
 
 def _write_state(folder: Path, encoder: Encoder) -> None:
     """Write the arrays, strings and tables of the steps."""
-    save_file(encoder.arrays, folder / "arrays.safetensors")
+    with _raise_as_os_error():
+        save_file(encoder.arrays, folder / "arrays.safetensors")
     lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
     values, place = pa.table(lists), str(folder / "values.arrow")
     with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
@@ -359,6 +360,8 @@ def write_manifest(folder: Path) -> None:
     files = sorted(item for item in folder.rglob("*") if item.is_file())
     listed = {item.relative_to(folder).as_posix(): _fingerprint(item) for item in files}
     write_json(folder / MANIFEST, {"format": _FORMAT, "files": listed, "digest": _digest(listed)})
+    for file in files:  # safetensors' can be read by their owner alone
+        file.chmod((folder / MANIFEST).stat().st_mode)
 
 
 def _is_ours(name: str) -> bool:
@@ -391,6 +394,10 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
     artifact.fetch(content["digest"], listed)
     for name, expected in listed.items():
         file = artifact.path / name
+        with _blame_file(file):
+            is_inside = file.resolve().is_relative_to(artifact.path.resolve())
+        if not is_inside:
+            _refuse(file, "it is a link to a file outside the folder")
         if not file.is_file():
             _refuse(file, "the file is missing")
         with _blame_file(file):
@@ -416,6 +423,15 @@ def _blame_file(file: Path, *passing: type[Exception]) -> Iterator[None]:
         _refuse(file, f"its content cannot be used ({type(cause).__name__}: {line})", cause)
 
 
+@contextmanager
+def _raise_as_os_error() -> Iterator[None]:
+    """Raise what safetensors says of a full disk as the error of the system that it is."""
+    try:
+        yield
+    except SafetensorError as cause:
+        raise OSError(str(cause)) from cause
+
+
 def write_json(file: Path, content: Any) -> None:
     """Write JSON, of finite numbers only."""
     file.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
@@ -424,37 +440,13 @@ def write_json(file: Path, content: Any) -> None:
 def _read_json(file: Path, shape: Any) -> Any:
     """Read a JSON file that has this shape and finite numbers only; else an `ArtifactError` names the place in it."""
     with _blame_file(file):
-        content = json.loads(file.read_bytes(), parse_float=_parse_finite, parse_constant=_parse_finite)
-        _check_shape(file, content, shape, "")
-    return content
-
-
-def _check_shape(file: Path, value: Any, shape: Any, place: str) -> None:
-    shapes = shape if isinstance(shape, tuple) else (shape,)
-    kinds = {one if isinstance(one, type) else type(one): one for one in shapes}
-    if object in kinds:
-        return
-    if type(value) not in kinds:
-        words = " or ".join(_WORDS[kind] for kind in kinds)
-        _refuse(file, f"{place or 'the content'} is {_WORDS[type(value)]}, not {words}")
-    fitting = kinds[type(value)]
-    if isinstance(fitting, list):
-        for position, item in enumerate(value):
-            _check_shape(file, item, fitting[0], f"{place}[{position}]")
-    elif isinstance(fitting, dict):
-        for key, inner in fitting.items():
-            for name in value if key is str else [key.rstrip("?")]:
-                if name in value:
-                    _check_shape(file, value[name], inner, f"{place}.{name}" if place else name)
-                elif not key.endswith("?"):
-                    _refuse(file, f"{place or 'the content'} lacks {name!r}")
-
-
-def _parse_finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
+        if file.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has {file.stat().st_size:,} bytes")
+        content = file.read_bytes()
+    try:
+        return parse_json(content, shape)
+    except ValueError as cause:
+        _refuse(file, str(cause), cause)
 
 
 def _refuse(file: Path, problem: str, cause: Exception | None = None) -> NoReturn:

@@ -23,7 +23,7 @@ OURS: dict[str, set[str]] = {
     "config": {"support", "errors"},
     "progress": set(),
     "drawing": {"support", "files"},
-    "files": {"config", "errors"},
+    "files": {"config", "errors", "support"},
     "expressions": BASE | {"backend"},
     "cluster": {"support", "errors", "config", "backend"},
     "backend": BASE,

@@ -56,6 +56,7 @@ ELSEWHERE = {
     "pipeline/cluster_loader": "cluster/test_training",
     "pipeline/features": "pipeline/test_pipeline",
     "preprocessing/categories": "preprocessing/steps/test_categorify",
+    "preprocessing/learned_state": "laws/test_fold",
     "preprocessing/steps/distributions": "preprocessing/steps/test_power_transformer",
     "preprocessing/steps/encoders": "preprocessing/steps/test_one_hot",
     "preprocessing/steps/groups": "preprocessing/steps/test_group_stats",

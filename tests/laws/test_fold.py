@@ -8,6 +8,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from sklearn.base import clone
 
 from gpupipe import errors, schema
 from gpupipe import preprocessing as pre
-from gpupipe.backend import Backend
+from gpupipe.backend import Backend, select
 from tests.examples import examples
 
 from . import learned
@@ -115,6 +116,23 @@ def test_state_goes_out_and_comes_back(backend: Backend, example: learned.Exampl
     for name, column in again.transform_columns(columns, backend).items():
         assert learned.host(column, backend) == learned.host(wanted[name], backend)
     assert again.output_fields(learned.fields_of(table)) == step.output_fields(learned.fields_of(table))
+
+
+@each_example
+def test_state_of_another_shape_or_type_is_refused(example: learned.Example) -> None:
+    table = {f"c{i}": (dtype, _plain(dtype)) for i, dtype in enumerate(example.dtypes)}
+    state = learned.fitted(example.make(), table, select("cpu")).get_state()
+    names = state["names_in_"]
+    others: list[tuple[str, Any]] = [("names_in_", [0] * len(names))]
+    others += [("names_in_", [names[0]] * len(names))] * (len(names) > 1)
+    for name, value in state.items():
+        if isinstance(value, np.ndarray) and not name.startswith("estimator"):
+            others += [(name, value[None]), (name, value.astype("datetime64[s]")), (name, value.tolist())]
+        elif isinstance(value, pa.Array) and len(value):
+            others += [(name, pa.nulls(3, value.type)), (name, pa.array([b"x"])), (name, pa.concat_arrays([value] * 2))]
+    for name, value in others:
+        with pytest.raises(errors.ArtifactError):
+            example.make().set_state({**state, name: value})
 
 
 @each_example

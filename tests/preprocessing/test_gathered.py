@@ -143,3 +143,11 @@ def test_an_unknown_class_works_and_says_why_it_is_not_saved() -> None:
     ) as caught:
         step.get_state()
     assert "StandardScaler" in caught.value.expected
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (1, 3), (6,)])
+def test_centres_that_compiled_loops_would_read_beyond_are_refused(shape: tuple[int, ...]) -> None:
+    state = EstimatorStep(cluster.KMeans(2, n_init=1, random_state=0)).fit(frame()).get_state()
+    state["estimator.cluster_centers_"] = np.zeros(shape)
+    with raises(errors.ArtifactError, where="EstimatorStep(KMeans)", problem="no centres of clusters", got=shape):
+        EstimatorStep(cluster.KMeans(2)).set_state(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickletools
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -457,3 +458,19 @@ def test_what_load_may_import_is_text(tmp_path: Path, allow: Any) -> None:
     with pytest.raises(errors.BadConfig) as caught:
         gp.load(tmp_path / "run", allow=allow)
     assert caught.value.where == "load(allow=)" and caught.value.remedy.startswith("allow=[")
+
+
+@pytest.mark.parametrize("most_bytes", [10, 50_000])
+def test_a_disk_that_is_full_leaves_the_artifact_of_before(tmp_path: Path, most_bytes: int) -> None:
+    """The limit of a file's size says what a full disk says, of the JSON first or of the weights."""
+    pipeline = gp.Pipeline([], gp.Features(["x"])).fit(pd.DataFrame({"x": [1.0, 2.0]}))
+    gp.save(tmp_path / "run", pipeline)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
+    try:
+        with pytest.raises(errors.BadFile, match="run: it cannot be written"):
+            gp.save(tmp_path / "run", pipeline, torch.nn.Linear(200, 200), overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

@@ -224,6 +224,9 @@ def open_all(
             return opener(one.stamped())
         except (BadFile, SchemaMismatch) as error:
             return error
+        except UnicodeDecodeError as cause:
+            problem, expected = f"damaged: a column's name is no text ({cause})", "names in UTF-8"
+            return BadFile(one.path, problem, expected=expected, remedy="copy or write the file again")
 
     opened: dict[int, Any] = {}
     results: Any = Executor(min(at_once, len(inputs))).map(attempt, inputs)

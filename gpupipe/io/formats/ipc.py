@@ -10,10 +10,18 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from gpupipe.backend.arrow import map_schema
-from gpupipe.errors import BadFile
+from gpupipe.backend.arrow import iter_valid, map_schema
+from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.io.dataset import Dataset
-from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, Readings, TableFile, narrowest, open_all
+from gpupipe.io.formats.file_source import (
+    BadFilePolicy,
+    FileSource,
+    Readings,
+    TableFile,
+    narrowest,
+    open_all,
+    require_unique,
+)
 from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
@@ -85,7 +93,7 @@ class _IpcFile(TableFile):
 
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         with _open_batches(self.origin, [self.schema.get_field_index(name) for name in names]) as file:
-            return pa.Table.from_batches([file.get_batch(group) for group in groups])
+            return pa.Table.from_batches(list(iter_valid(map(file.get_batch, groups))))
 
 
 def _open_ipc(one: Input) -> _IpcFile:
@@ -107,9 +115,10 @@ def _open_batches(one: Input, columns: Sequence[int] | None = None) -> Iterator[
 def _open_stream(one: Input, spool: TempParquet) -> tuple[TableFile, Readings]:
     try:
         with open_file(one) as source, pa.ipc.open_stream(source) as stream:
+            require_unique(stream.schema.names, one.path, "write the file again")
             fields, read = map_schema(stream.schema)
-            return spool.write(stream, list(fields), one), read
-    except BadFile:
+            return spool.write(iter_valid(stream), list(fields), one), read
+    except (BadFile, SchemaMismatch):
         raise
     except (OSError, pa.ArrowException) as cause:
         problem, expected = f"damaged or cut off: {one_line(cause)}", "an Arrow stream with its end"

@@ -88,6 +88,7 @@ def _open_orc(one: Input) -> _OrcFile:
     try:
         with open_file(one) as source:
             schema = (file := orc.ORCFile(source)).schema
+            names = schema.names
             # Times are the last choice: those of other years than 1677 to 2262 cannot be read.
             others = [item for item in schema if not pa.types.is_timestamp(item.type)]
             name = [narrowest(pa.schema(others or schema))]
@@ -99,5 +100,5 @@ def _open_orc(one: Input) -> _OrcFile:
         raise
     except (OSError, pa.ArrowException) as cause:
         if "nanosecond" in str(cause):  # all columns are times
-            raise _beyond_nanoseconds(one, schema.names, cause) from cause
+            raise _beyond_nanoseconds(one, names, cause) from cause
         raise unreadable(one, cause, "an ORC file", b"ORC") from cause

@@ -33,7 +33,7 @@ class ParquetFile(TableFile):
     """Parquet file with its footer, which is kept as bytes: ten thousand parsed ones would take a third of a GB."""
 
     copy: str | None = None  # the path or URL of a temporary copy, where that is what is read
-    footer: bytes = field(default=b"", repr=False)  # as `FileMetaData.write_metadata_file` writes it
+    footer: bytes = field(default=b"", repr=False)  # a file of nothing else
     unit: ClassVar[str] = "row group"
 
     @property
@@ -147,10 +147,10 @@ def parse_end(fetched: tuple[Input, str | None, bytes]) -> ParquetFile:
         schema = _intern_schema(schema, tuple((item.metadata or {}).get(b"units") for item in schema))
     except (OSError, pa.ArrowException) as cause:
         raise unreadable(one, cause, "a Parquet file", b"PAR1") from cause
-    footer = pa.BufferOutputStream()
-    metadata.write_metadata_file(footer)
     rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-    return ParquetFile(one, schema, rows, copy=copy, footer=footer.getvalue().to_pybytes())
+    # As bytes: pyarrow writes the metadata of a damaged file from memory that is not its own.
+    length = int.from_bytes(end[-8:-4], "little")
+    return ParquetFile(one, schema, rows, copy=copy, footer=b"PAR1" + end[-8 - length :])
 
 
 def convert_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:

@@ -20,6 +20,7 @@ from gpupipe.errors import BadConfig, BadFile
 from gpupipe.files import local_scratch, publish, remove_folder, replacing, sync, writing
 from gpupipe.io.stores import (
     MANIFEST,
+    PART_SHAPE,
     RECORDS,
     FileNote,
     Manifest,
@@ -31,6 +32,7 @@ from gpupipe.io.stores import (
     is_remote,
     locate,
 )
+from gpupipe.support.strict_json import parse_json
 
 QUARANTINE = "_quarantine.jsonl"
 _AT_ONCE = 16
@@ -76,6 +78,14 @@ def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: Sto
     elif lines:
         parent, _, name = where.rpartition("/")
         StoreFolder(parent, storage_options).put_text(lines, name)
+
+
+def _read_part(content: bytes, where: str) -> Part:
+    try:
+        return Part.from_json(parse_json(content, PART_SHAPE))
+    except ValueError as cause:
+        remedy = "the record removed: its part is written again"
+        raise BadFile(where, f"damaged ({cause})", expected="the record of a part", remedy=remedy) from cause
 
 
 @dataclass
@@ -140,7 +150,7 @@ class LocalFolder:
         self.digest, draft = digest, self.drafts / digest
         self.clean(None, but=digest)
         (draft / "parts").mkdir(parents=True, exist_ok=True)
-        found = [Part(**json.loads(path.read_text())) for path in sorted(draft.glob("*.record"))]
+        found = [_read_part(path.read_bytes(), str(path)) for path in sorted(draft.glob("*.record"))]
         return [part for part in found if all((draft / "parts" / file).is_file() for file in part.files)]
 
     @contextmanager
@@ -235,7 +245,7 @@ class StoreFolder:
 
         def read(name: str) -> Part:
             # One by one: fsspec takes the names in a list for patterns.
-            return Part(**json.loads(self._call(lambda fs, path: fs.cat_file(path), "read", name)))
+            return _read_part(self._call(lambda fs, path: fs.cat_file(path), "read", name), name)
 
         records = sorted(name for name in there if name.startswith(f"{RECORDS}/{digest}/") and name.endswith(".json"))
         return [part for part in Executor(_AT_ONCE).map(read, records) if there.issuperset(part.files)]

@@ -13,6 +13,7 @@ from gpupipe.backend.columns import floats
 from gpupipe.backend.histogram import MAX_BINS, Histogram
 from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
+from gpupipe.preprocessing.learned_state import check_value, require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Extremes, Quantiles
 from gpupipe.schema import Field
@@ -160,9 +161,13 @@ class KBinsDiscretizer(base.Invertible):
         return {"names_in_": self.names_in_, "n_bins_": self.n_bins_, "edges": np.concatenate(self.bin_edges_)}
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
-        self.names_in_, self.n_bins_ = list(state["names_in_"]), state["n_bins_"]
-        self.bin_edges_ = np.split(state["edges"], np.cumsum(self.n_bins_ + 1)[:-1])
-        return self
+        names, bins, edges, where = state["names_in_"], state["n_bins_"], state["edges"], self.class_name
+        check_value(where, "n_bins_", bins, "counts[C]", {"C": len(names)})
+        check_value(where, "edges", edges, "finite[E]", {})
+        fits = (bins <= MAX_BINS).all() and (bins + 1).sum() == len(edges)
+        require_state(bool(fits), where, "n_bins_", bins, f"up to {MAX_BINS} bins each, with {len(edges)} edges in all")
+        self.n_bins_, self.bin_edges_ = bins, np.split(edges, np.cumsum(bins + 1)[:-1])
+        return super().set_state({"names_in_": names})
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, edges = backend.xp, dict(zip(self.names_in_, self.bin_edges_, strict=True))

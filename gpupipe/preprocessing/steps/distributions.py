@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import ModuleType
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
@@ -58,6 +58,13 @@ class QuantileTransformer(FloatStep):
         >>> QuantileTransformer(n_quantiles=3).fit_transform(pd.DataFrame({"x": [1, 1000, 10]}))["x"].tolist()
         [0.0, 1.0, 0.5]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "n_quantiles_": "count",
+        "references_": "finite[n_quantiles_]",
+        "quantiles_": "finite[n_quantiles_, C]",
+        "relative_error_": "finite[C]",
+    }
 
     def __init__(self, *, n_quantiles: int = 1000, output_distribution: str = "uniform", exact: bool = False) -> None:
         check_integer(self, "[1, inf)", n_quantiles=n_quantiles)
@@ -187,6 +194,11 @@ class PowerTransformer(FloatStep):
         >>> PowerTransformer().fit(pd.DataFrame({"x": [1.0, 2, 3, 5, 9, 40]})).lambdas_.round(3).tolist()
         [-0.485]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("lambdas_", "centres_", "mean_"), "finite[C]"),
+        "scale_": "positive[C]",
+    }
 
     def __init__(self, method: str = "yeo-johnson", *, standardize: bool = True, exact: bool = False) -> None:
         check_choice(self, ("yeo-johnson", "box-cox"), method=method)

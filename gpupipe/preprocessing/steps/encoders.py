@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
 from gpupipe.schema import FLOATS, Field
@@ -75,6 +76,11 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
         {'origin_JFK': [0, 0], 'origin_LGA': [1, 0]}
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        **cats.CategoryStep.learned_shapes,
+        "infrequent_": "bool[I]",
+        "drop_idx_": "integer",
+    }
     infrequent_: dict[str, Any]
     drop_idx_: dict[str, int]
     learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_", "drop_idx_")
@@ -181,6 +187,15 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
             table = np.where(table == dropped, _NOWHERE, table - (table > dropped))
         return table.astype(np.promote_types(np.min_scalar_type(-num_groups - 2), np.int8))
 
+    def _check_state(self) -> None:
+        super()._check_state()
+        for name in self.names_in_:
+            is_rare, dropped, size = self.infrequent_[name], self.drop_idx_[name], len(self.categories_[name])
+            expected = f"{size} categories, and missing where it is one"
+            require_state(len(is_rare) - size in (0, 1), self.class_name, "infrequent_", is_rare, expected)
+            _, num_groups = cats.group_rare(is_rare)
+            require_state(-1 <= dropped < num_groups, self.class_name, "drop_idx_", dropped, f"-1 to {num_groups - 1}")
+
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the category with the largest column; missing for a rare one, and for all 0 without `drop`."""
         xp, made = backend.xp, {}
@@ -227,6 +242,7 @@ class OrdinalEncoder(cats.CategoryStep, base.Invertible):
         [1.0, nan, 0.0]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {**cats.CategoryStep.learned_shapes, "infrequent_": "bool[V]"}
     infrequent_: dict[str, Any]
     learned_by_name = (*cats.CategoryStep.learned_by_name, "infrequent_")
 
@@ -319,6 +335,7 @@ class CountEncoder(cats.CategoryStep):
         [1.0, 2.0, 1.0, 2.0]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {**cats.CategoryStep.learned_shapes, "counts_": "counts[V+1]"}
     learned_by_name = (*cats.CategoryStep.learned_by_name, "counts_")
     counts_: dict[str, Any]
 
@@ -372,6 +389,7 @@ class Categorify(base.Invertible):
         [2, 3, 0, 1]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {"dtypes_in_": "dtype", "vocabularies_": "values[V]"}
     fills_late = True
     learned_by_name = ("vocabularies_", "dtypes_in_")
 
@@ -465,6 +483,11 @@ class Categorify(base.Invertible):
     def set_state(self, state: Mapping[str, Any]) -> Self:
         places = range(len(state["names_in_"])) if self.joint else ()
         return super().set_state({**state, **{f"vocabularies_{place}": state["vocabularies_0"] for place in places}})
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        for vocabulary, dtype in {id(v): (v, self.dtypes_in_[name]) for name, v in self.vocabularies_.items()}.values():
+            cats.check_vocabulary(self.class_name, vocabulary, dtype)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}

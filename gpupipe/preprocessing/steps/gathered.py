@@ -6,17 +6,18 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from gpupipe.backend import Array, Backend, Column, estimators
+from gpupipe.backend import Array, Backend, Column, estimators, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.groups import GroupSums
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.categories import make_id_field
+from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import GatheredRows
 from gpupipe.schema import Field
@@ -68,6 +69,10 @@ class EstimatorStep(GatheredStep):
         >>> EstimatorStep(MaxAbsScaler()).fit_transform(pd.DataFrame({"x": [1.0, -4.0]}))["x"].tolist()
         [0.25, -1.0]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("num_outputs_", "num_rows_", "num_fitted_"), "count"
+    ) | {"random_state_": "integer"}
 
     def __init__(self, estimator: Any, *, max_rows: int = 10_000_000, random_state: int | None = 0) -> None:
         check_integer(self, "[1, inf)", max_rows=max_rows)
@@ -140,7 +145,11 @@ class EstimatorStep(GatheredStep):
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         super().set_state({name: value for name, value in state.items() if not name.startswith("estimator")})
-        self._keep(estimators.rebuild_estimator(state, self._where), self.names_in_)
+        estimator = estimators.rebuild_estimator(state, self._where)
+        row = np.zeros((1, len(self.names_in_)))
+        number = estimators.apply_estimator(estimator, row, select("cpu"), self._where).shape[1]
+        require_state(self.num_outputs_ == number, self._where, "num_outputs_", self.num_outputs_, str(number))
+        self._keep(estimator, self.names_in_)
         return self
 
 
@@ -196,6 +205,11 @@ class KMeans(GatheredStep):
         [2, 2, 3, 2]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "cluster_centers_": "finite[n_clusters, C]",
+        **dict.fromkeys(("num_passes_", "num_rows_", "num_fitted_"), "count"),
+        "random_state_": "integer",
+    }
     cluster_centers_: Any
 
     def __init__(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from gpupipe.backend.kernels import KeyIndex
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound
 from gpupipe.preprocessing import categories as cats
 from gpupipe.preprocessing import learned_step as base
+from gpupipe.preprocessing.learned_state import check_value, require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable
 from gpupipe.schema import FLOATS, Field
@@ -227,6 +229,23 @@ class GroupStats(_GroupStep):
             raise BadData(where, f"it has too few values to take the {stat} of", expected=expected, remedy=remedy)
         return whole
 
+    def _check_state(self) -> None:
+        by, where = as_list(self.by), self.class_name
+        require_state(set(by) <= set(self.names_in_), where, "names_in_", self.names_in_, f"{by} among them")
+        check_value(where, "key_dtypes_", self.key_dtypes_, "dtype[K]", {"K": len(by)})
+        super()._check_state()
+        check_value(where, "groups_", self.groups_, "counts[G, K]", {"K": len(by)})
+        sizes = Counter(stat for _, stat in self._wanted(self.names_in_))
+        for stat, size in sizes.items():
+            kind, lengths = "counts" if stat in _COUNTS else "float64", {"S": size, "G": len(self.groups_)}
+            check_value(where, f"{stat}_", getattr(self, f"{stat}_"), f"{kind}[S, G+1]", lengths)
+        require_state(len(self.categories_) == len(by), where, "categories_", len(self.categories_), f"{len(by)}")
+        for place, (vocabulary, dtype) in enumerate(zip(self.categories_, self.key_dtypes_, strict=True)):
+            check_value(where, "categories_", vocabulary, "values[V]", {})
+            cats.check_vocabulary(where, vocabulary, dtype)
+            known = self.groups_[:, place] < len(vocabulary) + cats.FIRST
+            require_state(bool(known.all()), where, "groups_", self.groups_, f"ids of {len(vocabulary)} values")
+
     def _places(self, columns: Columns, backend: Backend) -> Array:
         """Return the group of each row, the number of groups where it has none."""
         ids = [
@@ -264,6 +283,11 @@ class GroupImputer(_GroupStep):
         [10.0, 10.0, 20.0, 15.0]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "key_dtype_": "dtype",
+        "groups_": "values[G]",
+        "statistics_": "finite[O, G+1]",
+    }
     keeps_units = True
 
     def __init__(self, by: str, strategy: str = "mean") -> None:
@@ -304,6 +328,13 @@ class GroupImputer(_GroupStep):
             rows.append(row)
         self.statistics_, self.key_dtype_ = np.stack(rows), summary.columns[0].keys[0].dtype
         return super().finalize(summary)
+
+    def _check_state(self) -> None:
+        require_state(
+            self.by in self.names_in_, self.class_name, "names_in_", self.names_in_, f"{self.by!r} among them"
+        )
+        super()._check_state()
+        cats.check_vocabulary(self.class_name, self.groups_, self.key_dtype_)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, key = backend.xp, columns[self.by]

@@ -74,6 +74,8 @@ class SimpleImputer(base.LearnedStep):
         base.check_numeric(checked, f"SimpleImputer({self.strategy!r})", remedy)
         for item in fields if self.strategy == "constant" else ():
             self._constant(item.name, item.dtype)
+        for item in fields if self.is_fitted and self.strategy != "constant" else ():
+            self._check_statistic(item.name, item.dtype)
         made = [replace(item, dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
         flags = fields if self.add_indicator else ()
         return made + [make_number_field(item, f"{item.name}_missing", "bool") for item in flags]
@@ -160,6 +162,16 @@ class SimpleImputer(base.LearnedStep):
         data = column.data.astype(xp.float64) if self._averages else column.data
         filled = data if column.valid is None else xp.where(column.valid, data, data.dtype.type(value))
         return Column(self._filled_dtype(column.dtype), filled)
+
+    def _check_statistic(self, name: str, dtype: str) -> None:
+        """Raise `SchemaMismatch` for what is no value of a column of this type, as where a file is forged."""
+        value = self.statistics_.get(name)
+        filled, is_text = self._filled_dtype(dtype), isinstance(value, str)
+        is_value = is_text if dtype == "string" else (is_number(value) or is_bool(value)) and base.fits(filled, value)
+        if not is_value:
+            where, problem = f"SimpleImputer, column {name!r}", "what it was fitted on is no value of the column's type"
+            expected, remedy = f"a value {filled} can hold", "fit again"
+            raise SchemaMismatch(where, problem, got=value, expected=expected, remedy=remedy)
 
     def _constant(self, name: str, dtype: str) -> Any:
         """Return the constant as a value of a column's type."""

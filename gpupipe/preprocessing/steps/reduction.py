@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class VarianceThreshold(_Selector):
         ['x']
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {"variances_": "float64[C]", "kept_": "text[K]"}
     fills_late = True
     summary_key = "moments"
     _limits = "[0, inf)"
@@ -106,6 +107,7 @@ class CorrelationThreshold(_Selector):
         ['miles', 'hour']
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {"correlations_": "finite[C, C]", "kept_": "text[K]"}
     _limits = "[0, 1]"
 
     def __init__(self, threshold: float = 0.95) -> None:
@@ -190,6 +192,13 @@ class PCA(Projection):
         >>> PCA(n_components=1).fit(frame).explained_variance_ratio_.round(6).tolist()
         [1.0]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "components_": "finite[O, C]",
+        "mean_": "finite[C]",
+        **dict.fromkeys(("explained_variance_", "explained_variance_ratio_"), "finite[O]"),
+        "n_samples_": "count",
+    }
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False, solver: str = "auto") -> None:
         if not (is_integer(n_components, 1) or n_components is None or _is_share(n_components)):
@@ -305,6 +314,12 @@ class TruncatedSVD(Projection):
         >>> TruncatedSVD(n_components=1).fit(frame).singular_values_.round(6).tolist()
         [8.3666]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "components_": "finite[O, C]",
+        **dict.fromkeys(("singular_values_", "explained_variance_", "explained_variance_ratio_"), "finite[O]"),
+        "n_samples_": "count",
+    }
 
     def __init__(self, n_components: int = 2) -> None:
         check_integer(self, "[1, inf)", n_components=n_components)

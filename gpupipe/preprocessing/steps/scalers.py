@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import ModuleType
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -86,6 +86,12 @@ class StandardScaler(_Scaler):
         [-1.0, 1.0, nan]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "mean_": "finite[C]",
+        "var_": "finite[C]",
+        "scale_": "positive[C]",
+        "n_samples_seen_": "counts[C]",
+    }
     summary_key = "moments"
 
     def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
@@ -118,6 +124,8 @@ class MaxAbsScaler(_Scaler):
         [[0.5, 0.0], [nan, 0.0], [-1.0, 0.0]]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {"max_abs_": "finite[C]", "scale_": "positive[C]"}
+
     def summarize(self, columns: Columns, backend: Backend) -> Extremes:
         return Extremes.of(columns, backend, "MaxAbsScaler")
 
@@ -143,6 +151,8 @@ class MinMaxScaler(_Scaler):
         >>> MinMaxScaler().fit_transform(pd.DataFrame({"x": [2, 4, 3], "same": [7, 7, 7]})).values.tolist()
         [[0.0, 0.0], [1.0, 0.0], [0.5, 0.0]]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = {"data_min_": "finite[C]", "data_max_": "finite[C]"}
 
     def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
         check_pair(self, "(-inf, inf)", feature_range=feature_range)
@@ -187,6 +197,12 @@ class RobustScaler(_Scaler):
         >>> RobustScaler().fit_transform(pd.DataFrame({"x": [1, 2, 3, 4, 1000]}))["x"].tolist()
         [-1.0, -0.5, 0.0, 0.5, 498.5]
     """
+
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        "center_": "finite[C]",
+        "scale_": "positive[C]",
+        "relative_error_": "finite[C]",
+    }
 
     def __init__(
         self,
@@ -370,6 +386,7 @@ class Downcast(base.LearnedStep):
         ['int8', 'uint8', 'float32']
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {"dtypes_": "dtype[C]"}
     keeps_units = True
     monotone = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -146,6 +146,13 @@ class TargetEncoder(CrossFittedStep):
         [2.0, 3.0, 2.0, 3.0]
     """
 
+    learned_shapes: ClassVar[Mapping[str, str]] = {
+        **cats.CategoryStep.learned_shapes,
+        "suffixes_": "text[S]",
+        "encodings_": "finite[V+2, O]",
+        "target_mean_": "finite[T]",
+        "random_state_": "integer",
+    }
     learned_by_name = ("categories_", "encodings_", "dtypes_in_")
 
     def __init__(
@@ -283,6 +290,11 @@ class TargetEncoder(CrossFittedStep):
     def set_state(self, state: Mapping[str, Any]) -> Self:
         self._folds = {}  # the encodings of the single folds stay in the process
         return super().set_state(state)
+
+    def _check_state(self) -> None:
+        super()._check_state()
+        for name in self.names_in_:
+            cats.check_vocabulary(self.class_name, self.categories_[name], self.dtypes_in_[name])
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made: dict[str, Column] = {}

@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from gpupipe.errors import BackendMissing
 from gpupipe.files import replacing, writing
 from gpupipe.progress import Progress
+from gpupipe.support.strict_json import parse_json
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
 
@@ -283,7 +284,7 @@ class JSONLinesLogger(_FileLogger):
         kept = []
         for line in self.path.read_text("utf-8").splitlines():
             with suppress(ValueError):  # cut short by the end of that run
-                match json.loads(line):
+                match parse_json(line, object):
                     case {"event": "epoch", "epoch": int(epoch)} if epoch > len(run.history):
                         continue
                     case {"event": "log", "step": int(step)} if step > run.step:

@@ -14,8 +14,9 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -23,31 +24,59 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from
 from safetensors.torch import save as bytes_of
 from torch import Tensor
 
-from gpupipe.errors import ArtifactError, BadConfig, SchemaMismatch
-from gpupipe.files import replacing, writing
+from gpupipe.errors import ArtifactError, BadConfig, GpupipeError, SchemaMismatch
+from gpupipe.files import locking, replacing, writing
 from gpupipe.schema import Schema
+from gpupipe.support.strict_json import check_shape, parse_json
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.batches import join_tensors, split_tensors
 from gpupipe.training.loop.train_state import TrainState
 
-FORMAT = 2
+FORMAT = 3
 STATE, TENSORS = "state.json", "tensors.safetensors"
 EXIT_CODE = 128 + signal.SIGTERM  # 143, as of any program that SIGTERM ends
 
 logger = logging.getLogger(__name__)
+
+# Shapes of `strict_json`: of the file, and of the state in its text with the tensors in place.
+_NUMBER = (int, float)
+_ABOUT = {
+    "digest": str,
+    "step": int,
+    "tensors": str,
+    "text": str,
+    "weights": {str: str},
+    "optimizer": str,
+    "trained parameters": [(str, None)],
+    **dict.fromkeys(("rows", "batches per epoch"), (int, None)),
+    "schema": (str, None),
+    "figure": (int, float, None),
+    "higher_is_better": bool,
+}
+_STATE = {
+    **dict.fromkeys(("epoch", "step_in_epoch", "rows", "offset"), int),
+    **dict.fromkeys(("seconds", "fallen"), _NUMBER),
+    "lengths": [int],
+    "model": {str: object},
+    "update": {str: Tensor},
+    "losses": Tensor,
+    "history": [{str: object}],
+    "rng": [[Tensor]],
+    "rng_of_epoch": [([Tensor], None)],
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Checkpoint settings: where and how often a fit saves, in the background; the next save waits for the one before.
 
-    With checkpoints a fit also handles SIGTERM: it saves and exits with code 143.
+    With checkpoints a fit also handles SIGTERM: it saves and exits with code 143. A second fit in the folder is a
+    BadFile that names the process of the first, until that has ended.
 
     Args:
         folder: of this run alone; made where it is not there.
@@ -96,6 +125,7 @@ class CheckpointCallback(Callback):
         self._terminated = self._takes_signals = False
         self._agreed = False, False  # to end, to save
         self._outer: Any = None
+        self._lock = ExitStack()
 
     def on_fit_start(self, run: TrainState) -> None:
         run.ranks.broadcast_object(self._make_folder)
@@ -118,6 +148,7 @@ class CheckpointCallback(Callback):
             raise refuse_argument("Trainer", "checkpoints", str(there[-1].path), expected, remedy, problem=problem)
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock.enter_context(locking(self._folder))
             for draft in self._folder.glob(".step-*.tmp"):  # of a process that was killed while it wrote
                 shutil.rmtree(draft)
 
@@ -150,6 +181,7 @@ class CheckpointCallback(Callback):
             self._wait_for_save()
         finally:
             self._writer.shutdown()
+            self._lock.close()
             if self._takes_signals:
                 signal.signal(signal.SIGTERM, self._outer)
 
@@ -218,31 +250,49 @@ def snapshot(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], torch.cu
 def _write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write the state after `step` batches, as `split_tensors` gives it, and what it is of."""
     content, inside = bytes_of(tensors), json.dumps(text)
-    described = {"format": FORMAT, "step": step, "state": _digest(inside.encode()), "tensors": _digest(content)}
+    described = {"format": FORMAT, "step": step, "tensors": _digest(content), **about, "text": inside}
     with replacing(folder / f"step-{step:010d}", overwrite=True) as draft:
         draft.mkdir()
         (draft / TENSORS).write_bytes(content)
-        (draft / STATE).write_text(json.dumps({**described, **about, "text": inside}))
+        (draft / STATE).write_text(json.dumps({**described, "digest": _digest_items(described)}))
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """Read a checkpoint's description and text; ValueError for one that is altered or of another format."""
+    content = (path / STATE).read_bytes()
+    found = parse_json(content, {"format": int}, finite=False)["format"]
+    if found != FORMAT:
+        raise ValueError(f"its format is {found}, not {FORMAT}")
+    about: dict[str, Any] = parse_json(content, _ABOUT, finite=False)
+    if about.pop("digest") != _digest_items(about):
+        raise ValueError("its content is not what was written")
+    return about
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a checkpoint's state and its description; refuse one that is damaged or of another format."""
-    trouble: Exception | None = None
+    with _blame_checkpoint(str(path)):
+        about, content = _read_about(path), (path / TENSORS).read_bytes()
+        if _digest(content) != about["tensors"]:
+            raise ValueError("its content is not what was written")
+        state = join_tensors(parse_json(about["text"], object, finite=False), tensors_from(content))
+        check_shape(state, _STATE)
+        return state, about
+
+
+@contextmanager
+def _blame_checkpoint(path: str) -> Iterator[None]:
+    """Report exceptions raised inside as a fault of the checkpoint, except those of the family."""
     try:
-        about = json.loads((path / STATE).read_text())
-        content = (path / TENSORS).read_bytes()
-        if about["format"] != FORMAT:
-            reason = f"its format is {about['format']}, not {FORMAT}"
-        elif _digest(about["text"].encode()) != about["state"] or _digest(content) != about["tensors"]:
-            reason = "its content is not what was written"
-        else:
-            return join_tensors(json.loads(about["text"]), tensors_from(content)), about
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as cause:
-        trouble, reason = cause, f"{type(cause).__name__}: {cause}"
-    problem = f"it is no whole checkpoint ({reason})"
-    expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
-    remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
-    raise ArtifactError(str(path), problem, expected=expected, remedy=remedy) from trouble
+        yield
+    except GpupipeError:
+        raise
+    except Exception as cause:
+        reason = str(cause) if isinstance(cause, ValueError) else f"{type(cause).__name__}: {cause}"
+        problem = f"it is no whole checkpoint ({reason})"
+        expected = f"a folder with {STATE} and {TENSORS} as a fit wrote them"
+        remedy = "resume='latest', which takes the last whole one; where none is, another folder for Checkpoints"
+        raise ArtifactError(path, problem, expected=expected, remedy=remedy) from cause
 
 
 class CheckpointFolder(NamedTuple):
@@ -259,11 +309,11 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     found = []
     for path in folder.glob("step-" + 10 * "[0-9]"):
         try:
-            about = json.loads((path / STATE).read_text())
+            about = _read_about(path)
             figure, higher = about["figure"], about["higher_is_better"]
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except (OSError, ValueError, KeyError, TypeError):  # found out, and said, when it is read
+        except (OSError, ValueError):  # found out, and said, when it is read
             figure, higher = None, False
         found.append(CheckpointFolder(int(path.name[-10:]), path, figure, higher))
     return sorted(found)
@@ -298,6 +348,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def _digest_items(items: Mapping[str, Any]) -> str:
+    return _digest(json.dumps(items, sort_keys=True).encode())
+
+
 def resume_run(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
     """Restore a run from "latest", a checkpoint's folder, or a folder of checkpoints; return whether there was one."""
     if wanted == "latest" and checkpoints is None:
@@ -319,7 +373,8 @@ def resume_run(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | N
     if not state["step_in_epoch"] and here["rows"] is not None:
         del here["batches per epoch"]  # between epochs the same rows may be dealt anew
     _check_same(path, described, here)
-    run.load_state_dict(state)
+    with _blame_checkpoint(path):
+        run.load_state_dict(state)
     logger.info("the fit goes on after batch %d, from %s", run.step, path)
     return True
 

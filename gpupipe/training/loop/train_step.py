@@ -213,6 +213,9 @@ class Update:
         found: dict[int, dict[str, Tensor]] = {}
         for name, value in parts["optimizer"].items():
             index, _, key = name.partition(".")
+            shape = self.parameters[int(index)].shape
+            if key in _LIKE_PARAMETERS and (value.shape != shape or not value.is_floating_point()):
+                raise ValueError(f"{name} is {value.dtype} {list(value.shape)} of a parameter {list(shape)}")
             found.setdefault(int(index), {})[key] = value
         rates = [group["lr"] for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": found})
@@ -221,6 +224,18 @@ class Update:
         for part, owner in self._owners.items():
             owner.load_state_dict(parts[part])
 
+
+# State of optimisers that compiled kernels read for as long as the parameter is.
+_LIKE_PARAMETERS: tuple[str, ...] = (
+    "exp_avg",
+    "exp_avg_sq",
+    "max_exp_avg_sq",
+    "exp_inf",
+    "momentum_buffer",
+    "square_avg",
+    "grad_avg",
+)
+_LIKE_PARAMETERS += ("sum",)
 
 WARM_UP = 3  # eager steps before the capture: libraries choose kernels and workspaces, optimisers make their state
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import gpupipe as gp
+from gpupipe import errors
 from gpupipe.errors import BadFile
 from tests.io.tables import plain, values
 from tests.raising import raises
@@ -111,3 +112,40 @@ def test_a_file_that_may_not_be_read_is_one_of_permission(
         reader.get(name.split(".")[1], gp.read_ipc)(path)
     assert caught.value.where == str(path)
     assert caught.value.remedy == "its permissions"
+
+
+MANIFEST = '{"format": "gpupipe dataset 1", "job": null, "inputs": {}, "notes": [], "partition_by": {}, "parts": [%s]}'
+PART = '{"name": "p", "files": %s, "rows_in": 1, "inputs": []%s}'
+
+
+@pytest.mark.parametrize(
+    ("files", "more", "problem"),
+    [
+        ('{"../secret/s.parquet": [1]}', "", "'../secret/s.parquet' is no file of the folder"),
+        ('{"/etc/hostname": [1]}', "", "'/etc/hostname' is no file of the folder"),
+        ('{"": [1]}', "", "'' is no file of the folder"),
+        ("[]", "", r"parts\[0\].files is a list, not an object"),
+        ('{"y.parquet": [null]}', "", r"parts\[0\].files.y.parquet\[0\] is null, not a whole number"),
+        ('{"y.parquet": [1]}', ', "later": ' + "[" * 50_000, "nested too deep"),
+    ],
+)
+def test_a_manifest_made_to_deceive_is_refused(tmp_path: Path, files: str, more: str, problem: str) -> None:
+    write(tmp_path / "secret" / "s.parquet", 7)
+    write(tmp_path / "data" / "y.parquet", 2)
+    (tmp_path / "data" / "_manifest.json").write_text(MANIFEST % (PART % (files, more)))
+    with pytest.raises(BadFile, match=problem):
+        gp.read_parquet(tmp_path / "data")
+
+
+def test_a_manifest_may_say_more_than_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "y.parquet", 2)
+    (tmp_path / "_manifest.json").write_text(MANIFEST % (PART % ('{"y.parquet": [1]}', ', "halved": [], "later": [1]')))
+    assert gp.read_parquet(tmp_path).compute()["n"].tolist() == [2]
+
+
+@pytest.mark.parametrize("options", ["hush", [("secret", "hush")], {("secret",): "hush"}, {"hush"}, b"hush"])
+def test_options_of_a_wrong_type_show_no_secret(options: Any) -> None:
+    for path in ("no/such.parquet", "memory://no/such.parquet"):
+        with pytest.raises(errors.GpupipeError) as caught:
+            gp.read_parquet(path, storage_options=options)
+        assert "hush" not in str(caught.value)

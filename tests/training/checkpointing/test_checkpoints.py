@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,7 +269,7 @@ def _fit(folder: Path, resume: Any, model: nn.Module | None = None, loaders: Any
     return own.fit(*(loaders or resumed.loaders()), resume=resume)
 
 
-@pytest.mark.parametrize("harm", ["cut off", "one bit", "missing", "text"])
+@pytest.mark.parametrize("harm", ["cut off", "one bit", "missing", "text", "figure", "trained parameters", "nested"])
 def test_a_damaged_checkpoint_is_never_loaded(
     saved: Path, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,6 +282,12 @@ def test_a_damaged_checkpoint_is_never_loaded(
     elif harm == "text":
         state = harmed.path / "state.json"
         state.write_text(state.read_text().replace('\\"epoch\\": 5', '\\"epoch\\": 3'))
+    elif harm == "nested":
+        (harmed.path / "state.json").write_text("[" * 50_000)
+    elif harm in ("figure", "trained parameters"):
+        about = json.loads((harmed.path / "state.json").read_text())
+        (harmed.path / "state.json").write_text(json.dumps(about | {harm: 0.0}))
+        assert list_checkpoints(tmp_path / "c")[-1].figure is None, "it may not decide which is the best"
     else:
         content[len(content) // 2] ^= 1
         tensors.write_bytes(content[: len(content) // 2] if harm == "cut off" else content)
@@ -380,7 +387,7 @@ def test_latest_of_none_starts_from_the_beginning(
 def test_a_checkpoint_that_cannot_be_written_is_an_error_of_the_fit(tmp_path: Path) -> None:
     class TakeAway(Callback):
         def on_epoch_start(self, run: TrainState) -> None:
-            (tmp_path / "c").rmdir()
+            shutil.rmtree(tmp_path / "c")
             (tmp_path / "c").touch()
 
     with pytest.raises(BadFile):
@@ -413,3 +420,13 @@ def test_other_state(problem: Callable[..., Any]) -> None:
     assert back["a"][:3] == (1, None, True) and back["$b"] == float("inf") and back["a"][3][1][1, "x"] == "y"
     with raises(BadConfig, where="checkpoint", got="object"):
         split_tensors({"a": object()})
+
+
+def test_a_second_fit_in_the_same_folder_names_the_first(tmp_path: Path) -> None:
+    class Second(Callback):
+        def on_epoch_end(self, run: TrainState) -> None:
+            with pytest.raises(BadFile, match=rf"c: process {os.getpid()} on .* writes to it"):
+                _fit(tmp_path / "c", "latest")
+
+    _fit(tmp_path / "c", None, callbacks=[Second()])
+    _fit(tmp_path / "c", "latest")  # the first has ended

@@ -1,0 +1,244 @@
+"""What is damaged: a file or folder as the library writes it, and how it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.orc
+import pyarrow.parquet as pq
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.saving.artifact import write_manifest
+from tests.forged.mutate import damage_bytes, damage_json, damage_tensors
+
+_DAMAGES = {".json": damage_json, ".safetensors": damage_tensors}
+
+
+class Case(ABC):
+    """Something whole in a folder, of which `damage` makes a damaged copy that `read` reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.whole, self.copy = folder / "whole", folder / "copy"
+        self.whole.mkdir(parents=True, exist_ok=True)
+        self.write()
+        shutil.copytree(self.whole, self.copy, dirs_exist_ok=True)
+        self.files = sorted(file for file in self.whole.rglob("*") if file.is_file())
+        self._last = self.files[0].relative_to(self.whole)
+
+    @abstractmethod
+    def write(self) -> None: ...
+
+    @abstractmethod
+    def read(self) -> None: ...
+
+    def damage(self, seed: int) -> None:
+        """Put right what the last seed damaged, and damage one file by this one."""
+        draw = np.random.default_rng(seed)
+        shutil.copytree(self.whole, self.copy, dirs_exist_ok=True)
+        self._last = self.files[int(draw.integers(len(self.files)))].relative_to(self.whole)
+        damage = _DAMAGES.get(self._last.suffix, damage_bytes) if draw.random() < 0.9 else damage_bytes
+        content = (self.whole / self._last).read_bytes()
+        (self.copy / self._last).write_bytes(damage(content, draw))
+
+
+def frame(rows: int = 64) -> pd.DataFrame:
+    draw = np.random.default_rng(0)
+    numbers = {name: draw.normal(size=rows) for name in ("a", "b", "c", "d")}
+    texts = {"k": draw.choice(["x", "y", "z", "é"], rows), "m": draw.integers(0, 5, rows)}
+    times = {"t": pd.date_range("2020-01-01", periods=rows, freq="7h")}
+    made = pd.DataFrame(numbers | texts | times | {"y": draw.integers(0, 2, rows)})
+    made.loc[3, "a"] = np.nan
+    return made
+
+
+NUMBERS = (
+    (["a", "b"], [pre.SimpleImputer(), pre.StandardScaler(), pre.PCA(n_components=1)], "pca"),
+    (["c"], [pre.RobustScaler()], "robust"),
+    (["c", "d"], [pre.QuantileTransformer(n_quantiles=5)], "rank"),
+    (["c", "d"], pre.PowerTransformer(), "power"),
+    (["b", "c"], pre.KBinsDiscretizer(3), "bins"),
+    (["d"], [pre.MinMaxScaler(), pre.TruncatedSVD(n_components=1)], "svd"),
+    (["b", "d"], [pre.MaxAbsScaler(), pre.VarianceThreshold()], "var"),
+    (["c", "d"], [pre.StandardScaler(), pre.KMeans(n_clusters=2)], "means"),
+    (["b", "d"], [pre.CorrelationThreshold(0.9)], "corr"),
+)
+TEXTS = (
+    (["k", "m"], pre.Categorify(), "ids"),
+    (["k", "m"], pre.OneHotEncoder(handle_unknown="ignore"), "hot"),
+    (["k", "m"], pre.OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), "ordinal"),
+    (["k"], pre.CountEncoder(), "count"),
+    (["k", "m"], pre.TargetEncoder(), "target"),
+    (["k", "a"], pre.GroupImputer("k"), "filled"),
+    (["k", "m", "b"], pre.GroupStats(["k", "m"], ["mean", "count"]), "stats"),
+    (["m"], [pre.SimpleImputer(strategy="most_frequent"), pre.Downcast()], "small"),
+    (["t"], pre.DatetimeEncoder(), "date"),
+    (["k"], pre.HashBucket(7), "hash"),
+)
+
+
+class Artifact(Case):
+    groups: ClassVar[Any]
+
+    def write(self) -> None:
+        rows = frame()
+        self.rows = rows.drop(columns="y").iloc[:9]
+        joined = pd.DataFrame({"k": ["x", "y", "z"], "v": [1.0, 2.0, 3.0]})
+        steps = [T.Derive(e="a + 1"), T.Join(joined, on="k", name="prices")]
+        features = gp.Features(*self.groups, (["v"], pre.SimpleImputer()), target="y", keep=["k"])
+        pipeline = gp.Pipeline(steps, features, backend="cpu").fit(rows)
+        gp.save(self.whole, pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,)), overwrite=True)
+
+    def read(self) -> None:
+        scorer = gp.load(self.copy, backend="cpu")
+        scorer.predict(self.rows)
+
+    def damage(self, seed: int) -> None:
+        super().damage(seed)
+        if self._last.name != "manifest.json":
+            (self.copy / "manifest.json").unlink(missing_ok=True)
+            write_manifest(self.copy)
+
+
+class Numbers(Artifact):
+    groups = NUMBERS
+
+
+class Texts(Artifact):
+    groups = TEXTS
+
+
+class Checkpoint(Case):
+    """A checkpoint of a fit, read to go on with it."""
+
+    def write(self) -> None:
+        rows = frame()
+        features = gp.Features((["b", "c"], pre.StandardScaler()), target="y")
+        pipeline = gp.Pipeline([], features, backend="cpu").fit(rows)
+        self.schema, self.loader = pipeline.schema, pipeline.loader(rows, batch_size=32)
+        shutil.rmtree(self.whole)
+        checkpoints = gp.training.Checkpoints(self.whole)
+        gp.Trainer(self.model(), max_epochs=2, checkpoints=checkpoints).fit(self.loader)
+        shutil.rmtree(min(self.whole.glob("step-*")))
+
+    def model(self) -> gp.models.MLP:
+        return gp.models.MLP.from_schema(self.schema, hidden=(2,), seed=0)
+
+    def damage(self, seed: int) -> None:
+        """Damage a file, and with another number what it says of the other, so that the checksums fit."""
+        super().damage(seed)
+        (folder,) = self.copy.glob("step-*")
+        try:
+            about = json.loads((folder / "state.json").read_text())
+            if seed % 3:
+                about["text"] = damage_json(about["text"].encode(), np.random.default_rng([seed, 1])).decode()
+            about["tensors"] = hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest()
+            about.pop("digest", None)
+            about["digest"] = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            return
+        (folder / "state.json").write_text(json.dumps(about))
+
+    def read(self) -> None:
+        (folder,) = self.copy.glob("step-*")
+        gp.Trainer(self.model(), max_epochs=2).fit(self.loader, resume=folder)
+
+
+class Folder(Case):
+    """A data folder, of which the manifest alone is damaged."""
+
+    def write(self) -> None:
+        gp.from_frame(frame()).write_parquet(self.whole, overwrite=True)
+
+    def damage(self, seed: int) -> None:
+        self.files = [self.whole / "_manifest.json"]
+        super().damage(seed)
+
+    def read(self) -> None:
+        gp.read_parquet(self.copy).compute()
+
+
+def table(rows: int = 40) -> pa.Table:
+    made = pa.Table.from_pandas(frame(rows), preserve_index=False)
+    lists = pa.array([list(range(i % 4)) for i in range(rows)])
+    made = made.append_column("l", lists).append_column("u", pa.array([f"text {i}" * (i % 3) for i in range(rows)]))
+    return made.append_column("f", made["k"].dictionary_encode()).append_column(
+        "g", pa.array([None, True] * (rows // 2))
+    )
+
+
+class File(Case):
+    """A file of a table."""
+
+    name: ClassVar[str]
+    reader: ClassVar[Callable[[Path], gp.Dataset]]
+
+    def write(self) -> None:
+        self.put(self.whole / self.name, table())
+
+    @abstractmethod
+    def put(self, path: Path, rows: pa.Table) -> None: ...
+
+    def read(self) -> None:
+        type(self).reader(self.copy / self.name).compute()
+
+
+class Ipc(File):
+    name, reader = "t.arrow", gp.read_ipc
+
+    def put(self, path: Path, rows: pa.Table) -> None:
+        with pa.ipc.new_file(str(path), rows.schema) as file:
+            file.write_table(rows, max_chunksize=20)
+
+
+class IpcStream(Ipc):
+    name = "t.arrows"
+
+    def put(self, path: Path, rows: pa.Table) -> None:
+        with pa.ipc.new_stream(str(path), rows.schema) as file:
+            file.write_table(rows, max_chunksize=20)
+
+
+class Orc(File):
+    name, reader = "t.orc", gp.read_orc
+
+    def put(self, path: Path, rows: pa.Table) -> None:
+        pa.orc.write_table(rows.drop(["f"]), path)
+
+
+class Parquet(File):
+    name, reader = "t.parquet", gp.read_parquet
+
+    def put(self, path: Path, rows: pa.Table) -> None:
+        pq.write_table(rows, path, row_group_size=20)
+
+
+class Csv(File):
+    name, reader = "t.csv", gp.read_csv
+
+    def put(self, path: Path, rows: pa.Table) -> None:
+        rows.drop(["l", "f"]).to_pandas().to_csv(path, index=False)
+
+
+class JsonLines(File):
+    name, reader = "t.jsonl", gp.read_json
+
+    def put(self, path: Path, rows: pa.Table) -> None:
+        path.write_text(rows.drop(["f", "t"]).to_pandas().to_json(orient="records", lines=True))
+
+
+KINDS: dict[str, type[Case]] = {
+    cls.__name__: cls for cls in (Numbers, Texts, Checkpoint, Folder, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
+}
