@@ -305,7 +305,8 @@ def read_facts(path: str | Path, storage_options: StorageOptions | None = None) 
         return Facts(artifact.where, sizes, pipeline, {}, 0)
     weights = artifact.path / "model.safetensors"
     with _blame_file(weights), safe_open(weights, "numpy") as file:
-        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 - no mapping
+        parts = [file.get_slice(name) for name in file.keys() if not name.endswith("id_keys")]  # noqa: SIM118 - no mapping
+        shapes = [part.get_shape() for part in parts]
     model = _read_json(artifact.path / "model.json", _MODEL)
     return Facts(artifact.where, sizes, pipeline, model, sum(map(math.prod, shapes)))
 

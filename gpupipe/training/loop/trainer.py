@@ -520,6 +520,8 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
     losses.check_units(loss, units)
     if schema is not None:
         losses.check_loss_task(loss, schema)
+        if check_ids := getattr(trainer.model, "check_ids", None):
+            check_ids(schema)
         if trainer.metrics != "auto":  # those that go with a loss are defined where it is
             check_task(metrics, schema)
     if units is not None:
