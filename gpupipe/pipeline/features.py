@@ -404,6 +404,8 @@ class TargetSet(Labels):
         self.task = "regression" if given else task
         self.group = FeatureGroup(list(texts), given, of_target=True)
         self.classes_: dict[str, tuple[Any, ...]] = {}
+        self.first_task: str | None = None
+        """What the first fit has decided of whole numbers; with more or fewer rows the same values could be both."""
 
     def __copy__(self) -> TargetSet:
         made = object.__new__(TargetSet)
@@ -426,7 +428,8 @@ class TargetSet(Labels):
 
     def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
         """Summarize one partition for `finalize`, each target under ("target", its text)."""
-        limit, columns = MAX_CLASSES if self.task == "classification" else FEW, self.raw_columns(frame, schema, backend)
+        limit = MAX_CLASSES if "classification" in (self.task, self.first_task) else FEW
+        columns = self.raw_columns(frame, schema, backend)
         return {("target", text): TargetValues.of(column, backend, limit) for text, column in columns.items()}
 
     def check(self, schema: Schema) -> None:
@@ -448,6 +451,8 @@ class TargetSet(Labels):
         for each, item in found:
             each.check(item.name, item.dtype)
         has_classes, reason, doubt = self._decide([each for each, _ in found], raw)
+        are_whole = all(item.dtype not in _NO_NUMBERS and not each.fractions for each, item in found)
+        self.first_task = ("classification" if has_classes else "regression") if are_whole else None
         if has_classes:
             self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
         if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
@@ -464,7 +469,10 @@ class TargetSet(Labels):
         """Return whether the targets are classes, why, and what to do where they may be something else."""
         given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
-            return *self._decide_several(all(item.is_binary for item in found), raw, given), ""
+            are_binary = all(item.is_binary for item in found)
+            if are_binary and self.task == "auto" and self.first_task == "regression":
+                return False, "as in the fit before", ""
+            return *self._decide_several(are_binary, raw, given), ""
         if self.task != "auto":
             return self.task == "classification", given, ""
         ((one,), (item,)) = found, raw
@@ -474,17 +482,22 @@ class TargetSet(Labels):
             return True, f"{len(one.strings)} distinct strings", doubt if is_id else ""
         if item.dtype == "bool":
             return True, "true or false", ""
+        if one.fractions:
+            return False, "numbers with fractions", ""
+        if self.first_task is not None:
+            return self.first_task == "classification", "as in the fit before", ""
         if one.numbers is None:
-            return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers", ""
-        values = ", ".join(map(str, sorted(one.numbers)))
+            return False, f"more than {FEW} distinct whole numbers", ""
+        values, rows = ", ".join(map(str, sorted(one.numbers))), one.num_present
+        doubt = "; say Features(task='regression') or Features(task='classification')"
+        few = f": with other rows it may be the other task{doubt}" if rows < 2 * FEW else ""
         if len(one.numbers) == 2:
-            return True, f"the numbers {values}", ""
+            return True, f"the numbers {values}", "" if one.is_binary else few
         if len(one.numbers) == 1:
-            return False, f"all rows have the value {values}", ""
+            return False, f"all rows have the value {values}", few
         if one.is_repeated(one.numbers):
-            doubt, rows = "; say Features(task='regression') or Features(task='classification')", one.num_present
-            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", doubt
-        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", ""
+            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few
 
     def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
         for item in raw:
@@ -573,6 +586,7 @@ class TargetSet(Labels):
         self.group = replace(self.group, steps=list(steps))
         known = zip(self.texts, (item["classes_"] for item in state), strict=True)
         self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
+        self.first_task = "classification" if self.classes_ else "regression"
 
 
 def _refuse_number(item: Field) -> BadConfig:
@@ -605,7 +619,8 @@ class Features:
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
             why: conditions, booleans, strings and two distinct whole numbers are classes; with a warning, up to 20
-            distinct whole numbers are, each in two rows or more on average; other numbers are a regression's.
+            distinct whole numbers are, each in two rows or more on average; other numbers are a regression's. Of whole
+            numbers the first fit decides for all later ones, because more rows could make the other task of them.
         target_transform: steps a regression's target goes through before it is learned, such as `[pre.Log1p()]`;
             `"auto"` standardises it, None leaves it. Predictions and metrics are in its own units.
         weight: the column or expression of sample weights.
@@ -677,8 +692,10 @@ class Features:
         are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
-        become no features. Strings and ids rarer than `min_frequency` are all one; by default 50, in less than 10,000
-        rows 10, in less than 1,000 none: of a rarer id a network learns the rows by heart.
+        become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
+        than 10,000 rows, since part of them could decide otherwise. Strings and ids rarer than `min_frequency` are all
+        one; by default 50, in less than 10,000 rows 10, in less than 1,000 none: of a rarer id a network learns the
+        rows by heart.
 
         Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.
@@ -703,7 +720,8 @@ class Features:
             least = next((frequency for rows, frequency in _MIN_FREQUENCIES if num_rows >= rows), None)
         free = [item for item in schema if item.name not in taken and item.name not in useless]
         groups = _propose_groups(free, ids, least)
-        made = cls(*groups, target=target, weight=weight, keep=keep)
+        task = "auto" if dataset is None or target is None else _decide_task(TargetSet(as_list(target)), dataset)
+        made = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = taken.union(*(group[0] for group in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
@@ -918,6 +936,22 @@ def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], di
     counts = {name: (len(sort_unique(there[name], xp)), len(there[name])) for name in whole}
     ids = {name for name, (n, rows) in counts.items() if n <= _FEW or (n <= _MANY_VALUES and rows >= _ROWS_EACH * n)}
     return ids, empty | useless, num_rows
+
+
+def _decide_task(target: TargetSet, dataset: Dataset) -> str:
+    """Decide on the task of one target of whole numbers whose rows are all among the first; else "auto"."""
+    schema = dataset.schema
+    if len(target.texts) > 1 or not target.is_in(schema):
+        return "auto"
+    (item,) = target._raw_schema(schema)
+    first = () if item.dtype in _NO_NUMBERS else dataset.select(target.reads(schema)).head(_LOOKED_AT)
+    if not 0 < len(first) < _LOOKED_AT:
+        return "auto"
+    backend = infer_backend(first)
+    (values,) = target.summarize(backend.encode(first), schema, backend).values()
+    if not values.num_present or values.fractions or values.is_binary:
+        return "auto"
+    return "classification" if target._decide([values], target._raw_schema(schema))[0] else "regression"
 
 
 def _propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:
