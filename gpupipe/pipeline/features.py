@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
@@ -24,6 +23,7 @@ from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, Sc
 from gpupipe.expressions import Expression, parse
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io import Dataset, as_dataset
+from gpupipe.pipeline.auto_features import NUM_FIRST, look_at_rows, propose_groups
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
@@ -596,12 +596,6 @@ def _refuse_number(item: Field) -> BadConfig:
     return BadConfig(f"target {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
-_LOOKED_AT = 10_000  # rows
-_FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
-_MIN_FREQUENCIES = ((_LOOKED_AT, 50), (1_000, 10))  # of so many rows and more, the rows that an id should have
-_ROW_NAMES = re.compile(r"|__index_level_\d+__")
-"""What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
-
 _log = logging.getLogger("gpupipe")
 _SHOWN = 12  # columns that are left out
 
@@ -655,6 +649,7 @@ class Features:
         self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
+        self.remarks: list[str] = []
         steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
             problem, got = "one step stands in two places", [repr(step) for step in steps]
@@ -688,8 +683,10 @@ class Features:
         of 40 rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and
         places in the year, the week and the day, imputed and scaled. Left out, and named by the log, the `repr` and the
         fit report, are columns without a value in these rows, types that no step takes, and row names that pandas
-        writes (an empty name, or `__index_level_0__`). It knows nothing of what the columns mean: look for those that
-        are only known after the target is.
+        writes (an empty name, or `__index_level_0__`). Said in the same places of columns that are taken: ids that no
+        two rows share, one value in all rows, text that stands for numbers, money, percent or dates, with the steps
+        that parse it, and text of many values, with a step for its parts. It knows nothing of what the columns mean:
+        look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
@@ -714,26 +711,25 @@ class Features:
         taken = {*as_list(keep)}
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight([weight]).reads(schema))
-        ids, useless, num_rows = _look_at_rows(schema, dataset)
-        least = min_frequency
-        if least is None:
-            least = next((frequency for rows, frequency in _MIN_FREQUENCIES if num_rows >= rows), None)
-        free = [item for item in schema if item.name not in taken and item.name not in useless]
-        groups = _propose_groups(free, ids, least)
+        first = look_at_rows(schema, dataset)
+        least = first.min_frequency if min_frequency is None else min_frequency
+        free = [item for item in schema if item.name not in taken and item.name not in first.useless]
+        groups = propose_groups(free, first.ids, least)
         task = "auto" if dataset is None or target is None else _decide_task(TargetSet(as_list(target)), dataset)
         made = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = taken.union(*(group[0] for group in groups))
-        reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
+        reasons = {item.name: first.useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        if made.omitted:
-            _log.info("Features.auto leaves out %s", shorten_list(made.omitted, _SHOWN))
+        made.remarks = [f"{item.name}: {first.remarks[item.name]}" for item in free if item.name in first.remarks]
+        for line in made._proposal_notes():
+            _log.info(line)
         for name in sorted(taken - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
 
     def _resolve(self, schema: Schema, *, strict: bool) -> None:
         """Resolve selectors against the columns after the transforms, which may lack some unless `strict`."""
-        self.left_out = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
+        self.left_out = self._proposal_notes()
         if not any(group.selector is not None for group in self.groups):
             return
         there = [label for label in self._labels if label.is_in(schema)]
@@ -762,6 +758,13 @@ class Features:
             for reason, names in told.items():
                 self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
+    def _proposal_notes(self) -> list[str]:
+        """List what `auto` has left out, and what it has seen in columns that it took."""
+        told = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
+        more = len(self.remarks) - _SHOWN
+        told += [f"Features.auto takes {remark}" for remark in self.remarks[:_SHOWN]]
+        return told + ([f"Features.auto says as much of {more} columns more"] if more > 0 else [])
+
     def __repr__(self) -> str:
         lines = []
         for group in self.groups:
@@ -781,6 +784,7 @@ class Features:
         lines += [f"allow_leak={format_names(self.allow_leak)}"] if self.allow_leak else []
         lines = [f"    {line},\n" for line in lines]
         lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
+        lines += [f"    # {remark}\n" for remark in self.remarks[:_SHOWN]]
         return f"Features(\n{''.join(lines)})"
 
     def __copy__(self) -> Features:
@@ -917,62 +921,17 @@ def _feature(item: Field) -> Field:
     raise SchemaMismatch(f"feature {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
-def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], int]:
-    """Look at the first rows: which integers are few, which columns tell nothing and why, and how many there are."""
-    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
-    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
-    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
-    num_rows = _LOOKED_AT if dataset is None else len(first)
-    if not names or not len(first):
-        return set(), useless, num_rows
-    backend = infer_backend(first)
-    xp, coded, there = backend.xp, backend.encode(first), dict[str, Array]()
-    for name in names:
-        column = backend.column(coded, name)
-        missing = column.missing(xp)
-        there[name] = column.data if missing is None else column.data[~missing]
-    empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
-    whole = [item.name for item in schema if item.dtype in INTEGERS and item.name not in empty]
-    counts = {name: (len(sort_unique(there[name], xp)), len(there[name])) for name in whole}
-    ids = {name for name, (n, rows) in counts.items() if n <= _FEW or (n <= _MANY_VALUES and rows >= _ROWS_EACH * n)}
-    return ids, empty | useless, num_rows
-
-
 def _decide_task(target: TargetSet, dataset: Dataset) -> str:
     """Decide on the task of one target of whole numbers whose rows are all among the first; else "auto"."""
     schema = dataset.schema
     if len(target.texts) > 1 or not target.is_in(schema):
         return "auto"
     (item,) = target._raw_schema(schema)
-    first = () if item.dtype in _NO_NUMBERS else dataset.select(target.reads(schema)).head(_LOOKED_AT)
-    if not 0 < len(first) < _LOOKED_AT:
+    first = () if item.dtype in _NO_NUMBERS else dataset.select(target.reads(schema)).head(NUM_FIRST)
+    if not 0 < len(first) < NUM_FIRST:
         return "auto"
     backend = infer_backend(first)
     (values,) = target.summarize(backend.encode(first), schema, backend).values()
     if not values.num_present or values.fractions or values.is_binary:
         return "auto"
     return "classification" if target._decide([values], target._raw_schema(schema))[0] else "regression"
-
-
-def _propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:
-    """Propose groups of columns and their steps; `ids` are integers of few values: they may be names or amounts.
-
-    An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps.
-    """
-    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
-    amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
-    flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
-    several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
-    groups: list[tuple[Any, ...]] = [
-        (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-        (
-            [name for name in words if name in ids],
-            [pre.SimpleImputer(strategy="median"), pre.StandardScaler()],
-            "number",
-        ),
-        (flags, [pre.SimpleImputer(strategy="most_frequent")]),
-        (words, [pre.Categorify(min_frequency=least)]),
-        (several, [pre.Categorify(min_frequency=least)]),
-        (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-    ]
-    return [group for group in groups if group[0]]
