@@ -683,10 +683,11 @@ def read_parquet(
             the order of the sorted names, so `month=10` comes before `month=2`.
         columns: the columns to have; all by default but those left out. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
-        on_mismatch: for a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"` or
+        on_mismatch: for a file that lacks a column of the first, or has another type: `"raise"`, `"cast"`, `"skip"` or
             `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
             any file, and each value has to fit the new type exactly, or it is an error when it is read; a column that
-            is not there is missing throughout, and one that is new is left out. The columns' order is free.
+            is not there is missing throughout. Columns that the first file does not have are left out and noted,
+            whatever is chosen. The columns' order is free.
         on_bad: for a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it too, and
             `write_parquet` writes a JSON line about it next to its output. What is skipped or cast is logged, listed in
             `Dataset.rejected`, counted in `Pipeline.fit_report`, shown by `gpupipe.io.inspect` and told by the manifest

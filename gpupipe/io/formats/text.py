@@ -79,8 +79,8 @@ def read_csv(
         null_values: texts that mean a missing value, in columns of any type, quoted or not.
         timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC, which
             `Dataset.conversions` notes.
-        on_mismatch: for a file with other columns than the first, or with a value that does not fit its column; with
-            `"cast"` values still have to fit.
+        on_mismatch: for a file that lacks a column of the first, or has a value that does not fit its column; with
+            `"cast"` values still have to fit. Columns that the first file does not have are left out and noted.
         on_bad: for a file that cannot be read, in any row.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
@@ -154,7 +154,8 @@ def read_json(
         columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.
-        on_mismatch: with `"cast"` new keys are left out, and values still have to fit.
+        on_mismatch: with `"cast"` new keys are left out in the first file too, as they are in later ones, and values
+            still have to fit.
         on_bad: for a file that cannot be read, in any line.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
@@ -162,7 +163,7 @@ def read_json(
 
     Raises:
         BadFile: a file is missing, empty or not UTF-8, or a line is no JSON object; names file and row.
-        SchemaMismatch: a value does not fit its column's type, or a key is new; names file, row and column.
+        SchemaMismatch: a value does not fit its column's type, or a key is new in the first file; names file and row.
         PlanFailed, OutOfDeviceMemory, ColumnNotFound, BadConfig: as `read_csv`.
 
     Memory: as `read_csv`.
@@ -295,14 +296,14 @@ class _CsvParser(_Parser):
             columns = self._columns or self._infer(file, one)
             missing = [name for name in columns if name not in file.names]
             added = [name for name in file.names if name not in first[1]] if self._chosen is None else []
-            for name in (*missing, *added):
-                problem = f"column {name!r} is {'not there' if name in missing else 'not in ' + first[0]}"
-                if not self._policy.casts or not set(columns) & set(file.names):
-                    expected = f"the columns of {first[0]}"
-                    remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
-                    raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
-                if name not in missing:  # what is not there shows in the file that is written
-                    self._policy.adapt(one.path, f"{problem} and left out")
+            # What is not there shows in the file that is written, where files are cast.
+            if missing and (not self._policy.casts or not set(columns) & set(file.names)):
+                problem, expected = f"column {missing[0]!r} is not there", f"the columns of {first[0]}"
+                remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
+                raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
+            self._policy.leave_out(
+                one.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
+            )
             written, found = self._write(file, {name: columns[name] for name in columns if name in file.names}, one)
         self._first, self._columns = first, columns | found
         return written
@@ -324,22 +325,26 @@ class _CsvParser(_Parser):
 class _JsonParser(_Parser):
     """JSON Lines parser: a row may have keys that no other row has."""
 
+    _first = ""
     _left_out: Mapping[str, pa.DataType] = {}
 
     def _parse(self, one: Input) -> ParquetFile:
         with open_text(one, self._spool.folder, "JSON") as text:
             file = JsonFile(one.path, text, self._engine, is_whole=self._chosen is None)
             columns = self._columns or self._infer(file, one)
+            first = self._first or one.path
             file.left_out = set(self._left_out)
             written, columns = self._write(file, columns, one)
             for name, row in file.new.items():
-                if not self._policy.casts:
+                if not self._policy.casts and first == one.path:  # a column of the table, and no type is known of it
                     problem, expected = f"column {name!r} is new in row {row}", "the columns of the first"
                     remedy = f"dtypes={{{name!r}: ...}}, columns=[...], or on_mismatch='cast', which leaves it out"
                     expected = f"{expected} {BLOCK_BYTES >> 20} MiB"
                     raise SchemaMismatch(one.path, problem, got=name, expected=expected, remedy=remedy)
-                self._policy.adapt(one.path, f"column {name!r} is new and left out")
-        self._columns = columns
+            self._policy.leave_out(
+                one.path, dict.fromkeys(file.new, "key"), f"the first rows of {first} do not have it"
+            )
+        self._first, self._columns = first, columns
         return written
 
     def _infer(self, file: JsonFile, one: Input) -> dict[str, Column]:
