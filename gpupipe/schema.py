@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
@@ -86,6 +87,7 @@ class Role(StrEnum):
     KEEP = "keep"
 
 
+@answer_calls
 @dataclass(frozen=True, slots=True)
 class Field:
     """Description of one column.
@@ -157,6 +159,7 @@ _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LI
 _KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
 
 
+@answer_calls
 @dataclass(frozen=True)
 class Schema:
     """Ordered columns of a frame or of a pipeline's output.

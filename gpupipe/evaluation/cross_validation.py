@@ -18,6 +18,7 @@ from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.scorer import Scorer
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import flush_right
 from gpupipe.support.validation import is_sequence, refuse_argument
 from gpupipe.tensors import Loader
@@ -109,6 +110,7 @@ class CrossValidation(FigureTable):
         return f"{value:,}" if isinstance(value, int) else super()._format(name, value)
 
 
+@answer_calls
 def cross_validate(
     fit: Callable[[Dataset, Dataset], Any],
     folds: Sequence[tuple[Dataset, Dataset]],

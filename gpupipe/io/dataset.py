@@ -37,6 +37,7 @@ from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -59,6 +60,7 @@ from gpupipe.support.validation import (
 Names: TypeAlias = str | Sequence[str]
 
 
+@answer_calls
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset(Table):
     """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
@@ -660,6 +662,7 @@ _READERS = {
 _UNSENT = ("Object", "Int128", "UInt128")  # types of Polars that Arrow has not: of objects it gives their addresses
 
 
+@answer_calls
 def read_parquet(
     path: PathLike | Sequence[PathLike],
     *,
@@ -722,6 +725,7 @@ def read_parquet(
     return dataset if columns is None else dataset.select(columns)
 
 
+@answer_calls
 def from_frame(
     obj: Any, *, partition_bytes: int | None = None, num_partitions: int | None = None, backend: str = "auto"
 ) -> Dataset:

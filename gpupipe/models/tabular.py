@@ -24,6 +24,7 @@ from gpupipe.models.embeddings import (
 )
 from gpupipe.schema import Field, Schema
 from gpupipe.support import validation
+from gpupipe.support.calls import answer_calls, answer_constructor
 from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
@@ -48,6 +49,10 @@ class Tabular(nn.Module):
 
     They go with the weights, because a vocabulary of another fit has the same values in other places.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        answer_constructor(cls)
 
     def start(self, given: Mapping[str, Any], *, dim: int | Literal["outputs"] | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
@@ -87,6 +92,7 @@ class Tabular(nn.Module):
         self.register_buffer("id_keys", torch.zeros(sum(self._sizes), dtype=torch.int64, device="cpu"))
 
     @classmethod
+    @answer_calls
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
         """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
 

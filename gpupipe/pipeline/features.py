@@ -28,6 +28,7 @@ from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import derive, format_columns
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, is_sequence, refuse_choice
 
@@ -146,6 +147,10 @@ def to_feature_group(given: Any) -> FeatureGroup:
 
 def to_learned_step(step: Any) -> pre.LearnedStep:
     """Return a learned step unchanged, and an estimator wrapped as one."""
+    if isinstance(step, type):
+        problem, expected = "a class in the place of a step", "steps of gpupipe.preprocessing, or estimators"
+        remedy = f"{'pre.' if issubclass(step, pre.LearnedStep) else ''}{step.__name__}()"
+        raise BadConfig("Features", problem, got=step, expected=expected, remedy=remedy)
     return step if isinstance(step, pre.LearnedStep) else pre.EstimatorStep(step)
 
 
@@ -392,7 +397,10 @@ class TargetSet(Labels):
     ) -> None:
         super().__init__(texts)
         self.auto = steps == "auto"
-        given, where = [] if isinstance(steps, str) else list(steps), "Features(target_transform=)"
+        given, where = (
+            [] if isinstance(steps, str) else list(map(to_learned_step, steps)),
+            "Features(target_transform=)",
+        )
         for step in given:
             if not isinstance(step, pre.Invertible):
                 expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
@@ -600,6 +608,7 @@ _log = logging.getLogger("gpupipe")
 _SHOWN = 12  # columns that are left out
 
 
+@answer_calls
 class Features:
     """Step from frame to tensors: feature groups, target, weight and kept columns.
 

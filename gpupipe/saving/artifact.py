@@ -43,6 +43,7 @@ from gpupipe.saving.calibrator import Calibrator
 from gpupipe.saving.folders import MANIFEST, ArtifactFolder, write_folder
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_bool, check_choice
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold
 from gpupipe.version import __version__
@@ -93,6 +94,7 @@ _WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a n
 _WORDS |= {list: "a list", dict: "an object"}
 
 
+@answer_calls
 def save(
     path: str | Path,
     pipeline: Pipeline | Scorer,
@@ -183,6 +185,7 @@ def save(
         write_manifest(folder)
 
 
+@answer_calls
 def load(
     path: str | Path,
     *,

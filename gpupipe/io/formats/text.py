@@ -27,6 +27,7 @@ from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, Text
 from gpupipe.io.stores import Input, PathLike, Paths, StorageOptions, find_files
 from gpupipe.progress import Progress
 from gpupipe.schema import DTYPES, LISTS
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
@@ -36,13 +37,14 @@ _NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
 
 
+@answer_calls
 def read_csv(
     path: PathLike | Sequence[PathLike],
     *,
     columns: str | Sequence[str] | None = None,
     dtypes: Mapping[str, str] | None = None,
     names: str | Sequence[str] | None = None,
-    delimiter: str = ",",
+    sep: str = ",",
     encoding: str = "utf-8",
     skip_rows: int = 0,
     comment: str | None = None,
@@ -70,7 +72,7 @@ def read_csv(
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
-        delimiter: what separates values.
+        sep: what separates values.
         encoding: one that Python knows; any but UTF-8 is converted into a temporary file first.
         skip_rows: lines to leave out at the beginning of each file.
         comment: what a line that is left out begins with.
@@ -105,7 +107,7 @@ def read_csv(
     """
     check_names("read_csv", None, columns=columns, names=names)
     check_names("read_csv", null_values=null_values, timestamp_formats=timestamp_formats)
-    check_name("read_csv", delimiter=delimiter, encoding=encoding, decimal=decimal)
+    check_name("read_csv", sep=sep, encoding=encoding, decimal=decimal)
     check_name("read_csv", None, comment=comment, thousands=thousands)
     check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
     asked = _check_dtypes("read_csv", dtypes, DTYPES)
@@ -115,7 +117,7 @@ def read_csv(
         expected, remedy = "one that Python knows", "encoding='latin-1'"
         raise BadConfig("read_csv", "no such encoding", got=encoding, expected=expected, remedy=remedy) from cause
     form = CsvForm(
-        delimiter=delimiter,
+        delimiter=sep,
         names=None if names is None else as_list(names),
         null_values=as_list(null_values),
         timestamp_formats=as_list(timestamp_formats),
@@ -131,6 +133,7 @@ def read_csv(
     return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
 
+@answer_calls
 def read_json(
     path: PathLike | Sequence[PathLike],
     *,
@@ -192,7 +195,7 @@ def _check_form(form: CsvForm, backend: str) -> None:
     def refuse(problem: str, got: object, expected: str, remedy: str) -> BadConfig:
         return BadConfig("read_csv", problem, got=got, expected=expected, remedy=remedy)
 
-    marks = {"delimiter": form.delimiter, "decimal": form.decimal, "thousands": form.thousands}
+    marks = {"sep": form.delimiter, "decimal": form.decimal, "thousands": form.thousands}
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or len(mark.encode()) != 1 or mark in '"\r\n'):
             expected = "one ASCII character, no quotation mark and no line break"

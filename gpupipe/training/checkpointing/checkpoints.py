@@ -31,6 +31,7 @@ from torch import Tensor
 from gpupipe.errors import ArtifactError, BadConfig, SchemaMismatch
 from gpupipe.files import replacing, writing
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 from gpupipe.training.callbacks.callback import Callback
 from gpupipe.training.loop.batches import join_tensors, split_tensors
@@ -43,6 +44,7 @@ EXIT_CODE = 128 + signal.SIGTERM  # 143, as of any program that SIGTERM ends
 logger = logging.getLogger(__name__)
 
 
+@answer_calls
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Checkpoint settings: where and how often a fit saves, in the background; the next save waits for the one before.

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.support import validation
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import arguments, format_count
 from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
@@ -71,6 +72,7 @@ class RemoteRows(Protocol):
         """Fit in the processes that hold the rows; the trainer's model has the weights afterwards."""
 
 
+@answer_calls
 @dataclass(eq=False, repr=False)
 class Trainer:
     """Trainer of a module on batches.

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_bool, refuse_argument, refuse_choice
 
 
@@ -45,6 +46,7 @@ class LoadReport:
         return "; ".join([f"{len(self.loaded)} loaded", *parts])
 
 
+@answer_calls
 def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor] | str | Path, *, strict: bool = True, prefix: str = ""
 ) -> LoadReport:
@@ -125,6 +127,7 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
     return found
 
 
+@answer_calls
 def freeze(model: nn.Module, *patterns: str) -> list[str]:
     """Freeze the parameters whose names match a pattern, for the next fits; return their names.
 
@@ -137,6 +140,7 @@ def freeze(model: nn.Module, *patterns: str) -> list[str]:
     return _switch("freeze", model, patterns, trained=False)
 
 
+@answer_calls
 def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
     """Unfreeze the parameters whose names match a pattern, for the next fits; return their names.
 
