@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_integer, check_name
 
 __all__ = ["Settings", "configure", "settings"]
@@ -74,6 +75,7 @@ def settings() -> Settings:
     return _in_force[-1]
 
 
+@answer_calls
 def configure(
     *,
     backend: str | None = None,

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
@@ -86,6 +87,7 @@ class Role(StrEnum):
     KEEP = "keep"
 
 
+@answer_calls
 @dataclass(frozen=True, slots=True)
 class Field:
     """Description of one column.
@@ -99,6 +101,7 @@ class Field:
         classes: a classification target's values in the order of their index.
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
         written_as: the Arrow type of a timestamp in files, where that is a date or has a time zone.
+        vocabulary: what a fit's ids stand for, a `Vocabulary`; in no comparison and no file.
 
     Raises `BadConfig`: there is no such type, or a name has the character NUL.
 
@@ -118,6 +121,7 @@ class Field:
     classes: tuple[Any, ...] | None = None
     units: str = ""
     written_as: str = ""
+    vocabulary: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kind = _KIND_OF.get(self.dtype) or (Kind.PASSENGER if is_passenger(self.dtype) else None)
@@ -155,6 +159,7 @@ _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LI
 _KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
 
 
+@answer_calls
 @dataclass(frozen=True)
 class Schema:
     """Ordered columns of a frame or of a pipeline's output.
@@ -260,6 +265,12 @@ class Schema:
         return [item for item in self.with_role(Role.FEATURE) if item.kind == Kind.LIST]
 
     @property
+    def vocabularies(self) -> dict[str, Any]:
+        """The values of the features whose ids a fit has learned, Arrow arrays in the order of ids from 2 on."""
+        known = {item.name: item.vocabulary for item in (*self.categorical, *self.lists) if item.vocabulary is not None}
+        return {name: each.values for name, each in known.items() if each.values is not None}
+
+    @property
     def target(self) -> Field | None:
         """The target's column, if there is one; the first of several."""
         return next(iter(self.targets), None)
@@ -291,7 +302,9 @@ class Schema:
             name = item.name
             lists = {"classes": item.classes, "range": self.ranges.get(name), "edges": self.edges.get(name)}
             plain = {key: None if values is None else list(values) for key, values in lists.items()}
-            rows.append(asdict(item) | {"lineage": sorted(item.lineage)} | plain)
+            told = asdict(replace(item, vocabulary=None))
+            del told["vocabulary"]
+            rows.append(told | {"lineage": sorted(item.lineage)} | plain)
         return rows
 
     @classmethod

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Kind, Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
 
 __all__ = ["Selector", "boolean", "by_dtype", "by_kind", "by_name", "everything", "exclude", "floating", "glob"]
@@ -96,6 +97,7 @@ class Selector:
         return f"{self._function}({', '.join(shown)})"
 
 
+@answer_calls
 def everything() -> Selector:
     """Select all columns.
 
@@ -106,6 +108,7 @@ def everything() -> Selector:
     return Selector("everything")
 
 
+@answer_calls
 def by_name(*names: str) -> Selector:
     """Select the columns of these names, all of which have to exist.
 
@@ -116,6 +119,7 @@ def by_name(*names: str) -> Selector:
     return _select_by_text("by_name", "names", names)
 
 
+@answer_calls
 def by_dtype(*dtypes: str) -> Selector:
     """Select the columns stored as one of these types, of `schema.DTYPES` or `schema.LISTS`.
 
@@ -128,6 +132,7 @@ def by_dtype(*dtypes: str) -> Selector:
     return Selector("by_dtype", dtypes)
 
 
+@answer_calls
 def by_kind(*kinds: str) -> Selector:
     """Select the columns of these kinds: `continuous`, `categorical`, `text`, `time` or `list`.
 
@@ -140,6 +145,7 @@ def by_kind(*kinds: str) -> Selector:
     return Selector("by_kind", kinds)
 
 
+@answer_calls
 def glob(*patterns: str) -> Selector:
     """Select the columns whose names match a pattern of `*`, `?` and `[...]`, case-sensitive.
 
@@ -150,6 +156,7 @@ def glob(*patterns: str) -> Selector:
     return _select_by_text("glob", "patterns", patterns)
 
 
+@answer_calls
 def matches(pattern: str) -> Selector:
     """Select the columns in whose names a Python regular expression is found.
 
@@ -166,6 +173,7 @@ def matches(pattern: str) -> Selector:
     return Selector("matches", (pattern,))
 
 
+@answer_calls
 def exclude(*names: str | Selector) -> Selector:
     """Select all columns but these, given by name or by selector.
 
@@ -177,31 +185,37 @@ def exclude(*names: str | Selector) -> Selector:
     return reduce(and_, left_out) if left_out else everything()
 
 
+@answer_calls
 def numeric() -> Selector:
     """Select integers and floats; booleans are `boolean()`."""
     return Selector("numeric")
 
 
+@answer_calls
 def integer() -> Selector:
     """Select integers of any size, signed or not."""
     return Selector("integer")
 
 
+@answer_calls
 def floating() -> Selector:
     """Select floats of either size."""
     return Selector("floating")
 
 
+@answer_calls
 def boolean() -> Selector:
     """Select booleans."""
     return Selector("boolean")
 
 
+@answer_calls
 def string() -> Selector:
     """Select strings."""
     return Selector("string")
 
 
+@answer_calls
 def temporal() -> Selector:
     """Select timestamps."""
     return Selector("temporal")

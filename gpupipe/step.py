@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.calls import answer_calls, answer_constructor
 from gpupipe.support.text import arguments, format_count
 from gpupipe.support.validation import to_python
 
@@ -31,6 +32,14 @@ class Step:
         (Add(amount=2.0), {'amount': 2.0})
     """
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        answer_constructor(cls)
+
+    @answer_calls
+    def __init__(self) -> None:
+        """Take no parameter; a step that has some says so."""
+
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, to_python(value))
 
@@ -41,8 +50,6 @@ class Step:
 
     @classmethod
     def _parameters(cls) -> list[inspect.Parameter]:
-        if cls.__init__ is object.__init__:
-            return []
         named = list(inspect.signature(cls.__init__).parameters.values())[1:]
         return [parameter for parameter in named if parameter.kind != parameter.VAR_POSITIONAL]
 

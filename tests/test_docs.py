@@ -76,6 +76,7 @@ def callables() -> list[tuple[FunctionType, str]]:
 
 def raised(function: FunctionType) -> set[str]:
     """The errors of the family that a function's own lines raise."""
+    function = inspect.unwrap(function)
     if function.__code__.co_filename.startswith("<"):  # made by dataclass
         return set()
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))

@@ -16,6 +16,7 @@ FAMILY = [getattr(errors, name) for name in errors.__all__]
 BUILTIN = {
     "ArtifactError": ValueError,
     "BackendMissing": ImportError,
+    "BadCall": TypeError,
     "BadConfig": ValueError,
     "BadData": ValueError,
     "BadFile": OSError,

@@ -59,13 +59,24 @@ def test_readers_and_datasets_take_one_name(tmp_path: Path) -> None:
     form = {"names": ("at", "origin"), "null_values": "gone", "timestamp_formats": "%Y/%m/%d %H"}
     read = gp.read_csv(tmp_path / "t.csv", dtypes={"at": "timestamp"}, **form).compute()
     assert read["at"].dt.hour.tolist() == [5, 6] and read["origin"].isna().tolist() == [True, False]
-    assert gp.read_csv(tmp_path / "u.csv", names="only", delimiter=";").columns == ["only"]
+    assert gp.read_csv(tmp_path / "u.csv", names="only", sep=";").columns == ["only"]
 
 
 def test_completion_shows_what_users_call_and_no_more() -> None:
     pipeline = gp.Pipeline([], gp.Features(["delay"], target="d"))
     of_pipeline = {"backend", "check", "drift", "explain", "features", "fit", "fit_report", "fit_transform", "loader"}
-    of_features = {"allow_leak", "auto", "groups", "inputs", "keep", "left_out", "lineage_", "omitted", "target"}
+    of_features = {
+        "allow_leak",
+        "auto",
+        "groups",
+        "inputs",
+        "keep",
+        "left_out",
+        "lineage_",
+        "omitted",
+        "remarks",
+        "target",
+    }
     assert {name for name in dir(pipeline) if name[0] != "_"} == of_pipeline | {
         "profiles",
         "schema",

@@ -60,6 +60,11 @@ def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
     return known.cast(value_type(dtype)), len(known) < len(array)
 
 
+def get_bits(values: Dictionary) -> Any:
+    """Return 64 bits of each value, a string's hash; distinct for distinct numbers."""
+    return hash_strings(values) if pa.types.is_large_string(values.type) else values.to_numpy().view("uint64")
+
+
 def unite_dictionaries(dictionaries: Sequence[Dictionary]) -> Dictionary:
     """Compute the union of dictionaries of one type, in order of first appearance."""
     return pc.unique(dictionaries[0] if len(dictionaries) == 1 else pa.concat_arrays(dictionaries))
@@ -125,8 +130,7 @@ class SpilledCounts:
 
     def with_run(self, values: Dictionary, counts: Any) -> Self:
         """Write distinct values (Arrow) and their counts (int64) to a new file."""
-        text = pa.types.is_large_string(values.type)
-        bits = hash_strings(values) if text else values.to_numpy().view("uint64")
+        bits = get_bits(values)
         buckets = (splitmix64(0, bits) >> np.uint64(58)).astype(np.int64)  # 64 of them
         order = np.argsort(buckets, kind="stable")
         ends = np.cumsum(np.bincount(buckets, minlength=_BUCKETS))

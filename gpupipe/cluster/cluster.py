@@ -33,6 +33,7 @@ from gpupipe.backend import resolve
 from gpupipe.cluster.executor import Executor, Item, Result, default_threads, use_executor
 from gpupipe.config import settings
 from gpupipe.errors import BackendMissing, BadConfig, ClusterLost, GpupipeError
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_bool, check_integer, check_number, is_number, is_one_of, refuse_argument
 
 # Seconds between two checks that the scheduler and workers are alive, and of workers that wait for each other; the
@@ -46,6 +47,7 @@ _FOR_WORKERS = [*dask.config.get(_PRE_SPAWN), *_MALLOC, "PYTHONHASHSEED", "__DAS
 _log = logging.getLogger("gpupipe")
 
 
+@answer_calls
 class Cluster(Executor):
     """Cluster of Dask workers: inside `with`, datasets and pipelines run on them.
 

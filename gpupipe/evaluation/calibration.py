@@ -18,6 +18,7 @@ from gpupipe.saving.calibration_rows import CalibrationRows, collect_rows, compu
 from gpupipe.saving.calibrator import METHODS, Calibrator, Conformal, Curve, Group, Probabilities
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import shorten_list
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_name, check_number
 
@@ -28,6 +29,7 @@ _HALVINGS = 60  # of the interval that holds the logarithm of the temperature: t
 _log = logging.getLogger("gpupipe")
 
 
+@answer_calls
 def calibrate(
     scorer: Scorer,
     data: Any,

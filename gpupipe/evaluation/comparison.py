@@ -13,6 +13,7 @@ from gpupipe.evaluation.host_rows import describe_lists, make_layout
 from gpupipe.evaluation.importance import get_block
 from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training.loop.losses import LOSS_OF_TASK
@@ -77,6 +78,7 @@ class Comparison(FigureTable):
         return [difference / longest for difference in differences]
 
 
+@answer_calls
 def compare(
     train: Loader,
     valid: Loader,

@@ -18,6 +18,7 @@ from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.scorer import Scorer
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import flush_right
 from gpupipe.support.validation import is_sequence, refuse_argument
 from gpupipe.tensors import Loader
@@ -109,6 +110,7 @@ class CrossValidation(FigureTable):
         return f"{value:,}" if isinstance(value, int) else super()._format(name, value)
 
 
+@answer_calls
 def cross_validate(
     fit: Callable[[Dataset, Dataset], Any],
     folds: Sequence[tuple[Dataset, Dataset]],
@@ -189,13 +191,18 @@ def _read_result(result: Any, where: str, metrics: Any) -> tuple[Scorer, Trainer
 
 
 def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], where: str) -> None:
-    """Refuse a model or pipeline of an earlier fold: it has learned from rows that judge it now."""
+    """Refuse a model or pipeline of an earlier fold, which has learned from rows that judge it now, or another task."""
     for earlier, _ in scored:
         names = [name for name in ("pipeline", "model") if getattr(earlier, name) is getattr(scorer, name)]
         if names:
             problem = f"fit returned the {' and '.join(names)} of an earlier fold, which learned from these very rows"
             expected, remedy = "a new pipeline and a new model for each fold", "both made inside of fit"
             raise LeakageError(where, problem, expected=expected, remedy=remedy)
+        if earlier.schema.task != scorer.schema.task:
+            problem, expected = "its target is another task than that of the folds before", f"{earlier.schema.task}"
+            task = "regression" if earlier.schema.task == "regression" else "classification"
+            remedy = f"Features(..., task={task!r})"
+            raise BadConfig(where, problem, got=scorer.schema.task, expected=expected, remedy=remedy)
 
 
 def _evaluate(trainer: Trainer, loader: Loader, threshold: Any, where: str) -> dict[str, float]:

@@ -12,6 +12,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Field, Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
@@ -58,6 +59,7 @@ class Importance(FigureTable):
         return [max(row["mean"], 0) / longest if longest > 0 else 0.0 for row in self.rows]
 
 
+@answer_calls
 def importance(
     model: Trainer | Scorer | nn.Module, loader: Loader | Any, *, metric: str = "auto", repeats: int = 5, seed: int = 0
 ) -> Importance:

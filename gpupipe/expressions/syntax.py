@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -15,6 +16,7 @@ from gpupipe.support.times import has_offset, parse_microseconds
 
 ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...] and functions"
 _MAX_LENGTH = 100_000  # characters
+_MOST_REMEDIES = 8  # that are followed one after the other
 _MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
 _TYPOS = [(r"&&", " and "), (r"\|\|", " or "), (r"<>", "!="), (r"(?<![<>=!])=(?!=)", "==")]
 _TYPOS += [(rf"\b{word.upper()}\b", word) for word in ("and", "or", "not", "in")]
@@ -104,9 +106,26 @@ class Reader:
         for typo, sign in _TYPOS:
             mended = re.sub(typo, sign, mended)
         for candidate in (f"({mended})", re.sub(" +", " ", mended)):
-            remedy = candidate if _is_python(candidate) else remedy
+            remedy = self._follow_remedies(candidate) if _is_python(candidate) else remedy
         span = Span(start, start + max(1, length))
         return self._source.error(span, f"not an expression ({error.msg})", ALLOWED, remedy)
+
+    def _follow_remedies(self, text: str) -> str:
+        """Return what errors make of a text until it can be read; the text where they do not get there.
+
+        `a == 1 & b > 2` can still not be read; its error's remedy, `(a == 1) and (b > 2)`, can.
+        """
+        candidate = text
+        for _ in range(_MOST_REMEDIES):
+            try:
+                Reader(replace(self._source, text=candidate)).tree()
+            except ExpressionError as error:
+                if not _is_python(error.remedy):
+                    break
+                candidate = error.remedy
+            else:
+                return candidate
+        return text
 
     def _node(self, item: ast.expr, depth: int) -> Node:
         if depth > _MAX_DEPTH:

@@ -31,9 +31,11 @@ from gpupipe.io.planning.table import (
 )
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Role, Schema, shorten_list
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import is_sequence
 
 
+@answer_calls
 def concat(datasets: Sequence[Any]) -> Dataset:
     """Return the rows of datasets (or frames) one after the other, in their partitions; nothing is read.
 

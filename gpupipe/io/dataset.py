@@ -37,6 +37,7 @@ from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -59,6 +60,7 @@ from gpupipe.support.validation import (
 Names: TypeAlias = str | Sequence[str]
 
 
+@answer_calls
 @dataclass(frozen=True, repr=False, eq=False)
 class Dataset(Table):
     """Lazy, immutable table in partitions; created by `gp.read_parquet` and the other readers and by `gp.from_frame`.
@@ -660,6 +662,7 @@ _READERS = {
 _UNSENT = ("Object", "Int128", "UInt128")  # types of Polars that Arrow has not: of objects it gives their addresses
 
 
+@answer_calls
 def read_parquet(
     path: PathLike | Sequence[PathLike],
     *,
@@ -683,10 +686,11 @@ def read_parquet(
             the order of the sorted names, so `month=10` comes before `month=2`.
         columns: the columns to have; all by default but those left out. The files need to share no others.
         filters: an expression, as for `Dataset.filter`; it may use columns that are not in `columns`.
-        on_mismatch: for a file with other columns or types than the first: `"raise"`, `"cast"`, `"skip"` or
+        on_mismatch: for a file that lacks a column of the first, or has another type: `"raise"`, `"cast"`, `"skip"` or
             `"quarantine"`. A cast file is decoded on the host; integers and floats take the widest type they have in
             any file, and each value has to fit the new type exactly, or it is an error when it is read; a column that
-            is not there is missing throughout, and one that is new is left out. The columns' order is free.
+            is not there is missing throughout. Columns that the first file does not have are left out and noted,
+            whatever is chosen. The columns' order is free.
         on_bad: for a file that cannot be opened: `"raise"`, `"skip"` or `"quarantine"`, which skips it too, and
             `write_parquet` writes a JSON line about it next to its output. What is skipped or cast is logged, listed in
             `Dataset.rejected`, counted in `Pipeline.fit_report`, shown by `gpupipe.io.inspect` and told by the manifest
@@ -721,6 +725,7 @@ def read_parquet(
     return dataset if columns is None else dataset.select(columns)
 
 
+@answer_calls
 def from_frame(
     obj: Any, *, partition_bytes: int | None = None, num_partitions: int | None = None, backend: str = "auto"
 ) -> Dataset:

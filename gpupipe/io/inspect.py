@@ -13,6 +13,7 @@ from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.planning.table import Partition
 from gpupipe.io.stores import FileNote, is_remote, open_stored
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count
 
 _FEW_ROWS, _FEW_PAGES = 1_000_000, 100
@@ -84,6 +85,7 @@ class FileReport:
         return "".join(f"<p>{'<br>'.join(html.escape(text).splitlines())}</p>" for text in self._paragraphs())
 
 
+@answer_calls
 def inspect(data: Any) -> FileReport:
     """Report how a table lies in its files: partitions, row groups and their cost to a GPU, what was skipped or cast.
 

@@ -8,10 +8,12 @@ from gpupipe.models.mlp import MLP
 from gpupipe.models.tabm import TabM
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 
 MAX_ENSEMBLE_ROWS = 65_536
 
 
+@answer_calls
 def auto(schema: Schema, *, seed: int = 0, **options: Any) -> Tabular:
     """Choose a network for `pipeline.schema` and build it: `TabM` for a table of up to 65,536 rows, else `MLP`.
 

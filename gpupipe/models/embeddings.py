@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from gpupipe.errors import BadConfig
 from gpupipe.schema import Schema
 from gpupipe.support import validation
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch, Ragged
 
@@ -112,6 +113,7 @@ class NumericEmbedding(nn.Module):
         return (torch.einsum("bft,ftd->bfd", self.encode(numbers), self.weight) + self.bias).relu()
 
 
+@answer_calls
 @dataclass(frozen=True)
 class Periodic:
     """Periodic embedding: sin(2 pi c x) and cos(2 pi c x) of `frequencies` learned c, a linear layer and a ReLU.
@@ -138,6 +140,7 @@ class Periodic:
         return {"kind": self.kind, **{name: validation.to_python(value) for name, value in asdict(self).items()}}
 
 
+@answer_calls
 @dataclass(frozen=True)
 class PiecewiseLinear:
     """Piecewise linear encoding: 1 for the bins below a number, a fraction for its own, 0 for those above.

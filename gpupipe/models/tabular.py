@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from inspect import signature
-from typing import Any, ClassVar, Literal, Self, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +22,9 @@ from gpupipe.models.embeddings import (
     SharedEmbedding,
     parse_numbers,
 )
-from gpupipe.schema import Schema
+from gpupipe.schema import Field, Schema
 from gpupipe.support import validation
+from gpupipe.support.calls import answer_calls, answer_constructor
 from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
@@ -41,6 +44,15 @@ class Tabular(nn.Module):
     updates: ClassVar[int] = 1200
     """How many updates `Trainer(max_epochs="auto")` makes on a table that does not need more for two epochs."""
     _config: dict[str, Any]
+    id_keys: Tensor
+    """A key for each id of each column, those of lists last: equal keys are equal values of one column; 0 is unknown.
+
+    They go with the weights, because a vocabulary of another fit has the same values in other places.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        answer_constructor(cls)
 
     def start(self, given: Mapping[str, Any], *, dim: int | Literal["outputs"] | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
@@ -75,8 +87,12 @@ class Tabular(nn.Module):
         self.outputs: int = config["outputs"]
         self.num_features: tuple[int, int] = (config["numeric"], len(config["cardinalities"]))
         self.lists = list(config["lists"])
+        self._sizes = [*config["cardinalities"], *config["lists"].values()]
+        self.id_names = [f"column {place} of ids" for place in range(len(self._sizes))]
+        self.register_buffer("id_keys", torch.zeros(sum(self._sizes), dtype=torch.int64, device="cpu"))
 
     @classmethod
+    @answer_calls
     def from_schema(cls, schema: Schema, **options: Any) -> Self:
         """Build the network for `pipeline.schema`: its features in; one value out, or one per class or per target.
 
@@ -112,7 +128,11 @@ class Tabular(nn.Module):
             sizes["numbers"] = PiecewiseLinear.from_schema(schema)
         if options.get("quantiles") is not None:
             _check_quantile_target(schema, f"{where}(quantiles=)")
-        return make(**sizes | options)
+        model = make(**sizes | options)
+        columns = [*schema.categorical, *schema.lists]
+        model.id_keys.copy_(torch.cat([_NO_KEYS, *map(_make_keys, columns)]))
+        model.id_names = [item.name for item in columns]
+        return model
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments as JSON values: `type(model)(**config)` starts with the same weights."""
@@ -154,6 +174,51 @@ class Tabular(nn.Module):
             expected = f"{self.num_features[0]} numeric features, ids {ids}"
             remedy = f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches"
             raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
+        self.check_ids(schema)
+
+    def check_ids(self, schema: Schema) -> None:
+        """Raise `SchemaMismatch` for a column whose ids stand for other values than those the model has learned."""
+        fields = [*schema.categorical, *schema.lists]
+        for item, mine in zip(fields, torch.split(self.id_keys.cpu(), self._sizes), strict=False):
+            theirs = _make_keys(item)
+            if mine.any() and theirs.any() and not torch.equal(mine[: len(theirs)], theirs):
+                where, problem = f"{type(self).__name__}, column {item.name!r}", "its ids are those of another fit"
+                remedy = "gp.training.load_weights(new_model, model.state_dict()), which moves the rows to their values"
+                expected = "the column and vocabulary the model was made for: new fits give values other ids"
+                raise SchemaMismatch(where, problem, expected=expected, remedy=remedy)
+
+    def match_ids(self, weights: dict[str, Tensor], prefix: str) -> IdMatch:
+        """Put the rows of given weights where this model has their values; new values keep the rows they have here.
+
+        Of `["LGA", "JFK"]` given and `["JFK", "EWR", "LGA"]` here the rows 2, 3 go to 4, 2, and 3 is new. Where it is
+        not known which values the rows of a column belong to, all of them stay as they are here.
+        """
+        keys, table = f"{prefix}id_keys", f"{prefix}embedding.table"
+        mine, theirs = self.id_keys.cpu(), weights.get(keys, self.id_keys[:0]).cpu()
+        is_own = not mine.any()  # ids of the user's own: what is known of the given ones is taken over
+        weights[keys] = theirs if is_own and theirs.shape == mine.shape else self.id_keys
+        if is_own:
+            return IdMatch(keys)
+        places = _find_places(mine, theirs)
+        columns = dict(zip(self.id_names, torch.split(places, self._sizes), strict=True))
+        firsts = [int(each[0]) for each in columns.values()]  # of missing values, which are there in every fit
+        unknown = [name for name, each in columns.items() if each[0] < 0 or firsts != sorted(firsts)]
+        embedding: SharedEmbedding | None = getattr(self, "embedding", None)
+        if embedding is None:  # trees, whose splits are of no other ids
+            if torch.equal(mine, theirs):
+                return IdMatch(keys, unknown=unknown)
+            for name in [name for name in weights if name.startswith(prefix) and name != keys]:
+                del weights[name]
+            return IdMatch(keys, unknown=self.id_names)
+        rows, here = weights.get(table), embedding.table.detach()
+        if rows is not None and rows.shape == (len(theirs), here.shape[1]):
+            moved = torch.cat([(each >= 0) & (name not in unknown) for name, each in columns.items()])
+            weights[table] = here.cpu().clone()
+            weights[table][moved] = rows.detach().cpu()[places[moved]].to(here.dtype)
+        elif rows is not None and unknown:
+            del weights[table]
+        new = {name: int((each < 0).sum()) for name, each in columns.items() if name not in unknown}
+        return IdMatch(keys, {name: count for name, count in new.items() if count}, unknown)
 
     def check_fitted(self) -> None:
         """Raise `NotFitted` for a model that computes nothing before a fit; networks do."""
@@ -179,6 +244,38 @@ class Tabular(nn.Module):
         if self.outputs == 1:
             return output.squeeze(1)
         return output if self.quantiles is None or self.training else output.sort(1).values
+
+
+class IdMatch(NamedTuple):
+    """How the rows of given weights were matched to ids.
+
+    `keys` is the name of the keys among the weights; `new` counts by column the ids that the weights do not know;
+    `unknown` are columns of which it is not known which values their rows belong to.
+    """
+
+    keys: str
+    new: Mapping[str, int] = MappingProxyType({})
+    unknown: Sequence[str] = ()
+
+
+_NO_KEYS = torch.zeros(0, dtype=torch.int64, device="cpu")
+
+
+def _make_keys(item: Field) -> Tensor:
+    """Return a key for each id of a column, zeros where its vocabulary is not known."""
+    if item.vocabulary is None:
+        return torch.zeros(item.cardinality or 0, dtype=torch.int64, device="cpu")
+    of_column = int.from_bytes(blake2b(item.name.encode(), digest_size=8).digest(), "little", signed=True)
+    return torch.from_numpy(item.vocabulary.keys().view("int64")) ^ of_column
+
+
+def _find_places(keys: Tensor, among: Tensor) -> Tensor:
+    """Find the place of each key, -1 for one that is not there or unknown."""
+    if not len(among):
+        return torch.full_like(keys, -1)
+    ordered, order = among.sort()
+    near = torch.searchsorted(ordered, keys).clamp(max=len(among) - 1)
+    return torch.where((ordered[near] == keys) & (keys != 0), order[near], -1)
 
 
 def make_linear(

@@ -209,6 +209,7 @@ class XGB(Tabular):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         destination.update({f"{prefix}{name}": tensor for name, tensor in self._trees.items()})
+        destination[f"{prefix}id_keys"] = self.id_keys
 
     def _load_from_state_dict(
         self,
@@ -223,7 +224,13 @@ class XGB(Tabular):
         """Take trees over that are checked; others are among torch's errors of loading."""
         arrays = {name: state_dict[f"{prefix}{name}"].cpu() for name in DTYPES if f"{prefix}{name}" in state_dict}
         missing_keys += [f"{prefix}{name}" for name in DTYPES if name not in arrays]
-        unexpected_keys += [n for n in state_dict if n.startswith(prefix) and n.removeprefix(prefix) not in DTYPES]
+        known = {f"{prefix}{name}" for name in (*DTYPES, "id_keys")}
+        unexpected_keys += [name for name in state_dict if name.startswith(prefix) and name not in known]
+        keys = state_dict.get(f"{prefix}id_keys", self.id_keys)
+        if keys.shape == self.id_keys.shape:
+            self.id_keys.copy_(keys)
+        else:
+            error_msgs.append(f"these are no keys of {len(self.id_keys):,} ids: {tuple(keys.shape)}")
         if len(arrays) == len(DTYPES):
             fault = find_fault(arrays, self.layout)
             if fault is None:

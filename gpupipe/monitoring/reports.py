@@ -12,6 +12,7 @@ import numpy as np
 
 from gpupipe.io import Partition
 from gpupipe.schema import shorten_list
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import TableReport, format_count
 from gpupipe.support.validation import check_number
 from gpupipe.transforms import Transform
@@ -40,6 +41,7 @@ class Profile:
         return cls(**{**content, "edges": tuple(content["edges"]), "shares": tuple(content["shares"])})
 
 
+@answer_calls
 @dataclass(frozen=True)
 class Drift:
     """Drift thresholds: how far columns of other rows may be from those of the fit.

@@ -11,7 +11,6 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, resolve, select
@@ -28,6 +27,7 @@ from gpupipe.pipeline.features import Features, TargetSet
 from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
+from gpupipe.support.calls import check_call
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_choice
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
@@ -540,7 +540,7 @@ def make_loader(
 ) -> Loader:
     """Build the loader of `Pipeline.loader`; check `options`, which are `Loader`'s own, before anything is read."""
     made_by: type[Loader] = import_module("gpupipe.tensors.loader").Loader
-    signature(made_by).bind(None, **options)
+    check_call("Pipeline.loader", made_by, None, **options)
     table, wanted, chosen = build_table(run, dataset, backend, device=device, residency=residency, dtype=dtype)
     return made_by(table, device=wanted, residency=chosen, **options)
 

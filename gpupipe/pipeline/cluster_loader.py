@@ -25,6 +25,7 @@ from gpupipe.io import Dataset, as_dataset
 from gpupipe.pipeline.apply import BoundPipeline, build_table
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.tensors import BatchOptions, FeatureTable, Loader
 from gpupipe.tensors.order import open_group, open_store
 
@@ -37,6 +38,7 @@ _stores: list[Any] = []
 Loaders: TypeAlias = Callable[[int], Loader]  # by rank
 
 
+@answer_calls
 class ClusterLoader:
     """Loader of a dataset for training on a cluster's workers, each of which builds a block of its partitions.
 

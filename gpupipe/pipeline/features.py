@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import copy
@@ -24,11 +23,13 @@ from gpupipe.errors import BadConfig, BadData, ExpressionError, LeakageError, Sc
 from gpupipe.expressions import Expression, parse
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io import Dataset, as_dataset
+from gpupipe.pipeline.auto_features import NUM_FIRST, look_at_rows, propose_groups
 from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import derive, format_columns
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, is_sequence, refuse_choice
 
@@ -154,6 +155,10 @@ def to_feature_group(given: Any) -> FeatureGroup:
 
 def to_learned_step(step: Any) -> pre.LearnedStep:
     """Return a learned step unchanged, and an estimator wrapped as one."""
+    if isinstance(step, type):
+        problem, expected = "a class in the place of a step", "steps of gpupipe.preprocessing, or estimators"
+        remedy = f"{'pre.' if issubclass(step, pre.LearnedStep) else ''}{step.__name__}()"
+        raise BadConfig("Features", problem, got=step, expected=expected, remedy=remedy)
     return step if isinstance(step, pre.LearnedStep) else pre.EstimatorStep(step)
 
 
@@ -400,7 +405,10 @@ class TargetSet(Labels):
     ) -> None:
         super().__init__(texts)
         self.auto = steps == "auto"
-        given, where = [] if isinstance(steps, str) else list(steps), "Features(target_transform=)"
+        given, where = (
+            [] if isinstance(steps, str) else list(map(to_learned_step, steps)),
+            "Features(target_transform=)",
+        )
         for step in given:
             if not isinstance(step, pre.Invertible):
                 expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
@@ -412,6 +420,8 @@ class TargetSet(Labels):
         self.task = "regression" if given else task
         self.group = FeatureGroup(list(texts), given, of_target=True)
         self.classes_: dict[str, tuple[Any, ...]] = {}
+        self.first_task: str | None = None
+        """What the first fit has decided of whole numbers; with more or fewer rows the same values could be both."""
 
     def __copy__(self) -> TargetSet:
         made = object.__new__(TargetSet)
@@ -434,7 +444,8 @@ class TargetSet(Labels):
 
     def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
         """Summarize one partition for `finalize`, each target under ("target", its text)."""
-        limit, columns = MAX_CLASSES if self.task == "classification" else FEW, self.raw_columns(frame, schema, backend)
+        limit = MAX_CLASSES if "classification" in (self.task, self.first_task) else FEW
+        columns = self.raw_columns(frame, schema, backend)
         return {("target", text): TargetValues.of(column, backend, limit) for text, column in columns.items()}
 
     def check(self, schema: Schema) -> None:
@@ -456,6 +467,8 @@ class TargetSet(Labels):
         for each, item in found:
             each.check(item.name, item.dtype)
         has_classes, reason, doubt = self._decide([each for each, _ in found], raw)
+        are_whole = all(item.dtype not in _NO_NUMBERS and not each.fractions for each, item in found)
+        self.first_task = ("classification" if has_classes else "regression") if are_whole else None
         if has_classes:
             self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
         if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
@@ -472,7 +485,10 @@ class TargetSet(Labels):
         """Return whether the targets are classes, why, and what to do where they may be something else."""
         given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
         if len(found) > 1:
-            return *self._decide_several(all(item.is_binary for item in found), raw, given), ""
+            are_binary = all(item.is_binary for item in found)
+            if are_binary and self.task == "auto" and self.first_task == "regression":
+                return False, "as in the fit before", ""
+            return *self._decide_several(are_binary, raw, given), ""
         if self.task != "auto":
             return self.task == "classification", given, ""
         ((one,), (item,)) = found, raw
@@ -482,17 +498,22 @@ class TargetSet(Labels):
             return True, f"{len(one.strings)} distinct strings", doubt if is_id else ""
         if item.dtype == "bool":
             return True, "true or false", ""
+        if one.fractions:
+            return False, "numbers with fractions", ""
+        if self.first_task is not None:
+            return self.first_task == "classification", "as in the fit before", ""
         if one.numbers is None:
-            return False, "numbers with fractions" if one.fractions else f"more than {FEW} distinct whole numbers", ""
-        values = ", ".join(map(str, sorted(one.numbers)))
+            return False, f"more than {FEW} distinct whole numbers", ""
+        values, rows = ", ".join(map(str, sorted(one.numbers))), one.num_present
+        doubt = "; say Features(task='regression') or Features(task='classification')"
+        few = f": with other rows it may be the other task{doubt}" if rows < 2 * FEW else ""
         if len(one.numbers) == 2:
-            return True, f"the numbers {values}", ""
+            return True, f"the numbers {values}", "" if one.is_binary else few
         if len(one.numbers) == 1:
-            return False, f"all rows have the value {values}", ""
+            return False, f"all rows have the value {values}", few
         if one.is_repeated(one.numbers):
-            doubt, rows = "; say Features(task='regression') or Features(task='classification')", one.num_present
-            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", doubt
-        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", ""
+            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few
 
     def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
         for item in raw:
@@ -581,6 +602,7 @@ class TargetSet(Labels):
         self.group = replace(self.group, steps=list(steps))
         known = zip(self.texts, (item["classes_"] for item in state), strict=True)
         self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
+        self.first_task = "classification" if self.classes_ else "regression"
 
 
 def _refuse_number(item: Field) -> BadConfig:
@@ -590,16 +612,11 @@ def _refuse_number(item: Field) -> BadConfig:
     return BadConfig(f"target {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
-_LOOKED_AT = 10_000  # rows
-_FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
-_MIN_FREQUENCIES = ((_LOOKED_AT, 50), (1_000, 10))  # of so many rows and more, the rows that an id should have
-_ROW_NAMES = re.compile(r"|__index_level_\d+__")
-"""What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
-
 _log = logging.getLogger("gpupipe")
 _SHOWN = 12  # columns that are left out
 
 
+@answer_calls
 class Features:
     """Step from frame to tensors: feature groups, target, weight and kept columns.
 
@@ -613,7 +630,8 @@ class Features:
             several numbers, makes a model with as many outputs.
         task: `"classification"`, `"regression"`, or `"auto"`, which decides as scikit-learn's `type_of_target` and logs
             why: conditions, booleans, strings and two distinct whole numbers are classes; with a warning, up to 20
-            distinct whole numbers are, each in two rows or more on average; other numbers are a regression's.
+            distinct whole numbers are, each in two rows or more on average; other numbers are a regression's. Of whole
+            numbers the first fit decides for all later ones, because more rows could make the other task of them.
         target_transform: steps a regression's target goes through before it is learned, such as `[pre.Log1p()]`;
             `"auto"` standardises it, None leaves it. Predictions and metrics are in its own units.
         weight: the column or expression of sample weights.
@@ -648,6 +666,7 @@ class Features:
         self.lineage_: str | None = None
         self.left_out: list[str] = []
         self.omitted: list[str] = []
+        self.remarks: list[str] = []
         steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
             problem, got = "one step stands in two places", [repr(step) for step in steps]
@@ -681,12 +700,16 @@ class Features:
         of 40 rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and
         places in the year, the week and the day, imputed and scaled. Left out, and named by the log, the `repr` and the
         fit report, are columns without a value in these rows, types that no step takes, and row names that pandas
-        writes (an empty name, or `__index_level_0__`). It knows nothing of what the columns mean: look for those that
-        are only known after the target is.
+        writes (an empty name, or `__index_level_0__`). Said in the same places of columns that are taken: ids that no
+        two rows share, one value in all rows, text that stands for numbers, money, percent or dates, with the steps
+        that parse it, and text of many values, with a step for its parts. It knows nothing of what the columns mean:
+        look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
-        become no features. Strings and ids rarer than `min_frequency` are all one; by default 50, in less than 10,000
-        rows 10, in less than 1,000 none: of a rarer id a network learns the rows by heart.
+        become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
+        than 10,000 rows, since part of them could decide otherwise. Strings and ids rarer than `min_frequency` are all
+        one; by default 50, in less than 10,000 rows 10, in less than 1,000 none: of a rarer id a network learns the
+        rows by heart.
 
         Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.
@@ -705,25 +728,25 @@ class Features:
         taken = {*as_list(keep)}
         taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
         taken.update([] if weight is None else Weight([weight]).reads(schema))
-        ids, useless, num_rows = _look_at_rows(schema, dataset)
-        least = min_frequency
-        if least is None:
-            least = next((frequency for rows, frequency in _MIN_FREQUENCIES if num_rows >= rows), None)
-        free = [item for item in schema if item.name not in taken and item.name not in useless]
-        groups = _propose_groups(free, ids, least)
-        made = cls(*groups, target=target, weight=weight, keep=keep)
+        first = look_at_rows(schema, dataset)
+        least = first.min_frequency if min_frequency is None else min_frequency
+        free = [item for item in schema if item.name not in taken and item.name not in first.useless]
+        groups = propose_groups(free, first.ids, least)
+        task = "auto" if dataset is None or target is None else _decide_task(TargetSet(as_list(target)), dataset)
+        made = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = taken.union(*(group[0] for group in groups))
-        reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
+        reasons = {item.name: first.useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        if made.omitted:
-            _log.info("Features.auto leaves out %s", shorten_list(made.omitted, _SHOWN))
+        made.remarks = [f"{item.name}: {first.remarks[item.name]}" for item in free if item.name in first.remarks]
+        for line in made._proposal_notes():
+            _log.info(line)
         for name in sorted(taken - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
 
     def _resolve(self, schema: Schema, *, strict: bool) -> None:
         """Resolve selectors against the columns after the transforms, which may lack some unless `strict`."""
-        self.left_out = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
+        self.left_out = self._proposal_notes()
         if not any(group.selector is not None for group in self.groups):
             return
         there = [label for label in self._labels if label.is_in(schema)]
@@ -752,6 +775,13 @@ class Features:
             for reason, names in told.items():
                 self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
+    def _proposal_notes(self) -> list[str]:
+        """List what `auto` has left out, and what it has seen in columns that it took."""
+        told = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
+        more = len(self.remarks) - _SHOWN
+        told += [f"Features.auto takes {remark}" for remark in self.remarks[:_SHOWN]]
+        return told + ([f"Features.auto says as much of {more} columns more"] if more > 0 else [])
+
     def __repr__(self) -> str:
         lines = []
         for group in self.groups:
@@ -771,6 +801,7 @@ class Features:
         lines += [f"allow_leak={format_names(self.allow_leak)}"] if self.allow_leak else []
         lines = [f"    {line},\n" for line in lines]
         lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
+        lines += [f"    # {remark}\n" for remark in self.remarks[:_SHOWN]]
         return f"Features(\n{''.join(lines)})"
 
     def __copy__(self) -> Features:
@@ -907,46 +938,17 @@ def _feature(item: Field) -> Field:
     raise SchemaMismatch(f"feature {item.name!r}", problem, expected=expected, remedy=remedy)
 
 
-def _look_at_rows(schema: Schema, dataset: Dataset | None) -> tuple[set[str], dict[str, str], int]:
-    """Look at the first rows: which integers are few, which columns tell nothing and why, and how many there are."""
-    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
-    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
-    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(_LOOKED_AT)
-    num_rows = _LOOKED_AT if dataset is None else len(first)
-    if not names or not len(first):
-        return set(), useless, num_rows
+def _decide_task(target: TargetSet, dataset: Dataset) -> str:
+    """Decide on the task of one target of whole numbers whose rows are all among the first; else "auto"."""
+    schema = dataset.schema
+    if len(target.texts) > 1 or not target.is_in(schema):
+        return "auto"
+    (item,) = target._raw_schema(schema)
+    first = () if item.dtype in _NO_NUMBERS else dataset.select(target.reads(schema)).head(NUM_FIRST)
+    if not 0 < len(first) < NUM_FIRST:
+        return "auto"
     backend = infer_backend(first)
-    xp, coded, there = backend.xp, backend.encode(first), dict[str, Array]()
-    for name in names:
-        column = backend.column(coded, name)
-        missing = column.missing(xp)
-        there[name] = column.data if missing is None else column.data[~missing]
-    empty = {name: f"no value in the first {_LOOKED_AT:,} rows" for name, data in there.items() if not len(data)}
-    whole = [item.name for item in schema if item.dtype in INTEGERS and item.name not in empty]
-    counts = {name: (len(sort_unique(there[name], xp)), len(there[name])) for name in whole}
-    ids = {name for name, (n, rows) in counts.items() if n <= _FEW or (n <= _MANY_VALUES and rows >= _ROWS_EACH * n)}
-    return ids, empty | useless, num_rows
-
-
-def _propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:
-    """Propose groups of columns and their steps; `ids` are integers of few values: they may be names or amounts.
-
-    An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps.
-    """
-    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
-    amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
-    flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
-    several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
-    groups: list[tuple[Any, ...]] = [
-        (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-        (
-            [name for name in words if name in ids],
-            [pre.SimpleImputer(strategy="median"), pre.StandardScaler()],
-            "number",
-        ),
-        (flags, [pre.SimpleImputer(strategy="most_frequent")]),
-        (words, [pre.Categorify(min_frequency=least)]),
-        (several, [pre.Categorify(min_frequency=least)]),
-        (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-    ]
-    return [group for group in groups if group[0]]
+    (values,) = target.summarize(backend.encode(first), schema, backend).values()
+    if not values.num_present or values.fractions or values.is_binary:
+        return "auto"
+    return "classification" if target._decide([values], target._raw_schema(schema))[0] else "regression"

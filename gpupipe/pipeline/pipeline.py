@@ -31,6 +31,7 @@ from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
 from gpupipe.transforms import Transform
@@ -44,6 +45,7 @@ _DRIFT = Drift()  # the thresholds by default
 _MOST_BOUND = 16
 
 
+@answer_calls
 class Pipeline:
     """Pipeline of transforms from frame to frame, then one step from frame to tensors.
 
@@ -380,17 +382,21 @@ def _check_steps(steps: Any) -> None:
     for step in steps:
         if isinstance(step, Transform):
             continue
-        remedy = "Features((columns, step))"
+        remedy, problem = "Features((columns, step))", "a step is no transform"
+        if isinstance(step, type):
+            problem = "a class in the place of a step"
         if isinstance(step, Features):
             remedy = "gp.Pipeline(steps, features)"
         elif isinstance(step, type) and issubclass(step, Transform):
             remedy = f"T.{step.__name__}(...)"
+        elif isinstance(step, type) and issubclass(step, preprocessing.LearnedStep):
+            remedy = f"Features((columns, pre.{step.__name__}()))"
         elif isinstance(step, tuple) and any(isinstance(part, Transform) for part in step):
             remedy = "the step alone: steps have no names here"
         elif callable(step) and not hasattr(step, "fit"):
             remedy = "T.Map(function, reads=[...], adds=[...])"
         expected = "steps from gpupipe.transforms; learned steps belong in Features"
-        raise BadConfig("Pipeline", "a step is no transform", got=step, expected=expected, remedy=remedy)
+        raise BadConfig("Pipeline", problem, got=step, expected=expected, remedy=remedy)
 
 
 MAX_TABLE_BYTES = 64 << 20  # a table to join with travels with the pipeline up to this size

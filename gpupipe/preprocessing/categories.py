@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ Lists = Mapping[str, Sequence[Any]]
 
 MISSING, UNKNOWN, FIRST = 0, 1, 2
 
+_OF_RESERVED, _OF_VALUES, _OF_PLACES = 0, 1, 2  # seeds of keys: a bucket is no value
 MOST_BUCKETS = 2**31 - 1 - FIRST  # an id is an int32
 _RESIDENT = 1 << 16  # beyond this many strings the vocabulary is not hashed again for every partition
 
@@ -50,6 +51,35 @@ def group_rare(is_rare: Any) -> tuple[Any, int]:
     """Return the group of each category, frequent ones in order and then all rare ones, and the number of groups."""
     frequent = int((~is_rare).sum())
     return np.where(is_rare, frequent, np.cumsum(~is_rare) - 1), frequent + int(is_rare.any())
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the ids of a column stand for: the same key in two fits is the same value, whatever its id is there.
+
+    Of `["LGA", "JFK"]` in one fit and `["JFK", "EWR", "LGA"]` in the next the ids 2, 3 became 4, 2.
+
+    Args:
+        values: in the order of ids from 2 on; None where ids stand for positions alone.
+        num_places: ids behind the values, of buckets, bins or clusters.
+        seed: what the meaning of these depends on beside their position.
+    """
+
+    values: Dictionary | None = None
+    num_places: int = 0
+    seed: int = 0
+
+    @property
+    def num_ids(self) -> int:
+        """How many ids there are, missing and unknown included."""
+        return FIRST + (0 if self.values is None else len(self.values)) + self.num_places
+
+    def keys(self) -> Any:
+        """Return a 64-bit key for each id, missing and unknown first; never 0."""
+        known = np.zeros(0, np.uint64) if self.values is None else dictionaries.get_bits(self.values)
+        places = splitmix64(self.seed, np.arange(self.num_places))
+        parts = {_OF_RESERVED: np.arange(FIRST), _OF_VALUES: known, _OF_PLACES: places}
+        return np.maximum(np.concatenate([splitmix64(seed, bits) for seed, bits in parts.items()]), np.uint64(1))
 
 
 class Lookup:
@@ -157,12 +187,13 @@ def check_categories(
 def make_number_field(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
     """Return the field of numbers computed from a column row by row."""
     made = replace(item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable)
-    return replace(made, cardinality=None, classes=None)
+    return replace(made, cardinality=None, classes=None, vocabulary=None)
 
 
-def make_id_field(item: Field, cardinality: int | None) -> Field:
-    """Return the field of int32 ids computed from a column row by row."""
-    return replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, cardinality=cardinality, classes=None)
+def make_id_field(item: Field, vocabulary: Vocabulary | None) -> Field:
+    """Return the field of int32 ids computed from a column row by row; of unknown many before a fit."""
+    made = replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, classes=None, vocabulary=vocabulary)
+    return replace(made, cardinality=None if vocabulary is None else vocabulary.num_ids)
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:

@@ -44,6 +44,7 @@ from gpupipe.saving.calibrator import Calibrator
 from gpupipe.saving.folders import MANIFEST, ArtifactFolder, write_folder
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.strict_json import MOST_BYTES, parse_json
 from gpupipe.support.validation import check_bool, check_choice
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold
@@ -92,6 +93,7 @@ _MODEL["calibrator?"] = CALIBRATOR
 _MANIFEST = {"format": int, "files": {str: {"bytes": int, "sha256": str}}, "digest": str}
 
 
+@answer_calls
 def save(
     path: str | Path,
     pipeline: Pipeline | Scorer,
@@ -183,6 +185,7 @@ def save(
         write_manifest(folder)
 
 
+@answer_calls
 def load(
     path: str | Path,
     *,
@@ -306,7 +309,8 @@ def read_facts(path: str | Path, storage_options: StorageOptions | None = None) 
         return Facts(artifact.where, sizes, pipeline, {}, 0)
     weights = artifact.path / "model.safetensors"
     with _blame_file(weights), safe_open(weights, "numpy") as file:
-        shapes = [file.get_slice(name).get_shape() for name in file.keys()]  # noqa: SIM118 - no mapping
+        parts = [file.get_slice(name) for name in file.keys() if not name.endswith("id_keys")]  # noqa: SIM118 - no mapping
+        shapes = [part.get_shape() for part in parts]
     model = _read_json(artifact.path / "model.json", _MODEL)
     return Facts(artifact.where, sizes, pipeline, model, sum(map(math.prod, shapes)))
 

@@ -18,6 +18,7 @@ from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
 from gpupipe.saving.records import answer_records, is_records
 from gpupipe.schema import Field, Role, Schema, count_features
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_instance, check_integer, check_name
 from gpupipe.tensors import FeatureTable, Loader, require_device
 from gpupipe.training import Report, Trainer
@@ -25,6 +26,7 @@ from gpupipe.training.loop.ranking import is_positive
 from gpupipe.training.loop.scored_rows import Threshold, check_threshold, get_limits
 
 
+@answer_calls
 class Scorer:
     """Scorer: a loaded pipeline and its model, which predict rows.
 

@@ -206,6 +206,13 @@ def refuse_argument(
     if remedy is None:
         shown = example if default is inspect.Parameter.empty else default
         remedy = f"another {name}" if shown is _NONE else f"{name}={shown!r}"
+    several = isinstance(value, list | tuple)
+    values: Any = value
+    classes = [one for one in (values if several else [values]) if isinstance(one, type)]
+    if classes and problem == "makes no sense":
+        problem, made = "a class in the place of an object", f"{classes[0].__name__}(...)"
+        if classes[0].__name__ not in remedy and any(base.__name__ in expected for base in classes[0].__mro__[:-1]):
+            remedy = f"{name}=[{made}]" if several else f"{name}={made}"
     return BadConfig(f"{called}({name}=)", problem, got=value, expected=expected, remedy=remedy)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.calls import answer_calls
 
 
 @dataclass(slots=True)
@@ -91,6 +92,7 @@ def concat_ragged(parts: Sequence[Ragged]) -> Ragged:
     return Ragged(torch.cat([part.values for part in parts]), torch.cat([parts[0].offsets[:1], *ends]))
 
 
+@answer_calls
 @dataclass(slots=True)
 class Batch:
     """Batch of B rows of features with targets, weights, kept columns and lists, all on one device.

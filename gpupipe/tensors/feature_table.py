@@ -15,6 +15,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
 from gpupipe.backend.dictionaries import Dictionary, find_positions, unite_dictionaries
 from gpupipe.errors import BackendMissing, BadConfig, BadData, ColumnNotFound, CopyRequired, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Role, Schema, get_element_dtype
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import derive, format_count
 from gpupipe.support.validation import check_choice
 from gpupipe.tensors.batch import Batch, Ragged, concat_ragged
@@ -25,6 +26,7 @@ _WORD, _ALIGN, _LINE = 4, 32, 64
 _HOST_ROWS, _DEVICE_ROWS = 1 << 12, 1 << 24  # written at a time: on the CPU they stay in its cache for all columns
 
 
+@answer_calls
 class FeatureTable:
     """Feature table: n rows of 4-byte words, `numeric float32 | codes int32 | target | weight`, and kept columns.
 

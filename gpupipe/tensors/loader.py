@@ -25,6 +25,7 @@ from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, BadData, GpupipeError
 from gpupipe.schema import Schema, count_features
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_bool, check_choice, check_integer, check_seed, to_python
 from gpupipe.tensors.batch import Batch
@@ -115,6 +116,7 @@ def choose_batch_size(num_rows: int) -> int:
     return min(max(nearest, SMALLEST_BATCH), LARGEST_BATCH)
 
 
+@answer_calls
 class Loader:
     """Loader of `Batch`es over a table, all on one device.
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.calls import answer_calls
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.device import choose_device, session
 from gpupipe.training.loop.rank_group import RankGroup
@@ -40,6 +41,7 @@ class BatchSizes:
         return f"batch_size={self.best}: {self.rows_per_second[self.best]:,.0f} rows/s; {self.stopped}"
 
 
+@answer_calls
 def tune_batch_size(
     trainer: Trainer,
     loader: Loader,

@@ -226,3 +226,11 @@ def test_classes_that_differ_between_folds_are_named() -> None:
     with raises(BadData, where="cross_validate, fold 2", match="other columns"):
         _ = scores.predictions
     assert torch.is_tensor(next(iter(scores.scorers[0].model.parameters())))
+
+
+def test_folds_of_two_tasks_are_refused() -> None:
+    frame = table(60).assign(y=[1, 2, 3] * 20)
+    few, many = gp.from_frame(frame[:4]), gp.from_frame(frame)
+    fit = make_fit("y")
+    with raises(BadConfig, where="cross_validate, fold 2", got="multiclass", remedy="Features(..., task='regression')"):
+        gp.cross_validate(fit, [(few, few), (many, many)])

@@ -299,6 +299,8 @@ def test_a_bit_operation_that_was_meant() -> None:
         ("import os", "not an expression", ""),
         ("hour = 5", "not an expression", "hour == 5"),
         ("hour > 5 && storm", "not an expression", "hour > 5 and storm"),
+        ("hour = 5 & dist > 2", "not an expression", "(hour == 5) and (dist > 2)"),
+        ("~(hour > 5) & dist = 2", "not an expression", "(not (hour > 5)) and (dist == 2)"),
         ("hour > 5 AND NOT storm", "not an expression", "hour > 5 and not storm"),
         ("hour <> 5", "not an expression", "hour != 5"),
         ("hour > 5 and\nstorm", "not an expression", "(hour > 5 and\nstorm)"),

@@ -72,7 +72,9 @@ def test_many_whole_numbers_are_amounts(values: list[int], caplog: pytest.LogCap
     with caplog.at_level("INFO", logger="gpupipe"):
         assert fitted(values).schema.task == "regression"
     (told,) = [record for record in caplog.records if record.getMessage().startswith("target 'y'")]
-    assert told.levelname == "INFO" and "distinct whole numbers" in told.getMessage()
+    few = len(values) < 40
+    assert told.levelname == ("WARNING" if few else "INFO") and "distinct whole numbers" in told.getMessage()
+    assert ("Features(task='classification')" in told.getMessage()) == few
     assert fitted(values, task="classification").schema.target.cardinality == len(set(values))
 
 
@@ -251,3 +253,35 @@ def test_nearly_distinct_strings_are_classes_with_one_warning(caplog: pytest.Log
     assert fitted(values, task="classification").schema.task == "multiclass"
     assert fitted(repeated(*"abc")).schema.task == "multiclass"
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("first", ["18 rows: classes", "13 rows: amounts"])
+def test_the_first_fit_decides_whatever_rows_follow(first: str, tmp_path: Path) -> None:
+    values = [5, 5, 7, 7, 9, 9, 11, 11, 13, 1, 1, 3, 3, 20, 20, 31, 31, 31]
+    frame = pd.DataFrame({"x": np.arange(18.0), "y": values})
+    few, many = frame[4:13:2], pd.concat([frame] * 3, ignore_index=True).assign(y=lambda rows: rows.index % 30)
+    starts = frame if first.startswith("18") else few
+    task = {True: "multiclass", False: "regression"}[first.endswith("classes")]
+    made = gp.Pipeline([], gp.Features(["x"], target="y")).fit(starts)
+    gp.save(tmp_path / "run", made)
+    assert made.schema.task == task and "with other rows it may be the other task" in made.fit_report.notes[0]
+    for pipeline in (made, gp.load(tmp_path / "run").pipeline, gp.Pipeline([], made.features)):
+        for rows in (few, many, frame):
+            assert pipeline.fit(rows).schema.task == task
+    assert made.fit_report.notes[0].startswith(f"target 'y': {task} (as in the fit before)")
+
+
+def test_auto_writes_down_the_task_of_whole_numbers() -> None:
+    frame = pd.DataFrame(
+        {"x": np.arange(18.0), "y": [1, 1, 2, 2, 3, 3] * 3, "z": [0, 1] * 9, "w": np.linspace(0, 1, 18)}
+    )
+    for target, task in {
+        "y": "classification",
+        "y * 7 + x": "regression",
+        "z": "auto",
+        "w": "auto",
+        "y > 1": "auto",
+    }.items():
+        found = gp.Features.auto(frame[["x", "y", "z", "w"]], target=target)
+        assert found.target.task == task and (f"task='{task}'" in repr(found)) == (task != "auto")
+        gp.Pipeline([], found).fit(frame[:5])

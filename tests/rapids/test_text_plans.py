@@ -53,7 +53,7 @@ CSV = {
         "1.000,5;NA;01/02/2020\n",
         {
             "names": ["x", "n", "at"],
-            "delimiter": ";",
+            "sep": ";",
             "decimal": ",",
             "thousands": ".",
             "timestamp_formats": "%d/%m/%Y",

@@ -189,6 +189,11 @@ class BadFilePolicy:
             if reading.dtype is None:
                 self.left_out[column] = str(kind)
 
+    def leave_out(self, name: str, columns: Mapping[str, object], reason: str) -> None:
+        """Write down which columns of a file, by their types, no step can read, and why; each once."""
+        extra = Reading(None, change=reason)
+        self.convert(name, {column: (kind, extra) for column, kind in columns.items() if column not in self.left_out})
+
     def close(self, num_files: int) -> tuple[FileNote, ...]:
         """Return the notes, logged; no more may follow. Raise BadFile where no file is left."""
         if self.notes and not num_files:
@@ -305,8 +310,8 @@ class _Agreement:
         learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
         wanted = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
         differing = [name for name in wanted if name not in types or (name in valued and dtypes[name] != wanted[name])]
-        if self._columns is None:
-            differing += [name for name, dtype in dtypes.items() if name not in wanted and dtype is not None]
+        extra = [name for name, dtype in dtypes.items() if name not in wanted and dtype is not None]
+        differing += [name for name in extra if name in file.origin.keys and self._columns is None]  # other folders
         lost = [name for name in differing if name in types and not _is_castable(dtypes[name], wanted.get(name))]
         shown = {name: dtypes[name] or str(kind) for name, kind in types.items()}
         if differing and (lost or not self._policy.casts):
@@ -322,6 +327,9 @@ class _Agreement:
                 what = f"{shown.get(name)}, read as {wanted[name]}" if name in wanted else "new and left out"
                 told.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
             self._policy.adapt(file.origin.path, "; ".join(told))
+        if self._columns is None:
+            reason = f"the first file, {self._first}, does not have it"
+            self._policy.leave_out(file.origin.path, {name: types[name] for name in extra}, reason)
         self._dtypes = wanted
         self._known_from |= dict.fromkeys(learned, file.origin.path)
 

@@ -25,11 +25,13 @@ from gpupipe.io.formats.file_source import (
 from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import as_list, check_names
 
 _IPC_FILE, _IPC_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 
 
+@answer_calls
 def read_ipc(
     path: PathLike | Sequence[PathLike],
     *,

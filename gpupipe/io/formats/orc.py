@@ -16,9 +16,11 @@ from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile,
 from gpupipe.io.planning.table import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, is_remote, one_line, open_file, unreadable
 from gpupipe.schema import Field, is_passenger
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_names
 
 
+@answer_calls
 def read_orc(
     path: PathLike | Sequence[PathLike],
     *,

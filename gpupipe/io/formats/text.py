@@ -27,6 +27,7 @@ from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, Text
 from gpupipe.io.stores import Input, PathLike, Paths, StorageOptions, find_files
 from gpupipe.progress import Progress
 from gpupipe.schema import DTYPES, LISTS
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
@@ -36,13 +37,14 @@ _NO_VALUE = "without any value, read as another file shows, else as float64"
 _NO_NAME = "without a name, as pandas writes row names; its name is ''"
 
 
+@answer_calls
 def read_csv(
     path: PathLike | Sequence[PathLike],
     *,
     columns: str | Sequence[str] | None = None,
     dtypes: Mapping[str, str] | None = None,
     names: str | Sequence[str] | None = None,
-    delimiter: str = ",",
+    sep: str = ",",
     encoding: str = "utf-8",
     skip_rows: int = 0,
     comment: str | None = None,
@@ -70,7 +72,7 @@ def read_csv(
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
-        delimiter: what separates values.
+        sep: what separates values.
         encoding: one that Python knows; any but UTF-8 is converted into a temporary file first.
         skip_rows: lines to leave out at the beginning of each file.
         comment: what a line that is left out begins with.
@@ -79,8 +81,8 @@ def read_csv(
         null_values: texts that mean a missing value, in columns of any type, quoted or not.
         timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC, which
             `Dataset.conversions` notes.
-        on_mismatch: for a file with other columns than the first, or with a value that does not fit its column; with
-            `"cast"` values still have to fit.
+        on_mismatch: for a file that lacks a column of the first, or has a value that does not fit its column; with
+            `"cast"` values still have to fit. Columns that the first file does not have are left out and noted.
         on_bad: for a file that cannot be read, in any row.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
@@ -105,7 +107,7 @@ def read_csv(
     """
     check_names("read_csv", None, columns=columns, names=names)
     check_names("read_csv", null_values=null_values, timestamp_formats=timestamp_formats)
-    check_name("read_csv", delimiter=delimiter, encoding=encoding, decimal=decimal)
+    check_name("read_csv", sep=sep, encoding=encoding, decimal=decimal)
     check_name("read_csv", None, comment=comment, thousands=thousands)
     check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
     asked = _check_dtypes("read_csv", dtypes, DTYPES)
@@ -115,7 +117,7 @@ def read_csv(
         expected, remedy = "one that Python knows", "encoding='latin-1'"
         raise BadConfig("read_csv", "no such encoding", got=encoding, expected=expected, remedy=remedy) from cause
     form = CsvForm(
-        delimiter=delimiter,
+        delimiter=sep,
         names=None if names is None else as_list(names),
         null_values=as_list(null_values),
         timestamp_formats=as_list(timestamp_formats),
@@ -131,6 +133,7 @@ def read_csv(
     return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
 
+@answer_calls
 def read_json(
     path: PathLike | Sequence[PathLike],
     *,
@@ -154,7 +157,8 @@ def read_json(
         columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.
-        on_mismatch: with `"cast"` new keys are left out, and values still have to fit.
+        on_mismatch: with `"cast"` new keys are left out in the first file too, as they are in later ones, and values
+            still have to fit.
         on_bad: for a file that cannot be read, in any line.
         storage_options: for the file system of a URL.
         partition_bytes: decoded bytes of a partition.
@@ -162,7 +166,7 @@ def read_json(
 
     Raises:
         BadFile: a file is missing, empty or not UTF-8, or a line is no JSON object; names file and row.
-        SchemaMismatch: a value does not fit its column's type, or a key is new; names file, row and column.
+        SchemaMismatch: a value does not fit its column's type, or a key is new in the first file; names file and row.
         PlanFailed, OutOfDeviceMemory, ColumnNotFound, BadConfig: as `read_csv`.
 
     Memory: as `read_csv`.
@@ -191,7 +195,7 @@ def _check_form(form: CsvForm, backend: str) -> None:
     def refuse(problem: str, got: object, expected: str, remedy: str) -> BadConfig:
         return BadConfig("read_csv", problem, got=got, expected=expected, remedy=remedy)
 
-    marks = {"delimiter": form.delimiter, "decimal": form.decimal, "thousands": form.thousands}
+    marks = {"sep": form.delimiter, "decimal": form.decimal, "thousands": form.thousands}
     for name, mark in marks.items():
         if mark is not None and (len(mark) != 1 or len(mark.encode()) != 1 or mark in '"\r\n'):
             expected = "one ASCII character, no quotation mark and no line break"
@@ -303,14 +307,14 @@ class _CsvParser(_Parser):
             columns = self._columns or self._infer(file, one)
             missing = [name for name in columns if name not in file.names]
             added = [name for name in file.names if name not in first[1]] if self._chosen is None else []
-            for name in (*missing, *added):
-                problem = f"column {name!r} is {'not there' if name in missing else 'not in ' + first[0]}"
-                if not self._policy.casts or not set(columns) & set(file.names):
-                    expected = f"the columns of {first[0]}"
-                    remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
-                    raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
-                if name not in missing:  # what is not there shows in the file that is written
-                    self._policy.adapt(one.path, f"{problem} and left out")
+            # What is not there shows in the file that is written, where files are cast.
+            if missing and (not self._policy.casts or not set(columns) & set(file.names)):
+                problem, expected = f"column {missing[0]!r} is not there", f"the columns of {first[0]}"
+                remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
+                raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
+            self._policy.leave_out(
+                one.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
+            )
             written, found = self._write(file, {name: columns[name] for name in columns if name in file.names}, one)
         self._first, self._columns = first, columns | found
         return written
@@ -332,22 +336,26 @@ class _CsvParser(_Parser):
 class _JsonParser(_Parser):
     """JSON Lines parser: a row may have keys that no other row has."""
 
+    _first = ""
     _left_out: Mapping[str, pa.DataType] = {}
 
     def _parse(self, one: Input) -> ParquetFile:
         with open_text(one, self._spool.folder, "JSON") as text:
             file = JsonFile(one.path, text, self._engine, is_whole=self._chosen is None)
             columns = self._columns or self._infer(file, one)
+            first = self._first or one.path
             file.left_out = set(self._left_out)
             written, columns = self._write(file, columns, one)
             for name, row in file.new.items():
-                if not self._policy.casts:
+                if not self._policy.casts and first == one.path:  # a column of the table, and no type is known of it
                     problem, expected = f"column {name!r} is new in row {row}", "the columns of the first"
                     remedy = f"dtypes={{{name!r}: ...}}, columns=[...], or on_mismatch='cast', which leaves it out"
                     expected = f"{expected} {BLOCK_BYTES >> 20} MiB"
                     raise SchemaMismatch(one.path, problem, got=name, expected=expected, remedy=remedy)
-                self._policy.adapt(one.path, f"column {name!r} is new and left out")
-        self._columns = columns
+            self._policy.leave_out(
+                one.path, dict.fromkeys(file.new, "key"), f"the first rows of {first} do not have it"
+            )
+        self._first, self._columns = first, columns
         return written
 
     def _infer(self, file: JsonFile, one: Input) -> dict[str, Column]:

@@ -162,7 +162,7 @@ class Source(Protocol):
     """Base class of a Dataset's sources: columns of known dtypes in partitions of whole spans, one at least."""
 
     schema: Schema
-    left_out: Mapping[str, str]  # columns that are there but cannot be carried, and their type
+    left_out: Mapping[str, str]  # columns that are there and not carried, and their type
     notes: Sequence[FileNote]  # the files and columns that are skipped or converted
     reads: ReadCounter
     queries: Sequence[Query] = ()  # those that its partitions have been through, where tables are put together
@@ -657,9 +657,13 @@ class Table:
         for name in sorted(unknown, key=lambda name: isinstance(name, str)):
             is_own = not any(isinstance(stage, Mapped) for stage in self.query.stages)
             if is_own and isinstance(name, str) and name in self.source.left_out:
-                problem, got = "it was left out, as no column here can hold such values", self.source.left_out[name]
-                expected = "a type of the table in docs/guide-files.md"
-                remedy = "a column of another type made from it before"
+                notes = (note for note in self.source.notes if (note.column, note.action) == (name, "left out"))
+                reason = next((note.reason.partition(": ")[2] for note in notes), "nothing here carries such values")
+                problem, got = f"it was left out, because {reason}", self.source.left_out[name]
+                expected = "a column of the first file, of a type in docs/guide-files.md"
+                remedy = (
+                    "a column of another type made from it before; or on_mismatch='cast' and a file that has it first"
+                )
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
             raise ColumnNotFound.among(where, name, self.columns)
 

@@ -245,7 +245,7 @@ class CsvFile(TextFile):
                     continue
                 num_rows += 1
                 if len(row) != len(self.names):
-                    source, remedy = "the first row", "quotes around values that hold the delimiter, or delimiter="
+                    source, remedy = "the first row", "quotes around values that hold the separator, or sep="
                     if self._form.names:
                         source = "names="
                         remedy = f"names= with {len(row)} names; or {remedy}" if num_rows == 1 else remedy

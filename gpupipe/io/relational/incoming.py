@@ -13,10 +13,12 @@ from gpupipe.errors import BadConfig
 from gpupipe.io.dataset import Dataset, from_frame
 from gpupipe.io.relational.engine import collect_batches
 from gpupipe.io.relational.gathering import get_table_limit
+from gpupipe.support.calls import answer_calls
 
 _BATCH_ROWS = 200_000
 
 
+@answer_calls
 def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> Dataset:
     """Make a lazy table of a Polars frame, or of the result of a lazy frame.
 

@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.backend.histogram import MAX_BINS, Histogram
 from gpupipe.preprocessing import learned_step as base
-from gpupipe.preprocessing.categories import FIRST, MISSING, get_given, make_id_field, make_number_field
+from gpupipe.preprocessing.categories import FIRST, MISSING, Vocabulary, get_given, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_state import check_value, require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Extremes, Quantiles
@@ -46,7 +46,7 @@ class Bucketize(base.StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         base.check_numeric(fields, "Bucketize")
-        return [make_id_field(item, len(self._edges_of(item.name)) + 1 + FIRST) for item in fields]
+        return [make_id_field(item, Vocabulary(num_places=len(self._edges_of(item.name)) + 1)) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         side = "left" if self.right else "right"
@@ -105,8 +105,9 @@ class KBinsDiscretizer(base.Invertible):
         base.check_numeric(fields, "KBinsDiscretizer")
         wanted = self._wanted(len(fields))
         if self.encode == "ordinal":
-            sizes = (self.n_bins_ + FIRST).tolist() if self.is_fitted else [None] * len(fields)
-            return [make_id_field(item, size) for item, size in zip(fields, sizes, strict=True)]
+            sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
+            bins = [None if size is None else Vocabulary(num_places=size) for size in sizes]
+            return [make_id_field(item, each) for item, each in zip(fields, bins, strict=True)]
         sizes = self.n_bins_ if self.is_fitted else wanted
         pairs = zip(fields, sizes, strict=True)
         return [make_number_field(item, f"{item.name}_{place}") for item, size in pairs for place in range(size)]

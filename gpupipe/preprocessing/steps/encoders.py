@@ -21,7 +21,7 @@ from gpupipe.backend.dates import (
     date_parts,
     local_time,
 )
-from gpupipe.backend.dictionaries import Dictionary, find_positions, strings
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.estimators import make_analyzer
 from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
@@ -45,6 +45,11 @@ from gpupipe.support.validation import (
 )
 
 _NOWHERE, _REFUSED = -1, -2
+
+
+def hash_seeds(seed: int, num_buckets: int) -> int:
+    """Return what the meaning of a bucket's number depends on."""
+    return int(splitmix64(seed, np.array([num_buckets]))[0])
 
 
 class OneHotEncoder(cats.CategoryStep, base.Invertible):
@@ -375,6 +380,8 @@ class Categorify(base.Invertible):
         joint: one vocabulary, with common counts, for all columns, which have one type.
         vocabulary: the values in the order of their ids, a list or an array for every column, or by column name for
             some. Limits hold for the columns whose vocabulary is learned.
+        extend: values that `fit` finds beside the given ones get the ids behind them, by count, within the limits: what
+            an earlier fit has learned keeps its ids, `gp.load(path).schema.vocabularies`.
 
     Attributes: by column name, `vocabularies_` in the order of ids, Arrow arrays, and the types `dtypes_in_`.
     Raises: BadConfig, ColumnNotFound for a vocabulary not of its column's type, with a value twice or a missing one, or
@@ -401,22 +408,27 @@ class Categorify(base.Invertible):
         num_buckets: int | None = None,
         joint: bool = False,
         vocabulary: Sequence[Any] | Mapping[str, Sequence[Any]] | None = None,
+        extend: bool = False,
     ) -> None:
         sizes = {"min_frequency": min_frequency, "max_categories": max_categories, "num_buckets": num_buckets}
         check_integer(self, f"[1, {cats.MOST_BUCKETS}]", None, **sizes)
-        check_bool(self, joint=joint)
+        check_bool(self, joint=joint, extend=extend)
         cats.check_listed(self, None, vocabulary=vocabulary)
+        if extend and vocabulary is None:
+            where, expected = "Categorify(extend=True)", "the vocabulary that is extended"
+            remedy = "vocabulary=gp.load('runs/yesterday').schema.vocabularies"
+            raise BadConfig(where, "there is no vocabulary", expected=expected, remedy=remedy)
         self.min_frequency, self.max_categories, self.num_buckets = min_frequency, max_categories, num_buckets
-        self.joint, self.vocabulary = joint, vocabulary
+        self.joint, self.vocabulary, self.extend = joint, vocabulary, extend
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         cats.check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:
             self._given({item.name: item.dtype for item in fields})
-        sizes = {name: len(values) for name, values in self.vocabularies_.items()} if self.is_fitted else {}
-        behind = cats.FIRST + (self.num_buckets or 0)
-        return [cats.make_id_field(item, sizes[item.name] + behind if item.name in sizes else None) for item in fields]
+        known, buckets = self.vocabularies_ if self.is_fitted else {}, self.num_buckets or 0
+        ids = {name: cats.Vocabulary(values, buckets, seed=buckets) for name, values in known.items()}
+        return [cats.make_id_field(item, ids.get(item.name)) for item in fields]
 
     def _check_joint(self, fields: Sequence[Field]) -> None:
         if not self.joint:
@@ -440,7 +452,7 @@ class Categorify(base.Invertible):
             lists = cats.match_lists(self.vocabulary, list(dtypes), where)
         else:
             lists = dict.fromkeys(dtypes, self.vocabulary)
-        if not isinstance(self.vocabulary, Mapping) and (self.min_frequency or self.max_categories):
+        if not isinstance(self.vocabulary, Mapping) and not self.extend and (self.min_frequency or self.max_categories):
             problem, expected = "nothing is counted, so there is nothing to limit", "a vocabulary, or limits"
             got = {"min_frequency": self.min_frequency, "max_categories": self.max_categories}
             remedy = "leave min_frequency and max_categories out"
@@ -454,24 +466,33 @@ class Categorify(base.Invertible):
 
     def summarize(self, columns: Columns, backend: Backend) -> CategoryCounts:
         given = self.vocabulary if isinstance(self.vocabulary, Mapping) or self.vocabulary is None else columns
-        return CategoryCounts.of(columns, backend, "Categorify", uncounted=given or ())
+        return CategoryCounts.of(columns, backend, "Categorify", uncounted=() if self.extend else given or ())
 
     def finalize(self, summary: CategoryCounts) -> Self:
         names, counts = list(summary.names), summary.columns
         dtypes = {name: item.dtype for name, item in zip(names, counts, strict=True)}
-        found = self._given(dtypes)
+        given = self._given(dtypes)
         if self.joint and names:  # either all vocabularies are given, or none
-            counts = (reduce(add, counts),) * len(names)
-            found = dict.fromkeys(names, found[names[0]] if found else self._rank(counts[0]))
-        self.vocabularies_ = {
-            name: found[name] if name in found else self._rank(item) for name, item in zip(names, counts, strict=True)
-        }
+            learned = self._learn(reduce(add, counts), given.get(names[0]))
+            self.vocabularies_ = dict.fromkeys(names, learned)
+        else:
+            pairs = zip(names, counts, strict=True)
+            self.vocabularies_ = {name: self._learn(item, given.get(name)) for name, item in pairs}
         self.dtypes_in_ = dtypes
         return super().finalize(summary)
 
-    def _rank(self, counts: ValueCounts) -> Dictionary:
+    def _learn(self, counts: ValueCounts, given: Dictionary | None) -> Dictionary:
+        """Return a column's vocabulary: the given one, with `extend` and the values beside it, or the values alone.
+
+        ["LGA", "JFK"] is given and a fit counts JFK 9, EWR 4, LGA 2: LGA, JFK, EWR.
+        """
+        if given is not None and not self.extend:
+            return given
         values, _ = counts.ranked(self.min_frequency or 1)
-        return values[: self.max_categories]
+        if given is None:
+            return values[: self.max_categories]
+        united = unite_dictionaries([given, values.cast(given.type)])
+        return united[: None if self.max_categories is None else max(self.max_categories, len(given))]
 
     def get_state(self) -> dict[str, Any]:
         """Return the learned vocabularies, a joint one once."""
@@ -596,7 +617,8 @@ class HashBucket(base.StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         cats.check_categories(fields, "HashBucket")
         sizes = [cats.get_given(self.num_buckets, item.name, "HashBucket(num_buckets=...)") for item in fields]
-        return [cats.make_id_field(item, size + cats.FIRST) for item, size in zip(fields, sizes, strict=True)]
+        ids = [cats.Vocabulary(num_places=size, seed=hash_seeds(self.seed, size)) for size in sizes]
+        return [cats.make_id_field(item, each) for item, each in zip(fields, ids, strict=True)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         made = {}
@@ -642,7 +664,8 @@ class HashedCross(base.StatelessStep):
             names, expected, remedy = [item.name for item in fields], "two columns or more", "HashBucket for one column"
             raise BadConfig("HashedCross", "there is nothing to cross", got=names, expected=expected, remedy=remedy)
         made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
-        return [cats.make_id_field(made, self.num_buckets + cats.FIRST)]
+        seed = hash_seeds(self.seed, self.num_buckets)
+        return [cats.make_id_field(made, cats.Vocabulary(num_places=self.num_buckets, seed=seed))]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["_x_".join(names)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from gpupipe.backend.groups import GroupSums
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.preprocessing import learned_step as base
-from gpupipe.preprocessing.categories import make_id_field
+from gpupipe.preprocessing.categories import Vocabulary, make_id_field
 from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import GatheredRows
@@ -239,7 +240,10 @@ class KMeans(GatheredStep):
         base.check_numeric(fields, "KMeans")
         names = self.output_names([item.name for item in fields])
         made = [replace(Field.derived(name, "float32", fields, "KMeans"), nullable=False) for name in names]
-        return [make_id_field(made[0], self.n_clusters + 2)] if self.output == "labels" else made
+        if self.output != "labels":
+            return made
+        seed = zlib.crc32(self.cluster_centers_.tobytes()) if self.is_fitted else 0  # other centres, other clusters
+        return [make_id_field(made[0], Vocabulary(num_places=self.n_clusters, seed=seed))]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["kmeans"] if self.output == "labels" else [f"kmeans_dist{label}" for label in range(self.n_clusters)]

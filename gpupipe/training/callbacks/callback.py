@@ -23,6 +23,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from gpupipe.errors import BackendMissing
 from gpupipe.files import replacing, writing
 from gpupipe.progress import Progress
+from gpupipe.support.calls import answer_calls, answer_constructor
 from gpupipe.support.strict_json import parse_json
 from gpupipe.support.validation import check_path
 from gpupipe.training.loop.train_state import TrainState
@@ -49,6 +50,14 @@ class Callback:
     """
 
     every_rank = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        answer_constructor(cls)
+
+    @answer_calls
+    def __init__(self) -> None:
+        """Take no argument; a callback that has some says so."""
 
     def on_fit_start(self, run: TrainState) -> None:
         """Run before the first epoch, or before the first one of a resumed fit."""

@@ -15,6 +15,7 @@ from gpupipe.backend.report_frame import make_frame
 from gpupipe.drawing import Drawing
 from gpupipe.errors import BadData, NotFitted
 from gpupipe.support.bars import LEVELS
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel, join_drawings
 from gpupipe.support.validation import check_integer, check_name, check_number
 
@@ -23,6 +24,7 @@ COLORS = {"train": GRAY, "valid": BLUE}
 _Points = list[tuple[float, float]]
 
 
+@answer_calls
 @dataclass(repr=False)
 class History:
     """History of a fit, one row per epoch; prints as a table with curves, and draws itself in a notebook.
@@ -180,6 +182,7 @@ def _draw_figure(name: str, parts: dict[str, _Points]) -> str:
     return draw_panel(name, [Line(points, COLORS[part], part) for part, points in parts.items()], "epoch")
 
 
+@answer_calls
 @dataclass(frozen=True, slots=True)
 class EarlyStopping:
     """Stop when a figure has not improved for some epochs; `fit` always ends with the weights of the best one.

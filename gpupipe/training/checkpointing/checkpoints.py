@@ -31,6 +31,7 @@ from torch import Tensor
 from gpupipe.errors import ArtifactError, BadConfig, GpupipeError, SchemaMismatch
 from gpupipe.files import locking, replacing, writing
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.strict_json import check_shape, parse_json
 from gpupipe.support.validation import check_integer, check_number, check_path, refuse_argument
 from gpupipe.training.callbacks.callback import Callback
@@ -71,6 +72,7 @@ _STATE = {
 }
 
 
+@answer_calls
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Checkpoint settings: where and how often a fit saves, in the background; the next save waits for the one before.
@@ -384,12 +386,14 @@ def _describe_run(run: TrainState) -> dict[str, Any]:
     schema = getattr(run.train, "schema", None)
     told = json.dumps(schema.to_json(), sort_keys=True).encode() if isinstance(schema, Schema) else None
     names = {id(parameter): name for name, parameter in run.model.named_parameters()}
+    keys = getattr(run.model, "id_keys", None)  # a fit anew gives values other ids, and leaves the sizes as they are
     return {
         "weights": {name: f"{value.dtype} {tuple(value.shape)}" for name, value in run.model.state_dict().items()},
         "optimizer": type(run.update.optimizer).__name__,
         "trained parameters": [names.get(id(p)) for p in run.update.parameters],  # in the order of moments
         "rows": getattr(run.train, "total_rows", None),
         "schema": None if told is None else _digest(told),
+        "vocabularies": None if keys is None else _digest(keys.cpu().numpy().tobytes()),
         "batches per epoch": run.steps_per_epoch,
     }
 
@@ -398,9 +402,9 @@ def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
     what = next((what for what, now in here.items() if saved.get(what) != now), None)
     if what is None:
         return
-    kind = "data set" if what in ("rows", "schema", "batches per epoch") else "model"
+    kind = "data set" if what in ("rows", "schema", "vocabularies", "batches per epoch") else "model"
     problem = f"the checkpoint is of another {kind}: {what}"
-    remedy = "the model, optimiser and loader it was made with; model.load_state_dict for weights alone"
+    remedy = "the model, optimiser and loader it was made with; gp.training.load_weights for weights alone"
     then, now = saved.get(what), here[what]
     if what == "weights" and isinstance(then, dict):
         name = next(name for name in [*now, *then] if now.get(name) != then.get(name))
@@ -408,7 +412,7 @@ def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
         then, now = then.get(name, "none"), now.get(name, "none")
     elif what == "trained parameters" and then is not None:
         then, now = next((a, b) for a, b in zip_longest(then, now, fillvalue="none") if a != b)
-        remedy = "freeze(), unfreeze() and param_groups= as they were; model.load_state_dict for weights alone"
+        remedy = "freeze(), unfreeze() and param_groups= as they were; gp.training.load_weights for weights alone"
     elif what == "batches per epoch" and here["rows"] is not None:
         problem = f"the checkpoint is from the middle of an epoch of other batches: {what}"
         remedy = "as many ranks, and the batch size, as then; or a checkpoint from the end of an epoch"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, refuse_choice
 from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target, num_rows
@@ -342,6 +343,7 @@ class LossMean:
         return mean
 
 
+@answer_calls
 class PairwiseRanking:
     """Mean of log(1 + exp(-(s_i - s_j))) over the pairs of a batch's rows where row i should rank before row j.
 
@@ -384,6 +386,7 @@ class PairwiseRanking:
         return (pairs * losses).sum() / pairs.sum().clamp_min(TINY)
 
 
+@answer_calls
 class PerTarget:
     """Weighted mean, for each row, of a loss per output.
 

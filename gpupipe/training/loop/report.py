@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.backend import to_pandas
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import PALETTE
 from gpupipe.support.text import RowTable, flush_right, format_count, html_table, text_table
 from gpupipe.tensors import Batch
@@ -37,6 +38,7 @@ class GroupTable(RowTable):
         return to_pandas(self.rows)
 
 
+@answer_calls
 class Report(ScoredRows, Mapping[str, float]):
     """Report of an evaluation: a mapping from names of metrics to values, and what the rows tell besides.
 

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from gpupipe.errors import BadConfig, BadData
 from gpupipe.schema import Schema
 from gpupipe.support import validation
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import arguments, format_count
 from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
@@ -71,6 +72,7 @@ class RemoteRows(Protocol):
         """Fit in the processes that hold the rows; the trainer's model has the weights afterwards."""
 
 
+@answer_calls
 @dataclass(eq=False, repr=False)
 class Trainer:
     """Trainer of a module on batches.
@@ -242,17 +244,33 @@ class Trainer:
         Memory: weights, gradients and two moments; with `early_stopping` the weights again. Batches on other devices
             are copied.
         """
+        try:
+            self.history = self._fit(train, valid, resume, executor)
+        except KeyboardInterrupt as interrupt:
+            if self.saves is None:
+                how = "Trainer(..., checkpoints='runs/flights') keeps some, and fit(..., resume='latest') goes on"
+                interrupt.add_note(f"no checkpoint: {how} from the last one")
+            raise interrupt.with_traceback(
+                None
+            ) from None  # the batch it came in is of no use to whoever pressed Ctrl-C
+        return self.history
+
+    def _fit(
+        self,
+        train: Batches | RemoteRows,
+        valid: Batches | RemoteRows | None,
+        resume: str | Path | None,
+        executor: object,
+    ) -> History:
         if executor is not None or isinstance(train, RemoteRows) or isinstance(valid, RemoteRows):
-            self.history = _fit_on_workers(self, train, valid, resume, executor)
-            return self.history
+            return _fit_on_workers(self, train, valid, resume, executor)
         check_batches("Trainer.fit", train=train, **({} if valid is None else {"valid": valid}))
         if not isinstance(resume, str | PathLike | None):
             raise refuse_argument(
                 "Trainer.fit", "resume", resume, "a path", "resume='latest'", problem="not a checkpoint"
             )
         if isinstance(self.model, FitsLoaders):
-            self.history = self._fit_loaders(train, valid, resume)
-            return self.history
+            return self._fit_loaders(train, valid, resume)
         loss, metrics = choose_loss_and_metrics(self, train)
         stopping = self.choose_stopping(validated=valid is not None)
         history, watches = _make_history(stopping, metrics, validated=valid is not None), _make_watches(self, train)
@@ -292,7 +310,6 @@ class Trainer:
                 for watch in watches if ranks.is_main else ():
                     watch.warn(len(history) - int(history.best["epoch"]) if is_best else 0)
                 self.model.eval().zero_grad()  # gives the gradients' memory back
-        self.history = history
         return history
 
     def _keeps_best(self, run: TrainState, best: BestWeights) -> bool:
@@ -520,6 +537,8 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
     losses.check_units(loss, units)
     if schema is not None:
         losses.check_loss_task(loss, schema)
+        if check_ids := getattr(trainer.model, "check_ids", None):
+            check_ids(schema)
         if trainer.metrics != "auto":  # those that go with a loss are defined where it is
             check_task(metrics, schema)
     if units is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_bool, refuse_argument, refuse_choice
 
 
@@ -24,6 +25,7 @@ class LoadReport:
 
     `missing` ones are the model's, were not given and are unchanged; `unexpected` ones were given, and are none of the
     model's; those of `other_shape` are in both, with the model's shape and the given one, and were not loaded.
+    `new_ids` counts by column the ids whose values the given weights do not know; their rows are unchanged.
 
     Example:
         >>> print(LoadReport(["a"], ["b"], [], {}))
@@ -34,18 +36,24 @@ class LoadReport:
     missing: list[str]
     unexpected: list[str]
     other_shape: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    new_ids: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         shapes = [f"{name} {given} for {mine}" for name, (mine, given) in self.other_shape.items()]
-        others = {"missing": self.missing, "unexpected": self.unexpected, "other shape": shapes}
+        new = [f"{count:,} of {name!r}" for name, count in self.new_ids.items()]
+        others = {"missing": self.missing, "unexpected": self.unexpected, "other shape": shapes, "new ids": new}
         parts = [f"{what}: {', '.join(names)}" for what, names in others.items() if names]
         return "; ".join([f"{len(self.loaded)} loaded", *parts])
 
 
+@answer_calls
 def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor] | str | Path, *, strict: bool = True, prefix: str = ""
 ) -> LoadReport:
-    """Load the weights whose name and shape are the model's.
+    """Load the weights whose name and shape are the model's, rows of embeddings by the values of their ids.
+
+    A pipeline that is fitted anew gives values other ids. Models of `from_schema` know which value each id is, and so
+    do their weights: a row goes where the model has its value, and values that are new to the weights keep their rows.
 
     Args:
         model: changed in place.
@@ -55,7 +63,8 @@ def load_weights(
         prefix: what the given names begin with, and the model's do not: "module.", "encoder.".
 
     Raises:
-        SchemaMismatch: `strict`, and they do not fit; the model is as it was.
+        SchemaMismatch: `strict`, and they do not fit, or it is not known which values the ids of a column stand for;
+            the model is as it was. Without `strict` the rows of such a column stay.
         BadConfig: not one weight fits, or there is no model.
         BadFile: the file is missing, or holds no weights.
 
@@ -74,11 +83,25 @@ def load_weights(
         raise refuse_argument("load_weights", "weights", type(weights), expected, "other.state_dict()")
     given = _read(given) if isinstance(given, str | Path) else given
     given = {name.removeprefix(prefix): value for name, value in given.items()}
-    own = model.state_dict()
+    matches = [
+        module.match_ids(given, f"{name}." if name else "")
+        for name, module in model.named_modules()
+        if hasattr(module, "match_ids")
+    ]
+    keys = {match.keys: given.pop(match.keys) for match in matches}
+    own = {name: value for name, value in model.state_dict().items() if name not in keys}
     both = [name for name in own if name in given]
     fitting = [name for name in both if own[name].shape == given[name].shape]
     shapes = {name: (tuple(own[name].shape), tuple(given[name].shape)) for name in both if name not in fitting}
-    report = LoadReport(fitting, [n for n in own if n not in given], [n for n in given if n not in own], shapes)
+    new_ids = {name: count for match in matches for name, count in match.new.items()}
+    missing, unexpected = [n for n in own if n not in given], [n for n in given if n not in own]
+    report = LoadReport(fitting, missing, unexpected, shapes, new_ids)
+    unknown = [name for match in matches for name in match.unknown]
+    if strict and unknown:
+        where, problem = "load_weights", "it is not known which values the ids of the weights stand for"
+        expected = "weights of a model that from_schema made, for the same columns of ids in the same order"
+        remedy = "strict=False, which leaves the rows of these columns as they are"
+        raise SchemaMismatch(where, problem, got=unknown, expected=expected, remedy=remedy)
     if strict and len(fitting) < len(own | given):
         where, problem = "load_weights", "the weights are not those of the model"
         remedy = "strict=False to load those that fit"
@@ -87,7 +110,7 @@ def load_weights(
         where, problem = "load_weights", "not one weight fits the model"
         remedy = "prefix='module.' for what the given names begin with"
         raise BadConfig(where, problem, got=list(given)[:3], expected=f"names like {list(own)[:3]}", remedy=remedy)
-    model.load_state_dict({name: given[name] for name in fitting}, strict=False)
+    model.load_state_dict({name: given[name] for name in fitting} | keys, strict=False)
     return report
 
 
@@ -104,6 +127,7 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
     return found
 
 
+@answer_calls
 def freeze(model: nn.Module, *patterns: str) -> list[str]:
     """Freeze the parameters whose names match a pattern, for the next fits; return their names.
 
@@ -116,6 +140,7 @@ def freeze(model: nn.Module, *patterns: str) -> list[str]:
     return _switch("freeze", model, patterns, trained=False)
 
 
+@answer_calls
 def unfreeze(model: nn.Module, *patterns: str) -> list[str]:
     """Unfreeze the parameters whose names match a pattern, for the next fits; return their names.
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_integer, check_number, refuse_argument, refuse_choice
 from gpupipe.training.callbacks.history import History
 
@@ -373,6 +374,7 @@ SCHEDULES = {"one-cycle": 0.3, "cosine": 0.0, "linear": 0.0, "constant": 0.0, "p
 ONE_CYCLE_START, ONE_CYCLE_END = 25.0, 1e4
 
 
+@answer_calls
 @dataclass(frozen=True, slots=True)
 class Plateau:
     """Reduce-on-plateau schedule: the rate falls when the monitored metric has not improved for some epochs.
@@ -444,6 +446,7 @@ def _half_cosine(start: float, end: float, t: Tensor) -> Tensor:
     return end + (start - end) / 2 * (1 + torch.cos(math.pi * t))
 
 
+@answer_calls
 def scaled_rate(lr: float, *, batch_size: int, reference: int = 256, rule: str = "sqrt") -> float:
     """Scale a learning rate found with `reference` rows a step to `batch_size`, over accumulation and all ranks.
 

@@ -325,8 +325,7 @@ def test_files_that_differ_are_named_with_the_column(tmp_path: Path) -> None:
     with pytest.raises(SchemaMismatch, match="column 's' is not there"):
         gp.read_parquet(tmp_path)
     pq.write_table(pa.table({"n": [1], "s": ["a"], "new": [1]}), tmp_path / "3.parquet")
-    with pytest.raises(SchemaMismatch, match=r"column 'new' is int64\.\nExpected no such column"):
-        gp.read_parquet(tmp_path)
+    assert values(gp.read_parquet(tmp_path), "n") == [1, 2, 1]
     with raises(ColumnNotFound, where="flights.parquet", column="distnce"):
         gp.read_parquet(DATA / "flights.parquet", columns=["distnce"])
 

@@ -77,7 +77,7 @@ def test_types_can_be_given(tmp_path: Path) -> None:
 
 
 def test_forms_of_text(tmp_path: Path) -> None:
-    assert plain(gp.read_csv(write(tmp_path / "1.csv", "\ufeffa;b\n1;'x'\n"), delimiter=";").compute()) == [
+    assert plain(gp.read_csv(write(tmp_path / "1.csv", "\ufeffa;b\n1;'x'\n"), sep=";").compute()) == [
         {"a": 1, "b": "'x'"}
     ]
     assert plain(gp.read_csv(write(tmp_path / "2.csv", 'a,b\n"x\ny, z",2\n')).compute()) == [{"a": "x\ny, z", "b": 2}]
@@ -91,7 +91,7 @@ def test_forms_of_text(tmp_path: Path) -> None:
     ]
     assert plain(gp.read_csv(write(tmp_path / "5.csv.gz", gzip.compress(b"a\n1\n", mtime=0))).compute()) == [{"a": 1}]
     with raises(BadConfig, where="read_csv", got="::"):
-        gp.read_csv(tmp_path / "1.csv", delimiter="::")
+        gp.read_csv(tmp_path / "1.csv", sep="::")
 
 
 @pytest.mark.parametrize("text", ["a,b", "a,b\n", "a,b\r\n\r\n"])
@@ -138,8 +138,7 @@ def test_files_of_one_table(tmp_path: Path) -> None:
     assert [span.file for part in dataset.partitions for span in part.spans] == [0, 1]
     assert str(two) in gp.read_csv([one, two], partition_bytes=1).partitions[1].description
     write(two, "b,a,c\ny,2,3\n")
-    with raises(SchemaMismatch, where="2.csv", got=["b", "a", "c"]):
-        gp.read_csv(tmp_path)
+    assert gp.read_csv(tmp_path).columns == ["a", "b"]
     assert plain(gp.read_csv(tmp_path, columns=["a"]).compute()) == [{"a": 1}, {"a": 2}]
     write(two, "b\ny\n")
     with raises(SchemaMismatch, where="2.csv", got=["b"]):
@@ -167,7 +166,7 @@ def test_text_that_turns_unreadable_later(tmp_path: Path) -> None:
         gp.read_csv(write(tmp_path / "a.csv", content))
     cut = gzip.compress(b"a\n" + bytes(str(list(range(50_000))), "ascii") + b"\n")[:-20]
     with pytest.raises(BadFile, match="cannot be read as CSV"):
-        gp.read_csv(write(tmp_path / "a.csv.gz", cut), delimiter=";")
+        gp.read_csv(write(tmp_path / "a.csv.gz", cut), sep=";")
 
 
 def test_long_texts(tmp_path: Path) -> None:
@@ -258,7 +257,7 @@ def test_odd_forms_of_text_are_read_as_pandas_does(tmp_path: Path, text: str) ->
 def test_options_of_other_countries(tmp_path: Path) -> None:
     text = "# Bericht\nPreis;Menge;Ort\n1.234,5;1.000;Köln\n# Schluss\n-0,25;;1,5 km\n"
     path = write(tmp_path / "a.csv", text.encode("cp1252"))
-    form: dict[str, Any] = {"delimiter": ";", "decimal": ",", "thousands": ".", "comment": "#", "encoding": "cp1252"}
+    form: dict[str, Any] = {"sep": ";", "decimal": ",", "thousands": ".", "comment": "#", "encoding": "cp1252"}
     dataset = gp.read_csv(path, **form)
     assert {item.name: item.dtype for item in dataset.schema} == {"Preis": "float64", "Menge": "int64", "Ort": "string"}
     found = dataset.compute()
@@ -267,7 +266,7 @@ def test_options_of_other_countries(tmp_path: Path) -> None:
     )
     assert plain(found) == wanted.astype(object).where(wanted.notna(), None).to_dict("records")
     # A point is no decimal point there, and without separators of thousands no number at all.
-    assert gp.read_csv(write(path, "a\n1.5\n2,5\n"), delimiter=";", decimal=",").schema["a"].dtype == "string"
+    assert gp.read_csv(write(path, "a\n1.5\n2,5\n"), sep=";", decimal=",").schema["a"].dtype == "string"
     sixteen = write(tmp_path / "b.csv", "a,b\n1,é\n".encode("utf-16"))
     assert plain(gp.read_csv(sixteen, encoding="utf-16").compute()) == [{"a": 1, "b": "é"}]
     for wrong in ({"encoding": "utf-9"}, {"decimal": ",", "thousands": ","}, {"comment": ""}, {"skip_rows": -1}):
@@ -372,7 +371,7 @@ def test_a_wrong_number_of_names_is_said(tmp_path: Path, names: list[str]) -> No
     (tmp_path / "b.csv").write_text("1,2\n4,5,6\n")
     with pytest.raises(BadFile) as caught:
         gp.read_csv(tmp_path / "b.csv", names=["a", "b"])
-    assert "delimiter=" in str(caught.value.remedy)
+    assert "sep=" in str(caught.value.remedy)
 
 
 @pytest.mark.parametrize("decimal", [",", "."])
@@ -386,9 +385,9 @@ def test_separators_of_thousands_are_those_of_pandas(tmp_path: Path, decimal: st
     (tmp_path / "a.csv").write_text(f"x;y\n{value};1\n")
     form: dict[str, Any] = {"decimal": decimal, "thousands": thousands}
     expected = pd.read_csv(tmp_path / "a.csv", sep=";", **form)["x"].tolist()
-    assert gp.read_csv(tmp_path / "a.csv", delimiter=";", **form).compute()["x"].tolist() == expected
+    assert gp.read_csv(tmp_path / "a.csv", sep=";", **form).compute()["x"].tolist() == expected
     (tmp_path / "b.csv").write_text(f"x;y\n1{decimal}5;1\n{value};1\n")
     if isinstance(expected[0], str):
         with pytest.raises(SchemaMismatch) as caught:
-            gp.read_csv(tmp_path / "b.csv", delimiter=";", dtypes={"x": "float64"}, **form)
+            gp.read_csv(tmp_path / "b.csv", sep=";", dtypes={"x": "float64"}, **form)
         assert caught.value.got == value

@@ -225,7 +225,8 @@ def test_a_key_that_is_new_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert values(gp.read_json(path, dtypes={"new": "string"}), "new") == [None, None, "x", "y"]
     cast = gp.read_json(path, on_mismatch="cast")
     assert cast.columns == ["n"]
-    assert [str(note) for note in cast.source.notes] == [f"{path}: cast, column 'new' is new and left out"]
+    (note,) = cast.source.notes
+    assert (note.column, note.reason) == ("new", f"key: the first rows of {path} do not have it")
 
 
 def test_files_of_one_table(tmp_path: Path) -> None:

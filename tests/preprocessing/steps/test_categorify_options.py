@@ -169,3 +169,18 @@ def test_numbers_come_from_numpy_too() -> None:
 def test_a_vocabulary_may_be_the_categories_of_a_column() -> None:
     frame = pd.DataFrame({"x": ["a", "b", None]})
     assert Categorify(vocabulary=pd.Categorical(["b", "a"])).fit_transform(frame)["x"].tolist() == [3, 2, 0]
+
+
+def test_an_extended_vocabulary_keeps_its_ids_and_appends_by_count() -> None:
+    frame = pd.DataFrame({"x": ["c", "c", "a", "d", None], "y": ["a", "b", "d", "d", "d"]})
+    options = {"vocabulary": ["b", "a"], "extend": True}
+    step = Categorify(**options).fit(frame)
+    assert {name: values.to_pylist() for name, values in step.vocabularies_.items()} == {
+        "x": ["b", "a", "c", "d"],
+        "y": ["b", "a", "d"],
+    }
+    assert Categorify(**options, joint=True).fit(frame).vocabularies_["x"].to_pylist() == ["b", "a", "d", "c"]
+    for limit in ({"min_frequency": 2}, {"max_categories": 3}):
+        assert Categorify(**options, **limit).fit(frame).vocabularies_["x"].to_pylist() == ["b", "a", "c"]
+    with raises(errors.BadConfig, where="Categorify(extend=True)"):
+        Categorify(extend=True)

@@ -80,6 +80,10 @@ def test_whoever_interrupts_a_fit_is_told_how_it_goes_on(tmp_path: Path, step: i
     path = tmp_path / "saved" / f"step-{last or 0:010d}"
     told = [f"last checkpoint: {path}, go on with fit(..., resume='latest')"] if last else []
     assert getattr(interrupted.value, "__notes__", []) == told
+    assert len(interrupted.traceback) == 3, "of this test, of answer_calls, of fit"
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        resumed.trainer(None, resumed.model(), callbacks=[InterruptAt(1)]).fit(*resumed.loaders())
+    assert "Trainer(..., checkpoints='runs/flights')" in interrupted.value.__notes__[0]
 
 
 @pytest.mark.parametrize("arguments", [{}, {"ema_decay": 0.9}, {"accumulate": 3}, {"schedule": "plateau"}], ids=str)

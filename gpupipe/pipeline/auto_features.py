@@ -1,0 +1,114 @@
+"""What `Features.auto` sees in the first rows of a table, and the groups that it proposes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple
+
+from gpupipe import preprocessing as pre
+from gpupipe.backend import Array, Backend, Column, infer_backend
+from gpupipe.backend.kernels import sort_unique
+from gpupipe.io import Dataset
+from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, Schema, get_element_dtype
+from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
+
+NUM_FIRST = 10_000
+"""Rows that are looked at."""
+_FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
+_MIN_FREQUENCIES = ((NUM_FIRST, 50), (1_000, 10))  # of so many rows and more, the rows that an id should have
+_LEAST_ROWS = 20  # rows that show whether values occur twice
+_MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
+_BETWEEN_WORDS = re.compile(r"[^\w.-]")
+_ROW_NAMES = re.compile(r"|__index_level_\d+__")
+"""What pandas calls row names without a name of their own: nothing in CSV, the second in Parquet."""
+
+
+class FirstRows(NamedTuple):
+    """First rows of a table.
+
+    `ids` are integers of few values; `useless` says of columns why they tell nothing; `remarks` says what may be wrong
+    with a column that becomes a feature, and what to do.
+    """
+
+    num_rows: int
+    ids: AbstractSet[str]
+    useless: dict[str, str]
+    remarks: dict[str, str]
+
+    @property
+    def min_frequency(self) -> int | None:
+        """How often a category should be there, to be one."""
+        return next((frequency for rows, frequency in _MIN_FREQUENCIES if self.num_rows >= rows), None)
+
+
+def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
+    """Look at the first rows of a dataset; without one all integers are amounts, and nothing is known of values."""
+    useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
+    names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
+    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(NUM_FIRST)
+    num_rows = NUM_FIRST if dataset is None else len(first)
+    if not names or not len(first):
+        return FirstRows(num_rows, set(), useless, {})
+    backend = infer_backend(first)
+    coded, ids, remarks = backend.encode(first), set[str](), dict[str, str]()
+    for name in names:
+        column = backend.column(coded, name)
+        missing = column.missing(backend.xp)
+        values = column.data if missing is None else column.data[~missing]
+        if not len(values):
+            useless[name] = f"no value in the first {NUM_FIRST:,} rows"
+            continue
+        distinct = sort_unique(values, backend.xp)
+        count, rows = len(distinct), len(values)
+        if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
+            ids.add(name)
+        if remark := _remark(name, column, distinct, rows, num_rows, backend):
+            remarks[name] = remark
+    return FirstRows(num_rows, ids, useless, remarks)
+
+
+def _remark(name: str, column: Column, distinct: Array, num_present: int, num_rows: int, backend: Backend) -> str:
+    """Say what may be wrong with a column, by its distinct values (codes, of text); else return nothing."""
+    count, texts = len(distinct), list[str]()
+    if column.dictionary is not None:
+        texts = column.dictionary.take(backend.to_host(distinct)).to_pylist()
+        if kind := recognise_texts(texts):
+            return f"its texts are {kind}: {suggest_parsing(name, kind)}"
+    if count == 1:
+        same = "the same value" if num_present == num_rows else "one value or missing"
+        return f"{same} in each of the first {num_rows:,} rows" if num_rows > 1 else ""
+    if num_present < _LEAST_ROWS or column.dtype not in (*INTEGERS, "string"):
+        return ""
+    has_words = bool(_BETWEEN_WORDS.search("".join(texts[:_LEAST_ROWS])))
+    if count == num_present and not has_words:
+        return f"no value occurs twice: an id is no feature, keep=[{name!r}] carries it"
+    if texts and (2 * count > num_present or count >= _MANY_TEXTS):
+        step = "HashedNgrams()" if has_words else "HashedNgrams(analyzer='char', ngram_range=(2, 3))"
+        return f"{count:,} different texts in {num_present:,} rows: ([{name!r}], pre.{step}) learns from their parts"
+    return ""
+
+
+def propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:
+    """Propose groups of columns and their steps; `ids` are integers of few values: they may be names or amounts.
+
+    An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps.
+    """
+    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
+    amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
+    flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
+    several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
+    groups: list[tuple[Any, ...]] = [
+        (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+        (
+            [name for name in words if name in ids],
+            [pre.SimpleImputer(strategy="median"), pre.StandardScaler()],
+            "number",
+        ),
+        (flags, [pre.SimpleImputer(strategy="most_frequent")]),
+        (words, [pre.Categorify(min_frequency=least)]),
+        (several, [pre.Categorify(min_frequency=least)]),
+        (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+    ]
+    return [group for group in groups if group[0]]

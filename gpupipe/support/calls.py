@@ -1,0 +1,143 @@
+"""Calls that Python itself refuses, answered in the family's words with the name that was meant."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from gpupipe.errors import BadCall, nearest
+
+Answering = TypeVar("Answering", bound=Callable[..., Any])
+
+_ELSEWHERE = {
+    "lr": "learning_rate base_lr eta",
+    "max_epochs": "n_epochs num_epochs epoch n_iter max_iter",
+    "weight_decay": "wd l2 alpha",
+    "max_grad_norm": "gradient_clip_val clip_grad clipnorm",
+    "accumulate": "accumulate_grad_batches gradient_accumulation_steps",
+    "loss": "criterion loss_fn objective",
+    "batch_size": "bs batchsize",
+    "seed": "random_state random_seed rng",
+    "random_state": "seed random_seed",
+    "sep": "delimiter separator delim",
+    "columns": "usecols include_columns cols",
+    "null_values": "na_values",
+    "dtypes": "dtype schema schema_overrides",
+    "timestamp_formats": "parse_dates date_format",
+    "skip_rows": "skiprows",
+    "comment": "comment_prefix comment_char",
+    "partition_bytes": "chunksize blocksize batch_bytes",
+    "filters": "filter where predicate",
+    "progress": "verbose enable_progress_bar show_progress",
+    "fraction": "frac test_size train_size",
+    "partition_by": "partition_cols",
+    "hidden": "hidden_size hidden_sizes hidden_dims layers",
+}
+"""What other libraries call an argument, by our name for it."""
+
+
+def answer_calls(thing: Answering) -> Answering:
+    """Let a function, or the constructor and public methods of a class, answer a call that Python refuses: `BadCall`.
+
+    Signatures stay as they are for type checkers and `inspect.signature`. A call that is right costs one frame.
+
+    Example:
+        >>> @answer_calls
+        ... def train(rows, *, batch_size=32): ...
+        >>> train([], batchsize=64)
+        Traceback (most recent call last):
+        gpupipe.errors.BadCall: train(batchsize=): no such argument, got 64.
+        Expected some of rows, batch_size.
+        Try: batch_size=64
+    """
+    if not isinstance(thing, type):
+        return cast(Answering, _answer(thing))
+    for name, member in list(vars(thing).items()):
+        if name == "__init__" or not name.startswith("_"):
+            _replace(thing, name, member)
+    return cast(Answering, thing)
+
+
+def answer_constructor(cls: type) -> None:
+    """Let the constructor of a class answer, where it has one of its own; for `__init_subclass__` of base classes."""
+    if "__init__" in vars(cls):
+        _replace(cls, "__init__", vars(cls)["__init__"])
+
+
+def check_call(called: str, function: Callable[..., Any], /, *args: Any, **options: Any) -> None:
+    """Raise `BadCall` where a function cannot be called so, which `called` hands its options to."""
+    try:
+        inspect.signature(function).bind(*args, **options)
+    except TypeError:
+        if answer := _explain(function, args, options, called):
+            raise answer from None
+        raise
+
+
+def _replace(cls: type, name: str, member: Any) -> None:
+    kind = type(member) if isinstance(member, classmethod | staticmethod) else None
+    function = member if kind is None else member.__func__
+    if inspect.isfunction(function):
+        setattr(cls, name, _answer(function) if kind is None else kind(_answer(function)))
+
+
+def _answer(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except TypeError as error:
+            # Where Python refuses the call itself, no frame of the function is in the traceback.
+            refused = error.__traceback__ is not None and error.__traceback__.tb_next is None
+            answer = _explain(function, args, options) if refused else None
+            if answer is None:
+                raise
+        raise answer
+
+    return call
+
+
+def _explain(
+    function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], called: str = ""
+) -> BadCall | None:
+    """Say what is wrong with a call; None where it is nothing that is known here."""
+    parameters = list(inspect.signature(function).parameters.values())
+    called = called or function.__name__
+    if parameters and parameters[0].name in ("self", "cls") and args:
+        owner = args[0] if isinstance(args[0], type) else type(args[0])
+        called = owner.__name__ if called == "__init__" else f"{owner.__name__}.{called}"
+        parameters, args = parameters[1:], args[1:]
+    by_name = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
+    expected = f"some of {', '.join(by_name)}" if by_name else "no argument"
+    for name in options:
+        if name not in by_name:
+            near = _find_meant(name, by_name)
+            shown = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
+            remedy = f"{called}(...) without it" if near is None else f"{near}={shown}"
+            problem = "no such argument"
+            return BadCall(f"{called}({name}=)", problem, got=options[name], expected=expected, remedy=remedy)
+    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(args) > len(places):
+        rest = [each.name for each in parameters if each.kind == each.KEYWORD_ONLY and each.name not in options]
+        problem = f"{len(args)} arguments without a name, and it takes {len(places) or 'none'}"
+        remedy = f"{rest[0]}=... by name" if rest else f"{called}() with {len(places) or 'none'}"
+        return BadCall(called, problem, got=args[len(places)], expected=expected, remedy=remedy)
+    taken = [each.name for each in places[: len(args)]]
+    twice = [name for name in taken if name in options]
+    if twice:
+        problem, remedy = f"argument {twice[0]!r} is there twice", f"{called}({twice[0]}=...)"
+        return BadCall(called, problem, got=options[twice[0]], expected="each argument once", remedy=remedy)
+    needed = [each for each in parameters if each.default is each.empty and each.name not in (*taken, *options)]
+    missing = [each.name for each in needed if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    if missing:
+        problem, remedy = f"argument {missing[0]!r} is missing", f"{called}({missing[0]}=...)"
+        return BadCall(called, problem, expected=expected, remedy=remedy)
+    return None
+
+
+def _find_meant(name: str, known: Sequence[str]) -> str | None:
+    """Find the argument that was meant: another library's name for it, or a name that is spelt nearly so."""
+    meant = [ours for ours, theirs in _ELSEWHERE.items() if ours in known and name.lower() in theirs.split()]
+    return meant[0] if meant else nearest(name, known)

@@ -1,0 +1,83 @@
+"""What `Features.auto` says of the columns that it takes; every remedy works."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+
+ROWS = 60
+FRAME = pd.DataFrame(
+    {
+        "application": range(1000, 1000 + ROWS),
+        "code": [f"c{row}" for row in range(ROWS)],
+        "one": 1,
+        "same": "x",
+        "half": 0.5,
+        "yes": True,
+        "day": pd.Timestamp("2024-01-05"),
+        "gaps": [None if row % 2 else 3.0 for row in range(ROWS)],
+        "iso": [f"2024-01-{1 + row % 28:02}" for row in range(ROWS)],
+        "money": [f"${row},234.50" for row in range(1, ROWS + 1)],
+        "share": [f"{row}%" for row in range(ROWS)],
+        "number": [f"{row}.5" for row in range(ROWS)],
+        "note": [f"paid {row} times late" for row in range(ROWS)],
+        "tail": [f"N{row // 2}" if row < 40 else f"N{row}" for row in range(ROWS)],
+        "branch": [f"b{row % 5}" for row in range(ROWS)],
+        "amount": np.linspace(0, 1, ROWS),
+        "y": [0, 1] * (ROWS // 2),
+    }
+)
+SAID = {
+    "application": "no value occurs twice: an id is no feature, keep=['application'] carries it",
+    "code": "no value occurs twice: an id is no feature, keep=['code'] carries it",
+    **dict.fromkeys(["one", "same", "half", "yes", "day"], "the same value in each of the first 60 rows"),
+    "gaps": "one value or missing in each of the first 60 rows",
+    "iso": "its texts are times in ISO format: T.Cast({'iso': 'timestamp'})",
+    "money": "its texts are amounts of money: "
+    "T.Derive(money=\"sub(money, '[^0-9.+-]', '')\"), then T.Cast({'money': 'float64'})",
+    "share": "its texts are percentages: "
+    "T.Derive(share=\"sub(share, '\\\\\\\\s*%', '')\"), then T.Cast({'share': 'float64'})",
+    "number": "its texts are numbers: T.Cast({'number': 'float64'})",
+    "note": "60 different texts in 60 rows: (['note'], pre.HashedNgrams()) learns from their parts",
+    "tail": "40 different texts in 60 rows: (['tail'], pre.HashedNgrams(analyzer='char', ngram_range=(2, 3))) "
+    "learns from their parts",
+}
+
+
+@pytest.mark.parametrize("name", [*SAID, "branch", "amount"])
+def test_auto_says_what_may_be_wrong_with_a_column(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "gpupipe")
+    features = gp.Features.auto(FRAME[[name, "y"]], target="y")
+    expected = [f"{name}: {SAID[name]}"] if name in SAID else []
+    assert features.remarks == expected
+    notes = [f"Features.auto takes {remark}" for remark in expected]
+    assert [record.getMessage() for record in caplog.records] == notes
+    assert all(f"    # {remark}\n" in repr(features) for remark in expected)
+    fitted = gp.Pipeline([], features).fit(FRAME)
+    assert [note for note in fitted.fit_report.notes if note.startswith("Features.auto")] == notes
+
+
+@pytest.mark.parametrize("name", ["iso", "money", "share", "number"])
+def test_the_steps_that_are_said_parse_the_texts(name: str) -> None:
+    steps = [eval(step, {"T": T}) for step in SAID[name].partition(": ")[2].split(", then ")]
+    read = gp.Pipeline(steps).fit(FRAME).transform(FRAME)[name]
+    assert read.dtype.kind == ("M" if name == "iso" else "f") and read.notna().all()
+
+
+@pytest.mark.parametrize("name", ["note", "tail"])
+def test_the_groups_that_are_said_are_features(name: str) -> None:
+    group = eval(SAID[name].partition(": ")[2].partition(" learns")[0], {"pre": pre})
+    assert gp.Pipeline([], gp.Features(group, target="y")).fit(FRAME).schema.numeric
+
+
+def test_few_rows_show_no_id() -> None:
+    assert gp.Features.auto(FRAME[["application", "code", "note", "y"]][:19], target="y").remarks == []
+    many = FRAME.assign(**{f"c{place}": 0.5 for place in range(20)})
+    assert sum("the same value" in note for note in gp.Features.auto(many, target="y")._proposal_notes()) == 5

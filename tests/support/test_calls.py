@@ -1,0 +1,125 @@
+"""A call that Python refuses is answered in the family's words, whatever is called."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+from gpupipe.errors import BadCall, BadConfig, ExpressionError, GpupipeError
+from gpupipe.support.calls import answer_calls
+from tests.raising import raises
+
+MODULES = ["", ".preprocessing", ".transforms", ".selectors", ".models", ".training"]
+WHOLE = [gp.Cluster, gp.ClusterLoader, gp.Dataset, gp.Features, gp.History, gp.Pipeline, gp.Report, gp.Scorer]
+WHOLE += [gp.Trainer]
+# What results are, and protocols; nobody makes them by hand.
+MADE_HERE = {"BatchSizes", "Columns", "Comparison", "CrossValidation", "Importance", "LoadReport", "Summary"}
+MADE_HERE |= {"Metric", "Selector", "TrainState"}
+
+
+def list_public() -> dict[str, Callable[..., Any]]:
+    public = {}
+    for place in MODULES:
+        module = importlib.import_module(f"gpupipe{place}")
+        for name in module.__all__:
+            thing = getattr(module, name)
+            is_made = isinstance(thing, type) and (inspect.isabstract(thing) or issubclass(thing, BaseException | Enum))
+            if callable(thing) and name not in MADE_HERE and not is_made:
+                public[f"gp{place}.{name}"] = thing
+    return public
+
+
+def list_methods() -> dict[str, Callable[..., Any]]:
+    methods = {}
+    for cls in WHOLE:
+        for name, member in vars(cls).items():
+            if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod)):
+                bound = partial(member, None) if inspect.isfunction(member) else getattr(cls, name)
+                methods[f"{cls.__name__}.{name}"] = bound
+    return methods
+
+
+THINGS = list_public() | list_methods()
+
+
+@pytest.mark.parametrize("called", THINGS)
+def test_everything_public_answers_an_unknown_argument(called: str) -> None:
+    with pytest.raises(GpupipeError) as caught:
+        THINGS[called](no_such_argument=1)
+    # Some take any name, and say what they take.
+    assert isinstance(caught.value, BadCall | BadConfig | ExpressionError)
+    assert not isinstance(caught.value, BadCall) or caught.traceback[-1].path.name == "calls.py"
+
+
+MLP = gp.models.MLP(1)
+FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
+
+
+@pytest.mark.parametrize(
+    ("call", "where", "remedy"),
+    [
+        (lambda: gp.Trainer(None, learning_rate=0.1), "Trainer(learning_rate=)", "lr=0.1"),
+        (lambda: gp.read_csv("a.csv", delimiter=";"), "read_csv(delimiter=)", "sep=';'"),
+        (lambda: pre.StandardScaler(with_means=True), "StandardScaler(with_means=)", "with_mean=True"),
+        (lambda: gp.Pipeline([]).fit(FRAME).loader(FRAME, batchsize=5), "Pipeline.loader(batchsize=)", "batch_size=5"),
+        (
+            lambda: gp.from_frame(FRAME).write_parquet("a", over_write=True),
+            "Dataset.write_parquet(over_write=)",
+            "overwrite=True",
+        ),
+        (lambda: T.Lag("x", allow_leak=["x"]), "Lag(allow_leak=)", "Lag(...) without it"),
+        (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
+        (gp.Trainer, "Trainer", "Trainer(model=...)"),
+        (lambda: gp.save("a", "b", path="c"), "save", "save(path=...)"),
+        (gp.Features.auto, "Features.auto", "Features.auto(data=...)"),
+    ],
+)
+def test_the_name_that_was_meant_is_offered(call: Callable[[], Any], where: str, remedy: str) -> None:
+    with raises(BadCall, where=where, remedy=remedy) as caught:
+        call()
+    assert isinstance(caught.value, TypeError) and pickle.loads(pickle.dumps(caught.value)).remedy == remedy
+
+
+def test_signatures_stay_and_errors_from_within_are_left_alone() -> None:
+    assert list(inspect.signature(gp.Trainer).parameters)[:2] == ["model", "max_epochs"]
+    assert list(inspect.signature(gp.read_csv).parameters)[:2] == ["path", "columns"]
+
+    @answer_calls
+    def fail(x: int) -> int:
+        return len(x)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError, match="has no len") as caught:
+        fail(1)
+    assert not isinstance(caught.value, BadCall)
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        (lambda: gp.Pipeline([pre.StandardScaler]), "Features((columns, pre.StandardScaler()))"),
+        (lambda: gp.Pipeline([T.DropMissing]), "T.DropMissing(...)"),
+        (lambda: gp.Features((["x"], [pre.SimpleImputer])), "pre.SimpleImputer()"),
+        (lambda: gp.Features(["x"], target="y", target_transform=pre.Log1p), "pre.Log1p()"),
+        (lambda: gp.Trainer(gp.models.MLP), "gp.models.MLP.from_schema(schema)"),
+        (lambda: gp.Trainer(MLP, checkpoints=gp.Checkpoints), "checkpoints=Checkpoints(...)"),
+        (
+            lambda: gp.Trainer(gp.models.MLP(1), callbacks=[gp.training.JSONLinesLogger]),
+            "callbacks=[JSONLinesLogger(...)]",
+        ),
+    ],
+)
+def test_a_class_in_the_place_of_an_object_is_offered_its_parentheses(call: Callable[[], Any], remedy: str) -> None:
+    with pytest.raises(BadConfig, match="a class in the place of") as caught:
+        call()
+    assert caught.value.remedy == remedy
