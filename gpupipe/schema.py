@@ -10,6 +10,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.origins import Origin, Origins, rename_tables
 from gpupipe.support.text import format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
@@ -97,6 +98,7 @@ class Field:
         kind: what its values mean; by default it follows from `dtype`.
         cardinality: how many ids a categorical, or a list's element, can take, missing (0) and unknown (1) included.
         lineage: the source columns its values are computed from, row by row.
+        origins: the columns of tables read that its values come from, through earlier pipelines, verbs and files too.
         step: the step that made it; empty for a column of the source.
         classes: a classification target's values in the order of their index.
         units: what its numbers count, as the user has said; kept by steps that leave them what they are.
@@ -122,6 +124,7 @@ class Field:
     units: str = ""
     written_as: str = ""
     vocabulary: Any = field(default=None, repr=False, compare=False)
+    origins: Origins = field(default=frozenset(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kind = _KIND_OF.get(self.dtype) or (Kind.PASSENGER if is_passenger(self.dtype) else None)
@@ -137,8 +140,9 @@ class Field:
         """Return a column computed row by row from `reads`, with their lineage; a label as soon as one of them is."""
         sources = list(reads)
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in sources))
+        origins: Origins = frozenset().union(*(item.origins for item in sources))
         role = Role.LABEL if any(item.role == Role.LABEL for item in sources) else None
-        return cls(name, dtype, lineage=lineage, role=role, step=step, written_as=written_as)
+        return cls(name, dtype, lineage=lineage, role=role, step=step, written_as=written_as, origins=origins)
 
     @property
     def zone(self) -> str:
@@ -153,6 +157,10 @@ class Field:
         """Return the column as the start of a lineage."""
         own = frozenset({self.name})
         return self if self.lineage == own else replace(self, lineage=own)
+
+    def as_origin(self, table: str = "") -> Field:
+        """Return the column as one that comes from nowhere else but this table."""
+        return replace(self, origins=frozenset({Origin(table, self.name)}))
 
 
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
@@ -245,6 +253,19 @@ class Schema:
         self.require(units, "with_units")
         return self.assign(replace(self[name], units=unit) for name, unit in units.items())
 
+    def with_origins(self, table: str, stated: Mapping[str, Origins]) -> Schema:
+        """Return the schema of a table read: columns come from it, or from where their metadata, by name, have stated.
+
+        Tables in memory are numbered there, as `#0`: those of two files are not the same.
+        """
+        found = {
+            name: rename_tables(origins, lambda other: f"{table}{other}" if other.startswith("#") else other)
+            for name, origins in stated.items()
+        }
+        return Schema(
+            replace(item, origins=found[item.name]) if found.get(item.name) else item.as_origin(table) for item in self
+        )
+
     def with_role(self, role: Role) -> list[Field]:
         """List the columns that have this role, in order."""
         return [item for item in self.fields if item.role == role]
@@ -302,9 +323,13 @@ class Schema:
             name = item.name
             lists = {"classes": item.classes, "range": self.ranges.get(name), "edges": self.edges.get(name)}
             plain = {key: None if values is None else list(values) for key, values in lists.items()}
-            told = asdict(replace(item, vocabulary=None))
-            del told["vocabulary"]
-            rows.append(told | {"lineage": sorted(item.lineage)} | plain)
+            described = asdict(replace(item, vocabulary=None)) | {"lineage": sorted(item.lineage)} | plain
+            for name in (
+                "vocabulary",
+                "origins",
+            ):  # of one fit, and of data that may lie elsewhere tomorrow
+                del described[name]
+            rows.append(described)
         return rows
 
     @classmethod

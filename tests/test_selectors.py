@@ -101,7 +101,7 @@ def test_labels_weights_and_kept_columns_are_not_chosen() -> None:
 
 def test_a_selector_never_chooses_the_target_itself() -> None:
     steps = (T.Derive(twice="arr_delay * 2"),)
-    allowed = fitted(sel.numeric(), steps=steps, target="arr_delay", allow_leak="arr_delay")
+    allowed = fitted(sel.numeric(), steps=steps, target="arr_delay", allow_leak="twice")
     assert allowed.features.inputs == {"dep_delay", "twice", "day"}
     assert fitted(sel.numeric(), (["arr_delay"], [], "n"), target="arr_delay", allow_leak="arr_delay").schema.names[
         -2:
@@ -109,23 +109,25 @@ def test_a_selector_never_chooses_the_target_itself() -> None:
 
 
 def test_what_a_selector_leaves_out_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    steps = [T.Lag("arr_delay", by="carrier", order_by="at"), T.Derive(early="dep_delay - 1")]
+    steps = [T.Lag("arr_delay", [1, -1], by="carrier", order_by="at"), T.Derive(early="dep_delay - 1")]
     made = gp.Pipeline(steps, gp.Features((sel.numeric(), SCALED), target="arr_delay", task="regression"))
-    lag = "computed from arr_delay, as the target or weight is; Features(allow_leak=['arr_delay']) takes them"
+    lead = "computed from arr_delay, as the target or weight is; "
+    lead += "Features(allow_leak=['arr_delay_lead_1_by_carrier']) takes them"
     wanted = [
         "numeric() leaves out arr_delay: the target or weight",
-        f"numeric() leaves out arr_delay_lag_1_by_carrier: {lag}",
+        f"numeric() leaves out arr_delay_lead_1_by_carrier: {lead}",
     ]
     explained = made.explain(FRAME)
     assert all(line in explained.splitlines() for line in wanted)
+    assert "arr_delay_lag_1_by_carrier" in made.fit(FRAME).features.inputs
     with caplog.at_level("INFO", logger="gpupipe"):
         made.fit(FRAME)
     assert all(line in caplog.messages for line in wanted)
     assert made.fit_report is not None and made.fit_report.notes[:2] == wanted
     assert wanted[1] in repr(made.fit_report)
     with pytest.raises(errors.BadConfig) as caught:
-        fitted(sel.glob("*_lag_*"), steps=tuple(steps), target="arr_delay")
-    assert caught.value.remedy == "allow_leak=['arr_delay'] if that is meant"
+        fitted(sel.glob("*_lead_*"), steps=tuple(steps), target="arr_delay")
+    assert caught.value.remedy == "allow_leak=['arr_delay_lead_1_by_carrier'] if that is meant"
     every = fitted(sel.numeric() | sel.boolean())
     assert every.fit_report is not None and every.fit_report.notes == []
 

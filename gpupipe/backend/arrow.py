@@ -27,6 +27,7 @@ from gpupipe.schema import (
     require_no_nul,
     to_list_dtype,
 )
+from gpupipe.support.origins import read_origins
 
 _log = logging.getLogger("gpupipe")
 _Values: TypeAlias = pa.ChunkedArray | pa.Array
@@ -102,8 +103,12 @@ def read_as(kind: pa.DataType) -> Reading:
 def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, Reading]]]:
     """Return the fields of the supported columns, and for all columns the Arrow type and its mapping."""
     columns = {item.name: (item.type, read_as(item.type)) for item in schema}
+    stated = {item.name: read_origins((item.metadata or {}).get(b"origins", b"")) for item in schema}
     known = ((name, reading) for name, (_, reading) in columns.items())
-    return Schema(Field(name, one.dtype, written_as=one.written_as) for name, one in known if one.dtype), columns
+    fields = (
+        Field(name, one.dtype, written_as=one.written_as, origins=stated[name]) for name, one in known if one.dtype
+    )
+    return Schema(fields), columns
 
 
 def _read_time(kind: pa.DataType) -> Reading:

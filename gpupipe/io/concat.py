@@ -59,7 +59,7 @@ def concat(datasets: Sequence[Any]) -> Dataset:
         expected, remedy = "a list of datasets, one at least", "gp.concat([first, second])"
         raise BadConfig("concat", "not a list of datasets", got=datasets, expected=expected, remedy=remedy)
     tables = [as_dataset(dataset) for dataset in datasets]
-    schema = _unite_schemas([table.schema for table in tables])
+    schema = _unite_schemas([table.locate_origins() for table in tables])
     return replace(tables[0], source=ConcatSource(tables, schema), schema=schema, query=EVERYTHING)
 
 
@@ -103,6 +103,7 @@ def _unite_fields(fields: Sequence[Field]) -> Field:
         first if len(written_as) == 1 else first.with_instants(),
         nullable=any(item.nullable for item in fields),
         lineage=frozenset().union(*(item.lineage for item in fields)),
+        origins=frozenset().union(*(item.origins for item in fields)),
         role=Role.LABEL if any(item.role == Role.LABEL for item in fields) else first.role,
         units=first.units if len({item.units for item in fields}) == 1 else "",
     )

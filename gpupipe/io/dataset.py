@@ -38,6 +38,7 @@ from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOptions, find_files, one_line
 from gpupipe.schema import Schema
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.origins import Origins, name_memory
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -506,7 +507,11 @@ class Dataset(Table):
         ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return join(self, right, JoinSpec.of(self.schema, right.schema, (ours, theirs), added, how, suffix, many))
+        return join(
+            self,
+            right,
+            JoinSpec.of(self.locate_origins(), right.locate_origins(), (ours, theirs), added, how, suffix, many),
+        )
 
     def join_asof(
         self,
@@ -564,7 +569,7 @@ class Dataset(Table):
         added = None if columns is None else as_list(columns)
         other.require(added or (), "join_asof, right table")
         pair, exact = (order[0][0], order[1][0]), allow_exact_matches
-        asof = AsOfSpec.of(self.schema, other.schema, pair, keys, added, direction, tolerance, exact, suffix)
+        asof = AsOfSpec.of(self.schema, other.locate_origins(), pair, keys, added, direction, tolerance, exact, suffix)
         return join_asof(self, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
@@ -776,7 +781,7 @@ def from_frame(
         read = owner.classify(obj).items()
         readings = {name: (dtype, reading) for (name, reading), dtype in zip(read, obj.dtypes, strict=True)}
         frame = owner.encode(owner.select(obj, [name for name, (_, reading) in readings.items() if reading.dtype]))
-        readings = _read_index(obj.index) | readings
+        readings, stated = _read_index(obj.index) | readings, {}
     else:
         schema, readings, batches = _open(obj)
         if not hasattr(obj, "__len__"):
@@ -785,14 +790,19 @@ def from_frame(
             policy.convert("stream", readings)
             file = spool.write(_read(batches), list(schema), Input("stream"))
             source = FileSource({0: file}, limit=limit, policy=policy, spool=spool)
-            return Dataset(source, source.schema, backend)
-        owner = select("cpu")
+            return Dataset(source, source.schema.with_origins(name_memory(), _list_origins(schema)), backend)
+        owner, stated = select("cpu"), _list_origins(schema)
         frame = owner.from_arrow(batches.read_all(), list(schema))
     schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
+    schema = schema.with_origins(name_memory(), stated)
     parts = max(1, num_partitions or -(-len(frame) * row_bytes(schema) // limit))
     edges = [len(frame) * part // parts for part in range(parts + 1)]
     cuts = [(start, stop - start) for start, stop in pairwise(edges)]
     return Dataset(FrameSource(frame, schema, cuts, readings), schema, backend)
+
+
+def _list_origins(schema: Schema) -> dict[str, Origins]:
+    return {item.name: item.origins for item in schema}
 
 
 def as_dataset(data: Any) -> Dataset:

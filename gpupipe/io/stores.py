@@ -192,6 +192,7 @@ class Input:
     storage_options: StorageOptions | None = field(default=None, repr=False)  # may hold secrets
     stamp: str | None = None
     size: int | None = None
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # of `keys`, as text
 
     def stamped(self) -> Input:
         """Return the file with its current stamp and size."""
@@ -378,7 +379,7 @@ class Part:
 PART_SHAPE = {"name": str, "files": {str: [int]}, "rows_in": int, "inputs": [str], "halved?": [str]}
 _NOTE = {"file": str, "action": str, "reason": str, "column": (str, None)}
 _SHAPE: dict[str, Any] = {"format": str, "job": (str, None), "parts": [PART_SHAPE], "notes": [_NOTE]}
-_SHAPE |= {"inputs": {str: str}, "partition_by": {str: str}}
+_SHAPE |= {"inputs": {str: str}, "partition_by": {str: str}, "origins": {str: str}}
 
 
 @dataclass(frozen=True)
@@ -391,6 +392,7 @@ class Manifest:
     notes: tuple[FileNote, ...] = ()  # the input files that were not read, or were converted
     partition_by: Mapping[str, str] = field(default_factory=dict)  # the type of each column that became folders
     num_done: int = field(default=0, compare=False)  # how many of the parts had been written before the call
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)  # of each column, as in files' metadata
 
     @property
     def files(self) -> list[str]:
@@ -411,7 +413,8 @@ class Manifest:
         """Return the text of `_manifest.json`."""
         body: dict[str, Any] = {"format": _FORMAT, "job": self.job, "rows_in": self.rows_in, "rows_out": self.rows_out}
         notes, parts = ([asdict(item) for item in items] for items in (self.notes, self.parts))
-        body |= {"partition_by": self.partition_by, "inputs": self.inputs, "notes": notes, "parts": parts}
+        body |= {"partition_by": self.partition_by, "origins": self.origins, "inputs": self.inputs}
+        body |= {"notes": notes, "parts": parts}
         return json.dumps(body, indent=1)
 
     @classmethod
@@ -428,7 +431,7 @@ class Manifest:
             for dtype in body["partition_by"].values():
                 arrow_type(dtype)
             kind = {_FORMAT: cls}[body["format"]]
-            return kind(body["job"], body["inputs"], parts, notes, body["partition_by"])
+            return kind(body["job"], body["inputs"], parts, notes, body["partition_by"], origins=body["origins"])
         except (ValueError, KeyError) as cause:
             remedy = "the folder removed, and written again"
             raise BadFile(path, f"damaged ({cause})", expected="a manifest", remedy=remedy) from cause
@@ -469,7 +472,7 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
     kind, is_local = find_kind(path, storage_options), isinstance(fs, LocalFileSystem)
     if kind == "file" and not (is_remote(path) and path.endswith("/")):  # a store may have both of a name
         return [Input(path if is_remote(path) or "://" not in path else inner, storage_options=storage_options)]
-    found, fixed, folders, dtypes = list[str](), inner, {path: inner}, dict[str, str]()
+    found, fixed, folders, dtypes, origins = list[str](), inner, {path: inner}, dict[str, str](), dict[str, str]()
     if kind is None:  # a pattern
         matches = call_with_retries(lambda: dict(fs.glob(inner, detail=True)), path, "listed")
         names = sorted(name for name in matches if not name.rstrip("/").rpartition("/")[2].startswith("."))
@@ -480,26 +483,27 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
         if not found and not folders:
             raise _make_missing_error(fs, path, inner)
     for url, folder in folders.items():
-        inside, types = _list_folder(fs, url, folder, suffixes, storage_options)
+        inside, manifest = _list_folder(fs, url, folder, suffixes, storage_options)
         found += inside
-        dtypes |= types
+        if manifest is not None:
+            dtypes |= manifest.partition_by
+            origins |= {name: manifest.origins[name] for name in manifest.partition_by if name in manifest.origins}
     keys = _cast_keys([_parse_keys(name[len(fixed) :].split("/")[:-1]) for name in found], dtypes, path)
     full = found if is_local else [fs.unstrip_protocol(name) for name in found]
-    return [Input(name, own, storage_options) for name, own in zip(full, keys, strict=True)]
+    return [Input(name, own, storage_options, origins=origins) for name, own in zip(full, keys, strict=True)]
 
 
 def _list_folder(
     fs: Any, path: str, folder: str, suffixes: Sequence[str], storage_options: StorageOptions | None
-) -> tuple[list[str], Mapping[str, str]]:
-    """List the files in a folder, and the dtypes of its Hive columns where those are known."""
+) -> tuple[list[str], Manifest | None]:
+    """List the files in a folder; return them with its manifest, where it has one."""
     below = _iter_files if isinstance(fs, LocalFileSystem) else fs.find
     listed = call_with_retries(lambda: list(below(folder)), path, "listed")
     inside = {name: name[len(folder) :].strip("/").split("/") for name in listed}
-    dtypes: Mapping[str, str] = {}
     names = sorted(name for name, parts in inside.items() if not any(part[:1] in "._" for part in parts))
     manifest = Manifest.read(path, storage_options) if [MANIFEST] in inside.values() else None
     if manifest is not None:
-        names, dtypes = [f"{folder.rstrip('/')}/{name}" for name in manifest.files], manifest.partition_by
+        names = [f"{folder.rstrip('/')}/{name}" for name in manifest.files]
     elif any(parts[0] == RECORDS for parts in inside.values()):
         problem = "it is being written, or was left unfinished: it has no manifest yet"
         remedy = "the same write_parquet call again, which goes on where it stopped"
@@ -509,7 +513,7 @@ def _list_folder(
         problem, got = f"the folder holds no {' or '.join(suffixes)} file", sorted(map("/".join, inside.values()))[:5]
         remedy = "the list of files, or a pattern: 'folder/*'"
         raise BadFile(path, problem, got=got, expected="at least one", remedy=remedy)
-    return names, dtypes
+    return names, manifest
 
 
 def _iter_files(folder: str, above: tuple[str, ...] = ()) -> Iterator[str]:

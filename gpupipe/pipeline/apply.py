@@ -28,6 +28,7 @@ from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
+from gpupipe.support.origins import trace
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_choice
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
@@ -319,6 +320,8 @@ class BoundPipeline:
         if isinstance(data, Dataset):
             if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
                 identity = partial(_add_inputs, identity, sorted((data.source.inputs() or {}).items()))
+            origins = {item.name: item.origins for item in data.schema}
+            schema = schema.assign(replace(item, origins=trace(item.origins, origins)) for item in schema)
             data = self.prepare(data, get_executor().resolve(backend))
             return map_frames(
                 data,

@@ -30,6 +30,7 @@ from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, ge
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.origins import Origins, find_leaks
 from gpupipe.support.text import derive, format_columns
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, is_sequence, refuse_choice
 
@@ -73,10 +74,12 @@ class FeatureGroup:
         refuse_passengers(fields, "Features")
         for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
+            origins: Origins = frozenset().union(*(item.origins for item in fields))
             known, made = {item.name for item in fields if step.keeps_units}, []
             for item in step.output_fields(fields):
                 units = item.units if item.name in known else ""
-                made.append(replace(item, lineage=item.lineage or lineage, step=step.class_name, units=units))
+                traced = replace(item, lineage=item.lineage or lineage, origins=item.origins or origins)
+                made.append(replace(traced, step=step.class_name, units=units))
             fields = made
         return fields
 
@@ -245,6 +248,10 @@ class Labels:
     def lineage(self, schema: Schema) -> frozenset[str]:
         """Return the source columns they are computed from."""
         return frozenset().union(*(schema[name].lineage for name in self.reads(schema)))
+
+    def origins(self, schema: Schema) -> Origins:
+        """Return the columns of tables read that their values come from."""
+        return frozenset().union(*(schema[name].origins for name in self.reads(schema)))
 
     def raw_fields(self, schema: Schema) -> dict[str, Field]:
         """Return by text the fields of the values before they are stored."""
@@ -636,7 +643,8 @@ class Features:
             `"auto"` standardises it, None leaves it. Predictions and metrics are in its own units.
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
-        allow_leak: label columns that features may read all the same; selectors then choose what is computed from them.
+        allow_leak: features that may hold the target all the same, each by its column's own name; the fit report notes
+            them. What is known before needs no permission: a `Lag` back, or a window with `closed="left"`, of a target.
 
     Example:
         >>> from gpupipe import preprocessing as pre
@@ -751,9 +759,10 @@ class Features:
             return
         there = [label for label in self._labels if label.is_in(schema)]
         named = {name for label in there for name in label.reads(schema)}
-        secret = {source for name in named for source in schema[name].lineage | {name}} - set(self.allow_leak)
         kept = named | set(self.keep)
-        tied = {item.name for item in schema if (item.lineage | {item.name}) & secret} - kept
+        secret: Origins = frozenset().union(*(label.origins(schema) for label in there))
+        leaks = {item.name: find_leaks(item.origins, secret) for item in schema if item.name not in self.allow_leak}
+        tied = {name for name, sources in leaks.items() if sources} - kept
         for position, group in enumerate(self.groups):
             if group.selector is None:
                 continue
@@ -761,16 +770,16 @@ class Features:
                 group.selector.check(schema)
             taken = [item.name for item in schema if group.selector.takes(item)]
             lost = [name for name in taken if name in tied]
-            sources = sorted({source for name in lost for source in schema[name].lineage | {name}} & secret)
+            sources = sorted({source for name in lost for source in leaks[name]})
             chosen = [name for name in taken if name not in kept | tied]
             if strict and not chosen:
                 where, problem = f"Features({group.selector!r})", "it chooses no column that may be a feature"
                 expected = f"one at least of {sorted({*schema.names} - kept - tied)}"
-                remedy = f"allow_leak={sources} if that is meant" if lost else "another selector, or names"
+                remedy = f"allow_leak={lost} if that is meant" if lost else "another selector, or names"
                 raise BadConfig(where, problem, got=taken, expected=expected, remedy=remedy)
             self.groups[position] = replace(group, columns=chosen)
             reason = f"computed from {', '.join(sources)}, as the target or weight is; "
-            reason += f"Features(allow_leak={sources}) takes them"
+            reason += f"Features(allow_leak={lost}) takes them"
             told = {"the target or weight": [name for name in taken if name in named], reason: lost}
             for reason, names in told.items():
                 self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
@@ -859,17 +868,31 @@ class Features:
         taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *label.texts)}
         return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
 
-    def _check_leaks(self, schema: Schema) -> None:
-        if self.target is None:
-            return
-        secret = self.target.lineage(schema) - set(self.allow_leak)
+    def _check_leaks(self, schema: Schema) -> list[str]:
+        """Raise for a feature that holds the target, unless that is allowed; return notes on those that are."""
         for group in self.groups:
-            for item in group.fields(schema):
-                if leaked := sorted(item.lineage & secret):
-                    why = f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too"
-                    expected = "features that are known before the target is"
-                    remedy = f"leave it out, or allow_leak={leaked} if that is meant"
-                    raise LeakageError(f"feature {item.name!r}", why, expected=expected, remedy=remedy)
+            group.fields(schema)  # columns that are not there, or of a type that a step does not take, come first
+        columns = list(dict.fromkeys(name for group in self.groups for name in group.columns))
+        for name in self.allow_leak:
+            if name not in columns:
+                expected = f"features, each by its column's own name: {shorten_list(map(repr, columns), _SHOWN)}"
+                remedy = "allow_leak=[] first: the error then names the features that need it"
+                problem = "no feature is called so"
+                raise BadConfig("Features(allow_leak=)", problem, got=name, expected=expected, remedy=remedy)
+        if self.target is None:
+            return []
+        notes, secret = [], self.target.origins(schema)
+        for name in columns:
+            if not (leaked := find_leaks(schema[name].origins, secret)):
+                continue
+            why = f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too"
+            if name in self.allow_leak:
+                notes.append(f"feature {name!r} may leak, as allow_leak permits: {why}")
+                continue
+            expected = "features that are known before the target is, as lags and windows of earlier rows are"
+            remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
+            raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
+        return notes
 
     def _columns(
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False

@@ -42,7 +42,7 @@ from gpupipe.preprocessing.summaries import Extremes, ValueCounts
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.text import format_columns, format_count, html_table, text_table
-from gpupipe.transforms import Expect, JoinAsOf, Map, Transform, WholeTableTransform
+from gpupipe.transforms import Expect, Map, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 SAMPLE_ROWS = 1 << 15
@@ -65,8 +65,7 @@ Summaries: TypeAlias = dict[Hashable, Any]
 # what is read, and in how many passes ---------------------------------------------------------------------------------
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
     """Return the source's schema, each column the start of a lineage, and those for labels alone marked."""
-    sources = (item.as_source() for item in schema)
-    plain = Schema(item if item.role is None else replace(item, role=None) for item in sources)
+    plain = Schema(replace(item.as_source(), role=None) for item in schema)
     if features is None:
         return plain
     schemas = _infer_schemas(steps, plain)
@@ -690,7 +689,7 @@ class PipelineFit:
         self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
         self._first: dict[int, Frame] = {}
         self._cache = FrameCache()
-        self._started = time.perf_counter()
+        self._started, schema = time.perf_counter(), dataset.locate_origins()
         for step in steps:
             if isinstance(step, Map | TableJoin):
                 step.reset()
@@ -698,13 +697,13 @@ class PipelineFit:
             features.lineage_ = None
             for learned in (*features._labels, *features._steps):
                 learned.reset()
-            resolve_selectors(steps, features, dataset.schema, strict=False)
+            resolve_selectors(steps, features, schema, strict=False)
         self._fix_functions()
         if features is not None:
-            resolve_selectors(steps, features, dataset.schema, strict=True)
+            resolve_selectors(steps, features, schema, strict=True)
             for note in features.left_out:
                 self._note(note)
-        self.source = mark_source(steps, features, dataset.schema)
+        self.source = mark_source(steps, features, schema)
         self.schema = TransformPlan(steps, self.source, None).output_schema
 
     def run(self) -> FitReport:
@@ -884,13 +883,8 @@ class PipelineFit:
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
-        features._check_leaks(self.schema)
-        # The rows that are learned from: a table that may hold them brings their targets too.
-        steps = [copy(step) if isinstance(step, JoinAsOf) else step for step in self.steps]
-        for step in steps:
-            if isinstance(step, JoinAsOf) and step.lag is None and _shares_files(step.right, self.dataset):
-                step.finds_own_rows = True
-        features._check_leaks(TransformPlan(steps, self.source, None).output_schema)
+        for note in features._check_leaks(self.schema):
+            self._note(note, logging.WARNING)
         features._output_schema(self.schema)
 
     def _add_missing_targets(self, error: BadData) -> BadData:
@@ -901,13 +895,6 @@ class PipelineFit:
         problem = f"{error.problem} in the {there} with a target; {lost} without one teach nothing"
         facts = {} if error.got is None else {"got": error.got}
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
-
-
-def _shares_files(table: Any, dataset: Dataset) -> bool:
-    if not isinstance(table, Dataset):
-        return False
-    files = (table.source.inputs() or {}).keys() & (dataset.source.inputs() or {}).keys()
-    return table.source is dataset.source or bool(files)
 
 
 def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) -> list[str]:

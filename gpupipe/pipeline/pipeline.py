@@ -119,6 +119,7 @@ class Pipeline:
 
     def _bind(self, source: Schema, statistics: Schema) -> None:
         """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted."""
+        source = Schema((item.as_origin() for item in source), source.ranges, source.edges, source.num_rows)
         self._source, self._bound = source, {}
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:

@@ -36,6 +36,7 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
+from gpupipe.support.origins import When, name_memory, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -61,7 +62,9 @@ class TableJoin(Transform):
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
             table, fields = read_stream(right, type(self).__name__)
-            right, schema = select("cpu").from_arrow(table, fields), Schema(fields)  # frames have no dates and zones
+            stated = {item.name: item.origins for item in fields}
+            right = select("cpu").from_arrow(table, fields)
+            schema = Schema(fields).with_origins(name_memory(), stated)  # frames have no dates and zones
         if not (_is_dataset(right) or is_frame(right)):
             raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
         check_names(self, None, columns=columns)
@@ -115,12 +118,14 @@ class TableJoin(Transform):
     def right_schema(self) -> Schema:
         """The schema of the right table."""
         if self._schema is None and _is_dataset(self.right):
-            self._schema = self.right.schema
+            self._schema = self.right.locate_origins()
         elif self._schema is None:
             backend = infer_backend(self.right)
             names = list(self.right.columns) if self.columns is None else [*self.right_keys, *self.columns]
             right = backend.select(self.right, [name for name in dict.fromkeys(names) if name in self.right.columns])
-            self._schema = backend.schema_of(backend.encode(right), backend.classify(right))
+            self._schema = backend.schema_of(backend.encode(right), backend.classify(right)).with_origins(
+                name_memory(), {}
+            )
         return self._schema
 
     def _check_keys(self, left: Schema, first: int = 0) -> None:
@@ -177,15 +182,18 @@ class TableJoin(Transform):
                 remedy = f"another suffix than {self.suffix!r}, or one of the two renamed before the join"
                 raise BadConfig(self._where, problem, expected="a name of its own for each column", remedy=remedy)
             taken[out] = f"the right column {name!r}"
-        items = {out: self.right_schema[name] for name, out in names.items()}
-        return [
-            Field.derived(out, item.dtype, [*keys, self._source(item)], where, written_as=item.written_as)
-            for out, item in items.items()
-        ]
+        made, when = [], self._get_when(left)
+        found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        for name, out in names.items():
+            source = self.right_schema[name]
+            start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
+            item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
+            made.append(replace(item, origins=shift(source.origins, when) | found_by))
+        return made
 
-    def _source(self, item: Field) -> Field:
-        """Return a right column as the start of a lineage of its own."""
-        return replace(item, lineage=frozenset({f"{self.name}.{item.name}"}))
+    def _get_when(self, left: Schema) -> When:
+        """Return of what time the right rows are that a row finds, if the right table is that of the left."""
+        return When.NOW
 
     def _prepare_once(self, kind: str, prepare: Callable[[], Any]) -> Any:
         """Prepare the right table at the first call for a backend, or a backend and a type; return it."""
@@ -454,7 +462,8 @@ class JoinAsOf(TableJoin):
         SchemaMismatch: `on` holds no times or numbers, or types that no one type holds; keys as for `Join`.
         BadConfig: as for `Join`; a tolerance or a lag below 0 or of another kind than `on`.
         BadData: the right table has no rows.
-        LeakageError: at `fit`: a feature is made of a target's column in the learned table, and no `lag` is given.
+        LeakageError: at `fit`: a feature is made of a target's column in the learned table, without a `lag` or
+            `allow_exact_matches=False`, which leave the row's own time out.
 
     Memory: the right table stays in memory, sorted; four arrays of n int64, and one new column per right column.
 
@@ -464,8 +473,6 @@ class JoinAsOf(TableJoin):
         >>> JoinAsOf(weather, on="hour").transform(pd.DataFrame({"hour": [8, 9, 5]}))["temp"].tolist()
         [39.0, 41.0, nan]
     """
-
-    finds_own_rows: bool = False  # whether the right table holds rows learned from: its columns have their lineage
 
     def __init__(
         self,
@@ -514,8 +521,9 @@ class JoinAsOf(TableJoin):
         given = {"tolerance": self.tolerance, "lag": self.lag}
         return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in given.items()]
 
-    def _source(self, item: Field) -> Field:
-        return replace(item, lineage=frozenset({item.name})) if self.finds_own_rows else super()._source(item)
+    def _get_when(self, left: Schema) -> When:
+        lag = self._distances(self._order_dtype(left))[1]
+        return When.BEFORE if lag or not self.allow_exact_matches else When.NOW
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in wanted}

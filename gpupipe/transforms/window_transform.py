@@ -16,6 +16,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import columns_by_plan, require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
+from gpupipe.support.origins import When, shift
 from gpupipe.support.validation import (
     as_list,
     check_choice,
@@ -65,6 +66,10 @@ class WholeTableTransform(Transform):
     def made_fields(self, schema: Schema) -> list[Field]:
         """Return the new columns, named as in `makes`; a column of a type that does not go raises SchemaMismatch."""
 
+    def get_whens(self, name: str) -> set[When]:
+        """Return which rows a new column holds values of, in the order of the window; by default its own."""
+        return {When.NOW}
+
     @abstractmethod
     def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
         """Build the plan of the new columns in `wanted`, with the rows' identities and in their order.
@@ -91,8 +96,14 @@ class WholeTableTransform(Transform):
                 raise BadConfig(where, problem, got=name, expected=expected, remedy=remedy)
         keys = [schema[name] for name in order]
         sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in made]
-        pairs = zip(made, sources, strict=True)
-        return schema.assign(replace(item, lineage=of.lineage, role=of.role, step=where) for item, of in pairs)
+        found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        added = []
+        for item, of in zip(made, sources, strict=True):
+            # Without an order nobody knows which rows are earlier.
+            whens = self.get_whens(item.name) if self.order else {When.NOW}
+            origins = shift(item.origins, *whens) | found_by
+            added.append(replace(item, lineage=of.lineage, origins=origins, role=of.role, step=where))
+        return schema.assign(added)
 
     def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
         made = set(self.makes)
@@ -164,6 +175,13 @@ class _OfColumns(WholeTableTransform):
     def _outputs(self) -> list[tuple[str, Any, str]]:
         """The column, the choice and the name of each new column."""
         return [(one, choice, self._name(one, *self._what(choice))) for one in self.columns for choice in self._choices]
+
+    def get_whens(self, name: str) -> set[When]:
+        return next(self._whens(choice) for _, choice, out in self._outputs if out == name)
+
+    @abstractmethod
+    def _whens(self, choice: Any) -> set[When]:
+        """Return which rows the columns of a choice hold values of; see `get_whens`."""
 
     def _asked(self, wanted: AbstractSet[str]) -> list[tuple[str, Any, str]]:
         return [output for output in self._outputs if output[2] in wanted]
@@ -238,6 +256,9 @@ class Lag(_Shifted):
     def made_fields(self, schema: Schema) -> list[Field]:
         return [replace(schema[name], name=out, nullable=True) for name, _, out in self._outputs]
 
+    def _whens(self, choice: int) -> set[When]:
+        return {When.BEFORE if choice > 0 else When.AFTER}
+
     def _what(self, choice: int) -> list[Any]:
         return ["lag" if choice > 0 else "lead", abs(choice)]
 
@@ -264,6 +285,9 @@ class Difference(_Shifted):
     def made_fields(self, schema: Schema) -> list[Field]:
         self._require_numbers(schema, "timestamp")
         return [Field.derived(out, "float64", [schema[name]], "Difference") for name, _, out in self._outputs]
+
+    def _whens(self, choice: int) -> set[When]:
+        return {When.NOW, When.BEFORE if choice > 0 else When.AFTER}
 
     def _what(self, choice: int) -> list[Any]:
         return ["diff", choice]
@@ -354,6 +378,9 @@ class _Windowed(_OfColumns):
     @property
     def _choices(self) -> list[Any]:
         return as_list(self.stats)
+
+    def _whens(self, choice: str) -> set[When]:
+        return {When.BEFORE} if self.closed == "left" else {When.BEFORE, When.NOW}
 
     @property
     def _rows(self) -> int | None:

@@ -132,8 +132,10 @@ def test_the_target_of_the_rows_learned_from_needs_a_lag() -> None:
         assert caught.value.where == "feature 'late_right'"
     lagged = T.JoinAsOf(data, on="at", by="origin", columns="late", lag="6h")
     assert gp.Pipeline([lagged], features, backend="cpu").fit(data).fit_report is not None
-    features = gp.Features((["late_right"], pre.SimpleImputer("most_frequent")), target="late", allow_leak="late")
-    gp.Pipeline([T.JoinAsOf(data, on="at", by="origin", columns="late")], features).fit(data)
+    earlier = T.JoinAsOf(data, on="at", by="origin", columns="late", allow_exact_matches=False)
+    gp.Pipeline([earlier], features, backend="cpu").fit(data)
+    named = gp.Features((["late_right"], pre.SimpleImputer("most_frequent")), target="late", allow_leak="late_right")
+    gp.Pipeline([T.JoinAsOf(data, on="at", by="origin", columns="late")], named).fit(data)
 
 
 def test_a_time_that_the_target_is_made_of_is_a_leak() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import re
@@ -13,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, groupby, islice
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -27,6 +29,7 @@ from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
+from gpupipe.support.origins import Origins, name_memory, read_origins
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_choice
 
@@ -550,7 +553,7 @@ class FileSource(Source):
         self.reads = ReadCounter()
         self._spool, self._limit = spool, limit
         units = _find_units(self.files.values())
-        self.schema = Schema(
+        schema = Schema(
             Field(
                 name,
                 str(reading.dtype),
@@ -560,6 +563,7 @@ class FileSource(Source):
             ).as_source()
             for name, reading in readings.items()
         )
+        self.schema = schema.with_origins(_name_table(self.files.values()), _find_origins(self.files.values()))
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:
@@ -681,6 +685,26 @@ def _find_units(files: Iterable[TableFile]) -> dict[str, str]:
             if item.metadata and b"units" in item.metadata:
                 stated.setdefault(item.name, set()).add(item.metadata[b"units"].decode(errors="replace"))
     return {name: next(iter(found)) for name, found in stated.items() if len(found) == 1}
+
+
+def _find_origins(files: Iterable[TableFile]) -> dict[str, Origins]:
+    """Return the origins in the files' metadata, all that any file states; a manifest has those of folders' keys."""
+    stated: dict[str, Origins] = {}
+    for file in {(id(file.schema), id(file.origin.origins)): file for file in files}.values():
+        texts: dict[str, str | bytes] = {**file.origin.origins}
+        texts |= {item.name: item.metadata[b"origins"] for item in file.schema if b"origins" in (item.metadata or {})}
+        for name, text in texts.items():
+            stated[name] = stated.get(name, frozenset()) | read_origins(text)
+    return stated
+
+
+def _name_table(files: Iterable[TableFile]) -> str:
+    """Name the table of these files: alike in any process for the same first file; anew for a stream."""
+    first = next(iter(files), None)
+    if first is None or first.origin.stamp is None:
+        return name_memory()
+    path = first.origin.path
+    return hashlib.sha256((path if is_remote(path) else str(Path(path).resolve())).encode()).hexdigest()[:16]
 
 
 def group_by_file(spans: Iterable[RowRange]) -> list[tuple[int, list[RowRange]]]:

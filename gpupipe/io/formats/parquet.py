@@ -144,7 +144,7 @@ def parse_end(fetched: tuple[Input, str | None, bytes]) -> ParquetFile:
     try:
         metadata = pq.read_metadata(pa.BufferReader(end))
         schema = metadata.schema.to_arrow_schema().remove_metadata()
-        schema = _intern_schema(schema, tuple((item.metadata or {}).get(b"units") for item in schema))
+        schema = _intern_schema(schema, tuple(map(_list_facts, schema)))
     except (OSError, pa.ArrowException) as cause:
         raise unreadable(one, cause, "a Parquet file", b"PAR1") from cause
     rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
@@ -185,9 +185,14 @@ def _count_leaves(kind: pa.DataType) -> int:
     return sum(_count_leaves(kind.field(place).type) for place in range(kind.num_fields))
 
 
+def _list_facts(item: pa.Field) -> tuple[bytes | None, ...]:
+    """List what a column's metadata state: its units and its origins."""
+    return tuple((item.metadata or {}).get(key) for key in (b"units", b"origins"))
+
+
 @lru_cache(maxsize=32)
-def _intern_schema(schema: pa.Schema, _: tuple[bytes | None, ...]) -> pa.Schema:
-    """Return one object for equal schemas with equal units (== ignores them), so that many files share it."""
+def _intern_schema(schema: pa.Schema, _: tuple[tuple[bytes | None, ...], ...]) -> pa.Schema:
+    """Return one object for equal schemas with equal metadata (== ignores them), so that many files share it."""
     return schema
 
 

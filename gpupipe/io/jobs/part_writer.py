@@ -45,6 +45,7 @@ from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
 from gpupipe.schema import FLOATS, Schema, get_element_dtype
+from gpupipe.support.origins import IN_MEMORY, rename_tables, write_origins
 from gpupipe.support.validation import check_choice, check_integer
 
 _GROUP_ROWS, _GPU_GROUP_ROWS, _GPU_CHUNK_BYTES = 1_000_000, 10_000_000, 128_000_000
@@ -166,9 +167,20 @@ def _has_repeats(column: pa.ChunkedArray, most: int) -> bool:
 
 
 def _get_file_types(schema: Schema) -> pa.Schema:
-    """Return the types of the columns in files, with their units as metadata."""
-    units = {item.name: {"units": item.units} if item.units else None for item in schema}
-    return pa.schema(pa.field(item.name, get_file_type(item), metadata=units[item.name]) for item in schema)
+    """Return the types of the columns in files, with their units and origins as metadata."""
+    facts = {name: {"origins": text} for name, text in _write_origins(schema).items()}
+    for item in schema:
+        facts[item.name] |= {"units": item.units} if item.units else {}
+    return pa.schema(pa.field(item.name, get_file_type(item), metadata=facts[item.name]) for item in schema)
+
+
+def _write_origins(schema: Schema) -> dict[str, str]:
+    """Return each column's origins as text; tables in memory, whose names are random, by their numbers in it."""
+    in_memory = (one.table for item in schema for one in sorted(item.origins) if one.table.startswith(IN_MEMORY))
+    names = {table: f"#{number}" for number, table in enumerate(dict.fromkeys(in_memory))}
+    return {
+        item.name: write_origins(rename_tables(item.origins, lambda table: names.get(table, table))) for item in schema
+    }
 
 
 def _cast_to_file_types(table: pa.Table, types: pa.Schema) -> pa.Table:
@@ -220,6 +232,7 @@ def write_dataset(
         remedy = f"write_parquet({where.removesuffix('.parquet')!r}, ...)"
         raise BadConfig("write_parquet", problem, expected=expected, remedy=remedy)
     backend = get_executor().resolve(dataset.backend)
+    dataset = replace(dataset, schema=dataset.locate_origins())
     dataset = shuffle(dataset, options.seed) if options.shuffle == "full" else dataset
     if is_file:
         with create_file(where, storage_options, overwrite=overwrite) as draft:
@@ -270,6 +283,7 @@ def _write_folder(
             notes=tuple(dataset.source.notes),
             partition_by={key: dataset.schema[key].written_as or dataset.schema[key].dtype for key in keys},
             num_done=len(old) + len(done),
+            origins=_write_origins(dataset.schema),
         )
         folder.publish(manifest, found.files if found and overwrite else ())
     except BaseException:

@@ -38,6 +38,7 @@ from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_fi
 from gpupipe.progress import Progress
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
+from gpupipe.support.origins import rename_tables
 from gpupipe.support.text import format_count
 from gpupipe.support.times import parse_microseconds, to_microseconds
 from gpupipe.support.validation import as_list, check_choice, check_integer
@@ -610,6 +611,20 @@ class Table:
     def cuts_history(self, keys: Sequence[str]) -> bool:
         """Return whether a split has removed rows that precede or separate others with the same keys."""
         return any(query.cuts_history(keys) for query in self.queries)
+
+    def locate_origins(self) -> Schema:
+        """Return the schema with the origins of this part of the rows, where splits have left out others.
+
+        What is computed of one part, such as the mean of each group in it, tells nothing of the rows of another.
+        """
+        cuts = (*self.query.draws, *self.query.stages)
+        splits = [repr(one) for one in cuts if isinstance(one, Between | RandomSplit)]
+        if not splits:
+            return self.schema
+        part = "".join(f"/{hashlib.sha256(split.encode()).hexdigest()[:8]}" for split in splits)
+        return self.schema.assign(
+            replace(item, origins=rename_tables(item.origins, lambda table: table + part)) for item in self.schema
+        )
 
     @property
     def partitions(self) -> list[Partition]:

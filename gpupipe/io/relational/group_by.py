@@ -16,6 +16,7 @@ from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
+from gpupipe.support.origins import When, shift
 from gpupipe.support.text import arguments, derive
 from gpupipe.support.validation import check_number
 
@@ -138,17 +139,20 @@ class _Aggregate:
 
     def field(self, item: Field) -> Field:
         """Return the field of the result, with the type that pandas gives it."""
+        return replace(self._type(item), lineage=frozenset({self.name}), origins=item.origins)
+
+    def _type(self, item: Field) -> Field:
         if self.function in ("size", "count", "nunique"):
-            return Field(self.name, "int64", nullable=False).as_source()
+            return Field(self.name, "int64", nullable=False)
         if self.function == "list":
-            return Field(self.name, to_list_dtype(item.dtype), nullable=False).as_source()
+            return Field(self.name, to_list_dtype(item.dtype), nullable=False)
         if self.function == "sum":
             wide = "uint64" if item.dtype.startswith("uint") else "int64"
-            return Field(self.name, item.dtype if item.dtype in FLOATS else wide, nullable=False).as_source()
+            return Field(self.name, item.dtype if item.dtype in FLOATS else wide, nullable=False)
         if self.function in _OF_NUMBERS:
             alike = item.dtype == "float32" and self.function != "mean"
-            return Field(self.name, "float32" if alike else "float64").as_source()
-        return Field(self.name, item.dtype, nullable=item.nullable, written_as=item.written_as).as_source()
+            return Field(self.name, "float32" if alike else "float64")
+        return Field(self.name, item.dtype, nullable=item.nullable, written_as=item.written_as)
 
     def expression(self, item: Field, backend: str) -> pl.Expr:
         """Build the expression of the result; on a GPU the rows may be in any order, except for lists."""
@@ -227,8 +231,11 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
         large = any(one.function in _WHOLE for one in wanted) or has_many_groups(rows, keys, backend)
         return PlannedRun(plan, [rows], list(schema), backend, "group", cut if large else None, check)
 
-    of_keys = (replace(item, nullable=item.nullable and not dropna) for item in table.schema.select(keys))
-    schema = Schema([*of_keys, *(one.field(table.schema[one.column]) for one in wanted)])
+    before = table.locate_origins()
+    of_keys = [replace(item, nullable=item.nullable and not dropna) for item in before.select(keys)]
+    groups_by = shift(frozenset().union(*(item.origins for item in of_keys)), When.KEY)
+    made = (one.field(before[one.column]) for one in wanted)
+    schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in made)])
     return plan_rows(table, schema, "group", (keys, dropna, wanted), groups)
 
 

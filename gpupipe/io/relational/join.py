@@ -5,7 +5,7 @@ Keys are compared as the `Join` step does: by value whatever the types of number
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Self, TypeAlias
@@ -25,6 +25,7 @@ from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
+from gpupipe.support.origins import When, shift
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
@@ -48,6 +49,18 @@ class _Sides:
     def keys(self) -> list[str]:
         """The columns that hold the keys in the type they are compared in."""
         return [f"⟨key⟩ {number}" for number in range(len(self.left_keys))]
+
+    def _add_keys(self, columns: Iterable[Field], *whens: When) -> list[Field]:
+        """Return the right columns as new ones, found by the keys of the left, in right rows of these times."""
+        keys = shift(frozenset().union(*(item.origins for item in self._found_by)), When.KEY)
+        return [
+            replace(item.as_source(), origins=shift(item.origins, *(whens or (When.NOW,))) | keys) for item in columns
+        ]
+
+    @property
+    def _found_by(self) -> Sequence[Field]:
+        """The columns of the left by which right rows are found."""
+        return self.left_keys
 
     def cast_keys(self, side: int) -> dict[str, pl.Expr]:
         """Cast the keys of the left (0) or the right (1) to the type they are compared in, by the names in `keys`."""
@@ -120,7 +133,7 @@ class JoinSpec(_Sides):
             keys = {ours.name: ours.nullable or theirs.nullable for ours, theirs in pairs}
             left = [replace(item, nullable=keys.get(item.name, True)) for item in left]
         named = (replace(item, name=name, nullable=item.nullable or keeps_left) for item, name in self.right_columns)
-        return Schema([*left, *(item.as_source() for item in named)])
+        return Schema([*left, *self._add_keys(named)])
 
     def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
         """Plan the rows of the result in order, each with its row id as `ROW`.
@@ -302,7 +315,13 @@ class AsOfSpec(_Sides):
 
     @property
     def made(self) -> list[Field]:
-        return [replace(item, name=out, nullable=True).as_source() for item, out in self.right_columns]
+        named = (replace(item, name=out, nullable=True) for item, out in self.right_columns)
+        is_past = self.direction == "backward" and not self.exact
+        return self._add_keys(named, When.BEFORE if is_past else When.NOW)
+
+    @property
+    def _found_by(self) -> Sequence[Field]:
+        return [self.on[0], *self.left_keys]
 
     def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
         """Select the keys and times of the left (0) or the right (1), and the columns that the right adds."""

@@ -74,7 +74,7 @@ def _reorder(
         found = scan(table, table.columns, title)
         return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
 
-    return plan_rows(table, table.schema, title, options, rows)
+    return plan_rows(table, table.locate_origins(), title, options, rows)
 
 
 def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> PlannedRun:

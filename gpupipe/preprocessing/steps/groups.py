@@ -305,7 +305,13 @@ class GroupImputer(_GroupStep):
             raise BadConfig("GroupImputer", problem, got=[self.by], expected=expected, remedy=remedy)
         dtypes = [item.dtype if item.dtype in FLOATS else "float64" for item in values]
         return [
-            replace(item, dtype=dtype, nullable=False, lineage=item.lineage | key.lineage)
+            replace(
+                item,
+                dtype=dtype,
+                nullable=False,
+                lineage=item.lineage | key.lineage,
+                origins=item.origins | key.origins,
+            )
             for item, dtype in zip(values, dtypes, strict=True)
         ]
 

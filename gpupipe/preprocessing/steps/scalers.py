@@ -20,6 +20,7 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Extremes, Moments, Quantiles
 from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.support.origins import Origins
 from gpupipe.support.validation import check_bool, check_choice, check_pair
 
 SMOOTH_LIMIT = 3.0  # what outliers approach, in scales
@@ -335,7 +336,9 @@ class Normalizer(base.StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
-        return [replace(item, nullable=False, lineage=lineage) for item in base.float32_fields(fields, "Normalizer")]
+        origins: Origins = frozenset().union(*(item.origins for item in fields))
+        made = base.float32_fields(fields, "Normalizer")
+        return [replace(item, nullable=False, lineage=lineage, origins=origins) for item in made]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp

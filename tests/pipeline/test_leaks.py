@@ -1,0 +1,180 @@
+"""The leak guard: from one pipeline into the next, through verbs and files; and what is known before the target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+
+STORES = {"by": "store", "order_by": "date"}
+SALES = pd.DataFrame(
+    {
+        "store": ["a", "b"] * 12,
+        "date": pd.date_range("2024-01-01", periods=24, freq="12h"),
+        "sales": [float(number * 7 % 11) for number in range(24)],
+        "price": [float(number % 5) for number in range(24)],
+    }
+)
+WINDOWS = [
+    T.Rolling("sales", 1, **STORES),  # the target itself
+    T.Derive(log="log1p(sales)", dear="price > 2"),
+    T.Lag("sales", [1, -1], **STORES),
+    T.Rolling("sales", 2, closed="left", **STORES),
+    T.Difference("sales", **STORES),
+]
+ITSELF, LEAD, LAG = "sales_rolling_mean_1_by_store", "sales_lead_1_by_store", "sales_lag_1_by_store"
+EARLIER = "sales_rolling_mean_2_by_store"
+
+
+def sales() -> gp.Dataset:
+    return gp.from_frame(SALES, num_partitions=3, backend="cpu")
+
+
+def compute_windows(data: gp.Dataset) -> gp.Dataset:
+    made: gp.Dataset = gp.Pipeline(WINDOWS, backend="cpu").fit(data).transform(data)
+    return made
+
+
+def fit(data: Any, *columns: str, target: str = "sales", steps: Any = (), **options: Any) -> gp.Pipeline:
+    features = gp.Features((list(columns), [pre.SimpleImputer(), pre.StandardScaler()]), target=target, **options)
+    return gp.Pipeline(list(steps), features, backend="cpu").fit(data)
+
+
+def write_file(data: gp.Dataset, folder: Path) -> gp.Dataset:
+    data.write_parquet(folder / "windows.parquet")
+    return gp.read_parquet(folder / "windows.parquet")
+
+
+def write_hive(data: gp.Dataset, folder: Path) -> gp.Dataset:
+    """The window is the folders' name, so that the manifest alone tells where it comes from."""
+    data.write_parquet(folder / "windows", partition_by=[ITSELF, "log"])
+    return gp.read_parquet(folder / "windows").select(data.columns)
+
+
+def read_arrow(data: gp.Dataset, folder: Path) -> gp.Dataset:
+    data.write_parquet(folder / "windows.parquet")
+    return gp.from_frame(pq.read_table(folder / "windows.parquet"))
+
+
+def stream_arrow(data: gp.Dataset, folder: Path) -> gp.Dataset:
+    data.write_parquet(folder / "windows.parquet")
+    table = pq.read_table(folder / "windows.parquet")
+    return gp.from_frame(pa.RecordBatchReader.from_batches(table.schema, table.to_batches()))
+
+
+ROUTES: dict[str, Callable[[gp.Dataset, Path], gp.Dataset]] = {
+    "transform": lambda data, _: data,
+    "split": lambda data, _: data.split(by="date", at="2024-01-10")[0],
+    "filter": lambda data, _: data.filter("price > 0").select(data.columns),
+    "sort": lambda data, _: data.sort("price"),
+    "shuffle": lambda data, _: data.split(0.9)[0].shuffle(),
+    "deduplicate": lambda data, _: data.deduplicate(["store", "date"]),
+    "concat": lambda data, _: gp.concat([data, data]),
+    "third pipeline": lambda data, _: gp.Pipeline([T.Cast({"log": "float32"})]).fit(data).transform(data),
+    "file": write_file,
+    "hive": write_hive,
+    "arrow": read_arrow,
+    "stream": stream_arrow,
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_second_pipeline_knows_what_the_first_computed(route: str, tmp_path: Path) -> None:
+    data = ROUTES[route](compute_windows(sales()), tmp_path)
+    for name in (ITSELF, "log", LEAD):
+        with pytest.raises(errors.LeakageError) as caught:
+            fit(data, name)
+        assert caught.value.where == f"feature {name!r}"
+    assert fit(data, LAG, EARLIER, "price").schema.numeric
+    with pytest.raises(errors.LeakageError):
+        fit(data, "sales", target="log > 1")
+
+
+def test_a_frame_of_the_users_has_no_origins() -> None:
+    """Nobody knows what was done to it meanwhile."""
+    assert fit(compute_windows(sales()).to_pandas(), "log").schema.numeric
+    assert fit(compute_windows(sales()).to_polars().collect(), "log").schema.numeric
+
+
+def aggregate(data: gp.Dataset) -> gp.Dataset:
+    return data.group_by("store").agg(typical=("sales", "mean"), prices=("price", "mean"))
+
+
+JOINS: dict[str, Callable[[gp.Dataset, gp.Dataset], tuple[gp.Dataset, list[T.Transform]]]] = {
+    "verb": lambda data, right: (data.join(right, on="store"), []),
+    "step": lambda data, right: (data, [T.Join(right, on="store")]),
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_joined_table_of_the_same_rows_brings_the_target(join: str, tmp_path: Path) -> None:
+    def check(data: gp.Dataset, right: gp.Dataset, *, leaks: bool) -> None:
+        data, steps = JOINS[join](data, right)
+        assert fit(data, "prices", steps=steps).schema.numeric
+        if leaks:
+            with pytest.raises(errors.LeakageError):
+                fit(data, "typical", steps=steps)
+        else:
+            assert fit(data, "typical", steps=steps).schema.numeric
+
+    past, later = sales().split(by="date", at="2024-01-08")
+    for one in (past, later):  # of one table
+        whole = replace_query(one, past)
+        check(one, aggregate(one), leaks=True)
+        check(one, aggregate(whole), leaks=True)
+    check(later, aggregate(past), leaks=False)
+    check(sales(), aggregate(sales()), leaks=False)  # of other tables
+    SALES.to_parquet(tmp_path / "sales.parquet")
+    file = gp.read_parquet(tmp_path / "sales.parquet")
+    aggregate(file).write_parquet(tmp_path / "typical.parquet")
+    check(gp.read_parquet(tmp_path / "sales.parquet"), gp.read_parquet(tmp_path / "typical.parquet"), leaks=True)
+
+
+def replace_query(one: gp.Dataset, past: gp.Dataset) -> gp.Dataset:
+    """The whole table that a part was cut from."""
+    return gp.Dataset(past.source, past.schema, "cpu") if one.source is past.source else one
+
+
+def test_what_a_target_was_looked_up_by_is_no_leak() -> None:
+    labels = gp.from_frame(SALES[["store", "date", "sales"]].rename(columns={"sales": "label"}))
+    steps = [T.Join(labels, on=["store", "date"]), T.Derive(day="day(date)")]
+    assert fit(SALES, "day", target="label", steps=steps).schema.numeric
+    with pytest.raises(errors.LeakageError):
+        fit(SALES, "label_lag_1_by_label", target="label", steps=[*steps, T.Lag("label", by="label", order_by="date")])
+
+
+@pytest.mark.parametrize("stage", ["one pipeline", "two"])
+def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
+    steps = [*WINDOWS, T.Lag(LEAD, by="store", order_by="date"), T.Lag("sales", 2)]
+    data, steps = (sales(), steps) if stage == "one pipeline" else (compute_windows(sales()), steps[-2:])
+    assert not any("leak" in note for note in fit(data, LAG, EARLIER, steps=steps).fit_report.notes)
+    of_lead, unordered = f"{LEAD}_lag_1_by_store", "sales_lag_2"  # the row's own value; whatever row stands there
+    for name in (ITSELF, LEAD, "sales_diff_1_by_store", of_lead, unordered):
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(data, LAG, name, steps=steps, allow_leak=[LAG])
+        report = fit(data, LAG, name, steps=steps, allow_leak=[name]).fit_report
+        assert report is not None
+        (note,) = (note for note in report.notes if "leak" in note)
+        assert note.startswith(f"feature {name!r} may leak, as allow_leak permits: it is computed from ['sales']")
+
+
+def test_tomorrow_may_be_predicted_from_today() -> None:
+    for target in (LEAD, f"{LEAD} - sales"):
+        assert fit(sales(), "sales", LAG, target=target, steps=WINDOWS).schema.numeric
+    with pytest.raises(errors.LeakageError):
+        fit(sales(), LEAD, target=f"{LEAD} - sales", steps=WINDOWS)
+
+
+def test_a_permission_is_for_a_feature() -> None:
+    with pytest.raises(errors.BadConfig, match="no feature is called so, got 'sales'"):
+        fit(sales(), LAG, steps=WINDOWS, allow_leak=["sales"])
