@@ -379,7 +379,7 @@ class Part:
 PART_SHAPE = {"name": str, "files": {str: [int]}, "rows_in": int, "inputs": [str], "halved?": [str]}
 _NOTE = {"file": str, "action": str, "reason": str, "column": (str, None)}
 _SHAPE: dict[str, Any] = {"format": str, "job": (str, None), "parts": [PART_SHAPE], "notes": [_NOTE]}
-_SHAPE |= {"inputs": {str: str}, "partition_by": {str: str}, "origins": {str: str}}
+_SHAPE |= {"inputs": {str: str}, "partition_by": {str: str}, "origins?": {str: str}}
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ class Manifest:
             for dtype in body["partition_by"].values():
                 arrow_type(dtype)
             kind = {_FORMAT: cls}[body["format"]]
-            return kind(body["job"], body["inputs"], parts, notes, body["partition_by"], origins=body["origins"])
+            return kind(body["job"], body["inputs"], parts, notes, body["partition_by"], origins=body.get("origins", {}))
         except (ValueError, KeyError) as cause:
             remedy = "the folder removed, and written again"
             raise BadFile(path, f"damaged ({cause})", expected="a manifest", remedy=remedy) from cause
