@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import gpupipe.support.forks  # noqa: F401 - notices a fork from here on
 from gpupipe.version import __version__ as __version__
 
 if TYPE_CHECKING:

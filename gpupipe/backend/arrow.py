@@ -27,6 +27,7 @@ from gpupipe.schema import (
     require_no_nul,
     to_list_dtype,
 )
+from gpupipe.support.forks import require_threads
 from gpupipe.support.origins import read_origins
 
 _log = logging.getLogger("gpupipe")
@@ -457,6 +458,7 @@ def _null_for_nan(values: _Values) -> _Values:
 
 def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
     """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
+    require_threads("plan over a table")
     columns = table.columns
     for place, column in enumerate(columns):
         if pa.types.is_decimal256(column.type):

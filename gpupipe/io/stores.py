@@ -431,7 +431,9 @@ class Manifest:
             for dtype in body["partition_by"].values():
                 arrow_type(dtype)
             kind = {_FORMAT: cls}[body["format"]]
-            return kind(body["job"], body["inputs"], parts, notes, body["partition_by"], origins=body.get("origins", {}))
+            return kind(
+                body["job"], body["inputs"], parts, notes, body["partition_by"], origins=body.get("origins", {})
+            )
         except (ValueError, KeyError) as cause:
             remedy = "the folder removed, and written again"
             raise BadFile(path, f"damaged ({cause})", expected="a manifest", remedy=remedy) from cause

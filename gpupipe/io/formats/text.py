@@ -28,6 +28,7 @@ from gpupipe.io.stores import Input, PathLike, Paths, StorageOptions, find_files
 from gpupipe.progress import Progress
 from gpupipe.schema import DTYPES, LISTS
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.forks import require_threads
 from gpupipe.support.validation import as_list, check_dtypes, check_instance, check_integer, check_name, check_names
 
 _JSON_SUFFIXES = [f"{name}{packed}" for name in (".jsonl", ".ndjson", ".json") for packed in ("", ".gz", ".zst")]
@@ -232,6 +233,7 @@ class _Parser(ABC):
 
     def read(self, path: Paths, suffixes: Sequence[str], options: StorageOptions | None) -> Dataset:
         """Parse files one after the other, and build a dataset of them; if that fails, remove the temporary files."""
+        require_threads("read")
         try:
             inputs = find_files(path, suffixes, options)
             with Progress(title="parse", total=len(inputs), unit=" files", leave=False) as bar:

@@ -27,6 +27,7 @@ from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, rand
 from gpupipe.io.stores import one_line
 from gpupipe.progress import Progress
 from gpupipe.schema import ROW, Field
+from gpupipe.support.forks import require_threads
 
 Plan = Callable[..., pl.LazyFrame]  # what is made of the rows of some scans: of all of them, or of those of a bucket
 Cut = Callable[[int], Sequence[pl.Expr]]
@@ -93,6 +94,7 @@ class PlannedRun(PreparedPlan):
         def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
             return self.plan(*frames).select(names)
 
+        require_threads(self.title)
         if self.backend == "gpu":
             _import_gpu_engine().refuse(chosen(one.frame for one in self.scans), self.title)
         with ExitStack() as on_failure, ExitStack() as buckets, explain_failure(self.scans, self.title):
@@ -148,12 +150,14 @@ def count_buckets(scans: Sequence[Scan], backend: str) -> int:
 
 def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFrame:
     """Run a plan with a small result on the host."""
+    require_threads(title)
     with explain_failure(scans, title):
         return plan.collect(engine="streaming")
 
 
 def collect_batches(plan: pl.LazyFrame, rows: int, backend: str, title: str) -> Iterator[pl.DataFrame]:
     """Run a plan of unknown size and yield its result in batches; on a CPU, of about this many rows."""
+    require_threads(title)
     with explain_failure([], title):
         if backend == "cpu":
             yield from Progress(_batches(plan, rows), title, count_rows=len, unit=" batches", leave=False)

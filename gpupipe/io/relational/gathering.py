@@ -24,6 +24,7 @@ from gpupipe.files import writing_scratch
 from gpupipe.io.formats.spill import GROUP_BYTES, DerivedSource, SpillFile, SpillSource, TempParquet
 from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
+from gpupipe.support.forks import require_threads
 
 _KEPT_SHARE = 16  # a table in memory takes no more than this part of it: several may be alive
 _UNKNOWN = 8 << 30
@@ -293,6 +294,7 @@ class PlanSource(DerivedSource):
     def batches(self) -> Generator[pa.Table]:
         """Yield all rows in order; runs the plan unless they have been gathered."""
         if self._made is None:
+            require_threads(self._verb)
             return self._prepare().batches()
         return (self.table(partition, list(self.schema)) for partition in self.partitions)
 
@@ -316,6 +318,7 @@ class PlanSource(DerivedSource):
         """Return the rows and their source; runs the plan at the first call."""
         with self._lock:
             if self._made is None:
+                require_threads(self._verb)
                 found, self._rows = self._prepare().gather(), self.partition_rows
                 source = found.source(self._rows, self._verb, self.made_by, self._inputs)
                 source.notes, source.reads = self.notes, self.reads
