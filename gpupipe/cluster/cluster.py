@@ -190,8 +190,12 @@ class Cluster(Executor):
         asked = settings().backend if backend == "auto" else backend
         if asked == "cpu" or asked in self._backends:
             return self._backends.get(asked, asked)
-        self._wait_for(self._submit(abs, 0).result)  # somebody is there
-        answers: dict[str, Any] = self._wait_for(partial(self._client.run, resolve, asked, on_error="return"))
+        answers: dict[str, Any] = {}
+        while not answers:
+            self._wait_for(self._submit(abs, 0).result)  # somebody is there
+            found = self._wait_for(partial(self._client.run, resolve, asked, on_error="return"))
+            # A worker that dies meanwhile has no answer; another takes its place, or does its work.
+            answers = {address: answer for address, answer in found.items() if not isinstance(answer, OSError)}
         for address, answer in answers.items():
             if isinstance(answer, Exception):
                 answer.add_note(f"on worker {address}")
@@ -254,8 +258,10 @@ class Cluster(Executor):
             raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from failure
         if failure is not None:
             raise self._convert_error(failure)
-        # Or Dask would run all items where the function is, until other workers steal them.
-        self._wait_for(self._client.replicate, [shared])
+        # Or Dask would run all items where the function is, until other workers steal them, as they do where one of them
+        # dies meanwhile: the scheduler counts it among those that get a copy, and fails.
+        with suppress(AssertionError, KeyError, ValueError):
+            self._wait_for(self._client.replicate, [shared])
         return shared
 
     def _submit_pickled(self, function: Callable[[bytes], Any], value: Any) -> Future:
@@ -385,7 +391,7 @@ def local_workers(
 ) -> Iterator[Any]:
     """Start worker processes with a scheduler in this one; they stop at the end, or when this process ends."""
     options = {"n_workers": n_workers, "threads_per_worker": 1, "memory_limit": memory_limit, "death_timeout": timeout}
-    options |= {"dashboard_address": ":0", "silence_logs": logging.CRITICAL}  # what fails is raised here
+    options |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}  # what fails is raised here
     # Without a GPU they work on the CPU, unless the GPU backend is asked for by name.
     ours: dict[str, Any] = {} if gpu else {"GPUPIPE_BACKEND": "cpu"}
     if device_memory is not None:
