@@ -34,6 +34,7 @@ small = flights.compute()
 small.assign(late=small["arr_delay"] > 15).to_parquet("train/a.parquet")
 """,
     "guide-clusters.md": FITTED,
+    "guide-encoders.md": FITTED,
     "guide-stores.md": TRAINED,
     "guide-data-parallel.md": TRAINED + "flights_valid = flights\n",
     "guide-evaluation.md": """
