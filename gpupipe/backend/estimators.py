@@ -196,7 +196,7 @@ def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
     for attribute in SAVEABLE[name][1]:
         if f"estimator.{attribute}" in state:
             setattr(estimator, attribute, state[f"estimator.{attribute}"])
-    if name == "KMeans":
+    if name == "KMeans" and "estimator.cluster_centers_" in state:
         _check_centres(estimator, where)
     return estimator
 

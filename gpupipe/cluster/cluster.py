@@ -258,7 +258,7 @@ class Cluster(Executor):
             raise BadConfig("Cluster", problem, expected=expected, remedy=remedy) from failure
         if failure is not None:
             raise self._convert_error(failure)
-        # Or Dask would run all items where the function is, until other workers steal them, as they do where one of them
+        # Or Dask would run all items where the function is, until other workers steal them. They do so where a worker
         # dies meanwhile: the scheduler counts it among those that get a copy, and fails.
         with suppress(AssertionError, KeyError, ValueError):
             self._wait_for(self._client.replicate, [shared])

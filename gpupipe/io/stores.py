@@ -111,14 +111,19 @@ def is_remote(path: str) -> bool:
     return "://" in path and not path.startswith(("file://", "local://"))
 
 
+def check_options(where: Any, storage_options: Any) -> StorageOptions | None:
+    """Refuse options of a file system that are no mapping; return None where there are none."""
+    if not isinstance(storage_options, Mapping | None):
+        got, expected = type(storage_options), "a mapping of options by name, or None"  # the value may be a secret
+        raise refuse_argument(where, "storage_options", got, expected, "storage_options={'key': ..., 'secret': ...}")
+    return storage_options or None
+
+
 def locate(path: str, storage_options: StorageOptions | None = None) -> tuple[Any, str]:
     """Return the file system of a path or URL, and the path in it; local paths need no options."""
-    options: Any = storage_options
-    if not isinstance(options, Mapping | None):
-        got, expected = type(options), "a mapping of options by name, or None"  # the value may be a secret
-        raise refuse_argument(path, "storage_options", got, expected, "storage_options={'key': ..., 'secret': ...}")
+    options = check_options(path, storage_options)
     try:
-        fs, inner = url_to_fs(path, **(storage_options or {} if is_remote(path) else {}))
+        fs, inner = url_to_fs(path, **(options if is_remote(path) and options else {}))
     except ImportError as cause:
         remedy = _PACKAGES.get(path.partition("://")[0], "install what is named above")
         raise BackendMissing(path, str(cause), expected="the package for such URLs", remedy=remedy) from cause
@@ -465,7 +470,7 @@ def find_files(paths: Paths, suffixes: Sequence[str], storage_options: StorageOp
     if not names:
         raise BadFile("files", "the list of paths is empty", expected="one path at least", remedy="['data.parquet']")
     threads = Executor(_AT_ONCE if any(map(is_remote, names)) else 1)
-    expand = partial(_expand, suffixes=suffixes, storage_options=storage_options or None)
+    expand = partial(_expand, suffixes=suffixes, storage_options=check_options("read", storage_options))
     return [file for files in threads.map(expand, names) for file in files]
 
 
