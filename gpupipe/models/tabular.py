@@ -222,14 +222,14 @@ class Tabular(nn.Module):
         new = {name: int((each < 0).sum()) for name, each in columns.items() if name not in unknown}
         return IdMatch(keys, {name: count for name, count in new.items() if count}, unknown)
 
-    def compute_l2(self, num_rows: int) -> dict[str, float]:
-        """Return the L2 penalties of a fit on so many rows, by parameter: `embedding_l2` / rows for embedded ids.
+    def compute_l2(self, num_rows: int | None) -> dict[str, float]:
+        """Return the L2 penalties of a fit, by parameter: `embedding_l2` / rows for embedded ids; 0 of unknown rows.
 
         The mean loss has a term penalty / 2 x sum(weight^2): that of a normal prior around zero. Where 10 of 1,000 rows
         have an id, their gradients weigh 10 / 1,000 against a pull of 300 / 1,000 to zero: it stays almost unlearned.
         One of 600 rows has twice the weight of the pull. So rare ids need not be cut off.
         """
-        return {} if self.embedding is None else {"embedding.table": self.embedding_l2 / max(num_rows, 1)}
+        return {} if self.embedding is None else {"embedding.table": self.embedding_l2 / num_rows if num_rows else 0.0}
 
     def check_fitted(self) -> None:
         """Raise `NotFitted` for a model that computes nothing before a fit; networks do."""

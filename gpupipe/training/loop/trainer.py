@@ -663,8 +663,9 @@ def build_update(
     if isinstance(members := getattr(trainer.model, "members", None), int):
         loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
-    penalties, size = getattr(trainer.model, "compute_l2", None), getattr(train, "batch_size", None)
-    l2 = penalties(num_batches(train) * size * ranks.size) if callable(penalties) and isinstance(size, int) else {}
+    compute_l2, size = getattr(trainer.model, "compute_l2", None), getattr(train, "batch_size", None)
+    num_rows = num_batches(train) * size * ranks.size if isinstance(size, int) else None
+    l2 = compute_l2(num_rows) if callable(compute_l2) else {}
     groups = optimizers.make_parameter_groups(
         trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows, l2=l2
     )
