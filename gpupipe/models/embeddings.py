@@ -28,6 +28,7 @@ from gpupipe.tensors.batch import Batch, Ragged
 BAGS = ("mean", "sum", "max")
 RESERVED = 2  # ids 0 (missing) and 1 (unknown), in every column
 _MAX_AUTO_DIM = 32
+_START = 0.01  # deviation of an id's first values: near zero, for what is rare to stay there
 
 
 class SharedEmbedding(nn.Module):
@@ -62,7 +63,7 @@ class SharedEmbedding(nn.Module):
             dim = math.ceil(min(_MAX_AUTO_DIM, 1.6 * math.pow(max(cardinalities), 0.56)) / 4) * 4
         self.dim, self.num_columns = dim, len(cardinalities)
         self.sparse = False  # as nn.Embedding's: whether the table's gradient is of the rows looked up only
-        self.table = nn.Parameter(torch.empty(num_rows, dim, device="cpu").normal_(std=dim**-0.5, generator=generator))
+        self.table = nn.Parameter(torch.empty(num_rows, dim, device="cpu").normal_(std=_START, generator=generator))
         for start in starts:
             self.table.data[start : start + RESERVED] = 0
         dtype = torch.int32 if num_rows < 2**31 else torch.int64

@@ -17,7 +17,7 @@ from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 NUM_FIRST = 10_000
 """Rows that are looked at."""
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
-_MIN_FREQUENCIES = ((NUM_FIRST, 50), (1_000, 10))  # of so many rows and more, the rows that an id should have
+_MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
@@ -40,7 +40,7 @@ class FirstRows(NamedTuple):
     @property
     def min_frequency(self) -> int | None:
         """How often a category should be there, to be one."""
-        return next((frequency for rows, frequency in _MIN_FREQUENCIES if self.num_rows >= rows), None)
+        return _MIN_FREQUENCY if self.num_rows >= _FEWEST_ROWS else None
 
 
 def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:

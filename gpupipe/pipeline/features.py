@@ -716,8 +716,7 @@ class Features:
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
         than 10,000 rows, since part of them could decide otherwise. Strings and ids rarer than `min_frequency` are all
-        one; by default 50, in less than 10,000 rows 10, in less than 1,000 none: of a rarer id a network learns the
-        rows by heart.
+        one; by default 5, in less than 1,000 rows none.
 
         Raises `BadConfig`: no column is left.
         Memory: the first 10,000 rows of the columns of numbers and times.

@@ -210,17 +210,19 @@ class Update:
         for name, value in state.items():
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = value
-        found: dict[int, dict[str, Tensor]] = {}
+        moments: dict[int, dict[str, Tensor]] = {}
         for name, value in parts["optimizer"].items():
             index, _, key = name.partition(".")
             shape = self.parameters[int(index)].shape
             if key in _LIKE_PARAMETERS and (value.shape != shape or not value.is_floating_point()):
                 raise ValueError(f"{name} is {value.dtype} {list(value.shape)} of a parameter {list(shape)}")
-            found.setdefault(int(index), {})[key] = value
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": found})
-        for group, lr in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = lr  # torch puts a copy in its place, which the schedule would not reach
+            moments.setdefault(int(index), {})[key] = value
+        settings = [dict(group) for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
+        for group, before in zip(self.optimizer.param_groups, settings, strict=True):
+            # torch puts a copy of the rate in its place, which the schedule would not reach, and AdamW sets
+            # `decoupled_weight_decay` anew.
+            group.update(before)
         for part, owner in self._owners.items():
             owner.load_state_dict(parts[part])
 

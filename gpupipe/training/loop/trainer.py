@@ -96,7 +96,8 @@ class Trainer:
         schedule: "one-cycle", "cosine", "linear", "constant", "plateau" or a `Plateau`, or a function of the fraction
             of updates done (see `compute_learning_rates`). Fewer than 20 updates raise a warning.
         warmup: fraction of the updates that rises to `lr`; None for the schedule's own.
-        weight_decay: of weights; biases, scales of normalisations and embeddings have none.
+        weight_decay: of weights; biases, scales of normalisations and embeddings have none. A model of `gp.models` has
+            an L2 penalty of its embedded ids, `embedding_l2` / rows.
         param_groups: other rates and decays by patterns of parameters' names: `{"embedding.*": {"lr": 1e-4}}`.
         max_grad_norm: the largest norm of all gradients together.
         accumulate: batches an update is made of: the same as batches that many times larger.
@@ -662,8 +663,11 @@ def build_update(
     if isinstance(members := getattr(trainer.model, "members", None), int):
         loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
+    compute_l2, size = getattr(trainer.model, "compute_l2", None), getattr(train, "batch_size", None)
+    num_rows = num_batches(train) * size * ranks.size if isinstance(size, int) else None
+    l2 = compute_l2(num_rows) if callable(compute_l2) else {}
     groups = optimizers.make_parameter_groups(
-        trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows
+        trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows, l2=l2
     )
     optimizer = optimizers.make_optimizer(trainer.optimizer, groups, lr)
     weights = None

@@ -81,12 +81,14 @@ def make_parameter_groups(
     weight_decay: float,
     groups: Groups | None = None,
     tables: bool = False,
+    l2: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Group a model's trained parameters by learning rate and weight decay.
 
     Weights decay; biases, scales of normalisations (fewer than two dimensions), embeddings (parameters of a module
-    whose class, or a base, is named so: decay would draw rare ids to zero) and what `model.no_weight_decay()` names do
-    not. The first pattern of `groups` that fits counts; its rate is a multiple of `highest`; `tables` marks embeddings.
+    whose class, or a base, is named so) and what `model.no_weight_decay()` names do not. `l2` has penalties by name,
+    which are part of the gradient. The first pattern of `groups` that fits counts; its rate is a multiple of `highest`;
+    `tables` marks embeddings.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trained:
@@ -109,17 +111,20 @@ def make_parameter_groups(
     named = [m for m in model.modules() if any("embedding" in base.__name__.lower() for base in type(m).__mro__)]
     embeddings = {id(parameter) for module in named for parameter in module.parameters(recurse=False)}
     spared = set(getattr(model, "no_weight_decay", tuple)())
-    found: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    penalties = l2 or {}
+    members: dict[tuple[float, float, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
-        own = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})
-        embedding = id(parameter) in embeddings
-        decay = own.get("weight_decay", 0.0 if parameter.ndim < 2 or embedding or name in spared else weight_decay)
-        key = (own.get("lr", highest) / highest, decay, tables and embedding and _is_table(parameter))
-        found.setdefault(key, []).append(parameter)
+        options = next((options for pattern, options in patterns.items() if fnmatchcase(name, pattern)), {})
+        embedding, is_penalty = id(parameter) in embeddings, name in penalties and "weight_decay" not in options
+        decay = 0.0 if parameter.ndim < 2 or embedding or name in spared else weight_decay
+        decay = penalties[name] if is_penalty else options.get("weight_decay", decay)
+        key = (options.get("lr", highest) / highest, decay, is_penalty, tables and embedding and _is_table(parameter))
+        members.setdefault(key, []).append(parameter)
     return [
         {"params": params, "lr": lr if factor == 1 else torch.zeros_like(lr), "lr_factor": factor}
         | {"weight_decay": decay, "table": table}
-        for (factor, decay, table), params in found.items()
+        | ({"decoupled_weight_decay": False} if is_penalty else {})  # of AdamW: as Adam's, not as its own
+        for (factor, decay, is_penalty, table), params in members.items()
     ]
 
 

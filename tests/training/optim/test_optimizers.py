@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from gpupipe.errors import BadConfig
 from gpupipe.models import MLP, FTTransformer, Periodic
+from gpupipe.tensors.batch import Batch
 from gpupipe.training.optim.optimizers import (
+    OPTIMIZERS,
     Lamb,
     RowWise,
     compact,
@@ -218,3 +220,36 @@ def test_a_model_without_parameters_is_refused() -> None:
 def test_a_misspelt_group_is_refused_and_the_remedy_is_one(groups: Any, got: str, remedy: str) -> None:
     with raises(BadConfig, where="Trainer(param_groups=)", got=got, remedy=remedy):
         make_parameter_groups(nn.Linear(2, 1), torch.zeros(()), highest=1.0, weight_decay=0.0, groups=groups)
+
+
+def test_an_l2_penalty_is_part_of_the_loss() -> None:
+    """A step of AdamW whose loss has penalty / 2 x sum(weight^2), written by hand."""
+    torch.manual_seed(0)
+    model, lr = MLP(numeric=2, cardinalities=[5], hidden=(4,), seed=1), torch.tensor(0.01)
+    other = MLP(numeric=2, cardinalities=[5], hidden=(4,), seed=1)
+    batch = Batch(torch.randn(6, 2), torch.tensor([[0], [1], [2], [2], [3], [4]], dtype=torch.int32))
+    groups = make_parameter_groups(model, lr, highest=0.01, weight_decay=0.0, l2=model.compute_l2(600))
+    optimizer = OPTIMIZERS["adamw"](groups, lr)
+    by_hand = torch.optim.Adam(other.parameters(), lr=0.01)
+    for _ in range(3):
+        for each, network in ((optimizer, model), (by_hand, other)):
+            each.zero_grad()
+            loss = network(batch).square().mean()
+            if network is other:
+                loss = loss + 300 / 600 / 2 * other.embedding.table.square().sum()
+            loss.backward()
+            each.step()
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_a_users_own_decay_replaces_the_penalty() -> None:
+    model, lr = MLP(numeric=1, cardinalities=[5], seed=1), torch.tensor(0.01)
+    patterns = {"embedding.*": {"weight_decay": 0.5}}
+    groups = make_parameter_groups(
+        model, lr, highest=0.01, weight_decay=0.1, l2={"embedding.table": 3.0}, groups=patterns
+    )
+    own = next(group for group in groups if any(each is model.embedding.table for each in group["params"]))
+    assert own["weight_decay"] == 0.5 and "decoupled_weight_decay" not in own
+    assert model.compute_l2(None) == {"embedding.table": 0.0}
+    assert MLP(numeric=1).compute_l2(10) == {}
