@@ -202,6 +202,11 @@ class XGB(Tabular):
         )
         return predictor
 
+    @property
+    def num_nodes(self) -> int:
+        """The number of all trees' nodes, leaves too."""
+        return len(self._trees["left_children"]) if self._trees else 0
+
     def extra_repr(self) -> str:
         """Return the task and the number of rounds."""
         return f"{self.task}, {len(self._trees['num_nodes']) // self.outputs if self._trees else 0} rounds"
