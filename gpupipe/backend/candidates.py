@@ -7,8 +7,9 @@ that, so it has up to three encodings: all ids as categories, only those of colu
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,29 @@ class Candidate:
         except (AttributeError, TypeError, pickle.PicklingError):
             return None
         return counter.total
+
+    def count_parts(self) -> dict[str, int]:
+        """Count the parameters of linear models, or the nodes of scikit-learn's trees; nothing of other estimators."""
+        fitted = self.fitted.steps[-1][1] if hasattr(self.fitted, "steps") else self.fitted
+        models = list(_list_models(fitted))
+        if all(hasattr(model, "coef_") for model in models):
+            return {"parameters": sum(np.size(model.coef_) + np.size(model.intercept_) for model in models)}
+        if all(hasattr(model, "tree_") for model in models):
+            return {"nodes": sum(model.tree_.node_count for model in models)}
+        if all(hasattr(model, "_predictors") for model in models):
+            trees = [tree for model in models for tree in chain(*model._predictors)]  # noqa: SLF001 - nothing else has them
+            return {"nodes": sum(len(tree.nodes) for tree in trees)}
+        return {}
+
+
+def _list_models(fitted: Any) -> Iterator[Any]:
+    """List a fitted estimator, or those it is made of, such as a forest's trees."""
+    inner = getattr(fitted, "estimators_", None)
+    if inner is None:
+        yield fitted
+    else:
+        for each in np.ravel(inner):
+            yield from _list_models(each)
 
 
 class _Counter:

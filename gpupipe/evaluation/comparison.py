@@ -17,7 +17,8 @@ from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_integer
 from gpupipe.tensors import FeatureTable, Loader
 from gpupipe.training.loop.losses import LOSS_OF_TASK
-from gpupipe.training.loop.metrics import METRICS, InUnits, Metric, check_task, choose_metrics
+from gpupipe.training.loop.metrics import METRICS, InUnits, Metric, check_task, choose_metrics, make_quantile_metrics
+from gpupipe.training.loop.quantiles import get_quantiles
 
 _log = logging.getLogger("gpupipe")
 
@@ -27,7 +28,8 @@ class Comparison(FigureTable):
 
     Rows have a model's name, its metrics (None where not defined), the `difference` of the first of them to the best
     model's, the seconds of its fit (None of a model that was trained before) and of its predictions, its bytes in
-    memory, and how it took ids. `models` has the fitted models by name; `gp.save` takes the networks among them.
+    memory, the parameters of a network or linear model or the nodes of trees, and how it took ids. `models` has the
+    fitted models by name; `gp.save` takes the networks among them.
 
     Example:
         >>> rows = [{"model": "linear", "auc": 0.75}, {"model": "MLP", "auc": 0.875}]
@@ -44,7 +46,7 @@ class Comparison(FigureTable):
         "difference": ".3g",
         "fit_seconds": ".1f",
         "predict_seconds": ".2f",
-        "bytes": ",",
+        **dict.fromkeys(("bytes", "parameters", "nodes"), ","),
     }
 
     def __init__(
@@ -103,7 +105,8 @@ def compare(
             are judged as they are; any other `Trainer` is fitted here, and so is a copy of an `nn.Module`, by
             `gp.Trainer(module)`. All else has to have scikit-learn's `fit`, and `predict` (a regression) or
             `predict_proba`; a copy of it gets a frame of the features by name, ids as integers.
-        metric: what orders the table, a name as in `Trainer(metrics=)`; "auto" is the first of the task's.
+        metric: what orders the table, a name as in `Trainer(metrics=)`; "auto" is the first of the task's, "pinball" of
+            models that predict quantiles: all the same ones, and "xgboost" by name the others'.
         seed: of the tenth, the models that are named, and the trainers of modules.
 
     Lists of ids become counts of their first 100 ids and of all others, for estimators; lists of numbers their length
@@ -130,10 +133,11 @@ def compare(
     schema = blocks["train"].schema
     _check_columns(schema, blocks["valid"].schema)
     layout = make_layout(schema)
-    measures = _choose_measures(metric, schema, valid)
     for name, block in blocks.items():
         _check_target(name, block)
     entrants = make_entrants(models, schema, layout, seed)
+    levels = {get_quantiles(entrant.model) for entrant in entrants.values()}
+    measures = _choose_measures(metric, schema, valid, levels.pop())
     train_rows, rows = TrainRows(train, layout, seed), list[dict[str, Any]]()
     for name, entrant in entrants.items():
         started = time.perf_counter()
@@ -143,7 +147,10 @@ def compare(
         predicted = time.perf_counter()
         row = {"model": name} | {each.name: measure(each, output, blocks["valid"]) for each in measures}
         row |= {"fit_seconds": fitted - started if entrant.fits else None, "predict_seconds": predicted - fitted}
-        rows.append(row | {"bytes": entrant.count_bytes()} | ({"ids": entrant.ids} if layout.ids else {}))
+        row |= {"bytes": entrant.count_bytes(), "parameters": None, "nodes": None, **entrant.count_parts()}
+        rows.append(row | ({"ids": entrant.ids} if layout.ids else {}))
+    empty = {part for part in ("parameters", "nodes") if all(row[part] is None for row in rows)}
+    rows = [{name: value for name, value in row.items() if name not in empty} for row in rows]
     notes = [describe_lists(item) for item in schema.lists]
     notes += [note for entrant in entrants.values() for note in entrant.list_notes()]
     for note in notes:
@@ -182,12 +189,16 @@ def _check_target(name: str, block: FeatureTable) -> None:
             raise BadData(f"compare({name}=)", problem, got=got, expected="rows of two classes at least", remedy=remedy)
 
 
-def _choose_measures(metric: str, schema: Schema, valid: Loader) -> list[Metric]:
-    """Choose the metrics of the task, the one that orders the table first, in the target's units."""
-    check_choice(compare, ["auto", *(name for name in METRICS if _fits_task(name, schema))], metric=metric)
-    measures = choose_metrics("auto", LOSS_OF_TASK[schema.task or ""])
+def _choose_measures(metric: str, schema: Schema, valid: Loader, quantiles: tuple[float, ...] | None) -> list[Metric]:
+    """Choose the metrics of the task or of quantiles, the one that orders the table first, in the target's units."""
+    available = {name: METRICS[name] for name in METRICS if _fits_task(name, schema)}
+    loss = LOSS_OF_TASK[schema.task or ""]
+    if quantiles is not None:
+        available, loss = make_quantile_metrics(quantiles), "pinball"
+    check_choice(compare, ["auto", *available], metric=metric)
+    measures = choose_metrics("auto", loss, quantiles=quantiles)
     if metric != "auto":
-        measures = [METRICS[metric](), *(each for each in measures if each.name != metric)]
+        measures = [available[metric](), *(each for each in measures if each.name != metric)]
     units = valid.target_units
     return measures if units is None else [InUnits(each, units) for each in measures]
 

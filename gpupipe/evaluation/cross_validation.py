@@ -209,8 +209,8 @@ def _evaluate(trainer: Trainer, loader: Loader, threshold: Any, where: str) -> d
     """Count the rows of a fold and compute the trainer's metrics; refuse rows for which they are not defined."""
     schema, remedy = loader.schema, "kfold(..., stratify=) by the target's column, or fewer folds"
     if not loader.num_rows:
-        expected, remedy = "rows in each fold", "fewer folds, or kfold(by=) a column of more values"
-        raise BadData(where, "no row with a target to validate", expected=expected, remedy=remedy)
+        problem, expected = "no row with a target to validate", "rows in each fold"
+        raise BadData(where, problem, expected=expected, remedy="fewer folds")
     has_classes = schema.task in ("binary", "multiclass") and loader.residency != "stream"
     target: Any = loader.table.target if has_classes else None
     if target is not None and bool((target == target[0]).all()):

@@ -104,6 +104,12 @@ class NetworkEntrant:
         """Count the bytes of the state that `gp.save` writes."""
         return sum(value.nbytes for value in self.model.state_dict().values() if isinstance(value, Tensor))
 
+    def count_parts(self) -> dict[str, int]:
+        """Count the parameters of a network, or the nodes of trees."""
+        if isinstance(self.model, XGB):
+            return {"nodes": self.model.num_nodes}
+        return {"parameters": sum(weights.numel() for weights in self.model.parameters())}
+
     def list_notes(self) -> list[str]:
         """Say which encoding was chosen by what, and where it did not learn as the others."""
         if not self.fits:
@@ -147,6 +153,10 @@ class EstimatorEntrant:
         """Count the bytes of the fitted estimator; None where pickle, which counts them, cannot write it."""
         return self.candidate.count_bytes()
 
+    def count_parts(self) -> dict[str, int]:
+        """Count the parameters of a linear model, or the nodes of trees."""
+        return self.candidate.count_parts()
+
     def list_notes(self) -> list[str]:
         """Say which encoding was chosen by what, and what else is not its library's way."""
         notes = self.candidate.notes + (["takes no weights, so it learned without"] if self._ignores_weights else [])
@@ -159,7 +169,9 @@ def make_entrants(
 ) -> dict[str, NetworkEntrant | EstimatorEntrant]:
     """Make an entrant of each model, by name; `BadConfig` for what is none and for a name that two have."""
     entrants: dict[str, NetworkEntrant | EstimatorEntrant] = {}
-    for name, model in _name_models(models, schema):
+    named = list(_name_models(models, schema))
+    quantiles = _find_quantiles(named)
+    for name, model in named:
         if name in entrants:
             problem, remedy = f"two models are called {name!r}", f"models={{'first {name}': ..., 'second {name}': ...}}"
             expected = "a name of its own for each, or a mapping from names"
@@ -169,7 +181,7 @@ def make_entrants(
         elif isinstance(model, str):
             check_choice("compare", [*ESTIMATORS, TREES], models=model)
             if model == TREES:
-                entrants[name] = _make_trees(name, schema, layout, seed)
+                entrants[name] = _make_trees(name, schema, layout, seed, quantiles)
             else:
                 entrants[name] = EstimatorEntrant(make_named(model, name, layout, seed))
         else:
@@ -186,10 +198,6 @@ def _make_network(
     if module is None:
         problem, remedy = "there is no model", "gp.save(path, pipeline, model)"
         raise BadConfig("compare(models=)", problem, expected="a pipeline saved with one", remedy=remedy)
-    if get_quantiles(module) is not None:
-        problem, expected = f"{name} predicts quantiles", "models of one value, or of probabilities"
-        remedy = f"gp.models.{type(module).__name__}.from_schema(pipeline.schema)"
-        raise refuse_argument("compare", "models", get_quantiles(module), expected, remedy, problem=problem)
     if isinstance(module, Tabular):
         Tabular.check_schema(module, schema)
     fits = model.history is None if isinstance(model, Trainer) else not isinstance(model, Scorer)
@@ -200,14 +208,32 @@ def _make_network(
     return NetworkEntrant(name, {ids: trainer}, fits=fits)
 
 
-def _make_trees(name: str, schema: Schema, layout: Layout, seed: int) -> NetworkEntrant:
+def _find_quantiles(named: Sequence[tuple[str, Any]]) -> tuple[float, ...] | None:
+    """Return the quantiles that all models predict; None where none does; `BadConfig` where they differ."""
+    levels = {
+        name: get_quantiles(model.model if isinstance(model, Trainer | Scorer) else model)
+        for name, model in named
+        if not (isinstance(model, str) and model == TREES)  # which predict what the others do
+    }
+    first = next(filter(None, levels.values()), None)
+    for name, each in levels.items():
+        if each != first:
+            problem = f"{name} predicts {'one value' if each is None else 'other quantiles'}, another model quantiles"
+            expected, remedy = "models of the same quantiles, or of none", f"models of {first}, 'xgboost' among them"
+            raise refuse_argument("compare", "models", each, expected, remedy, problem=problem)
+    return first
+
+
+def _make_trees(
+    name: str, schema: Schema, layout: Layout, seed: int, quantiles: tuple[float, ...] | None
+) -> NetworkEntrant:
     """Make the entrant of XGBoost's trees, which choose an encoding; `BackendMissing` where it is not installed."""
     if not find_spec("xgboost"):
         problem, expected = "XGBoost is not installed", "the package xgboost-cpu, or xgboost where rows lie on a GPU"
         remedy = "pip install xgboost-cpu"
         raise BackendMissing("compare(models=)", problem, got=name, expected=expected, remedy=remedy)
     trainers = {
-        encoding: Trainer(XGB.from_schema(schema, max_categories=most, seed=seed), progress=False)
+        encoding: Trainer(XGB.from_schema(schema, max_categories=most, quantiles=quantiles, seed=seed), progress=False)
         for encoding, most in list_encodings(layout, MAX_CATEGORIES).items()
     }
     return NetworkEntrant(name, trainers, fits=True)

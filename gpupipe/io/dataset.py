@@ -355,15 +355,18 @@ class Dataset(Table):
         """Return `n_splits` pairs of a dataset to train on and one to validate on, for `gp.cross_validate` or a loop.
 
         Rows are drawn as by `split`, each for one of the parts to validate; see there for `by`, `seed` and `stratify`.
+        The values of `by`, up to 65,536, are shared out by their rows, so that folds are as even as the values allow
+        and none is empty (scikit-learn's GroupKFold); fewer values than folds are `BadConfig`.
+
         With `forward` nothing is drawn: each fold trains on all rows before a cut of the column `by`, such as a time,
         and validates the rows up to the next cut (scikit-learn's TimeSeriesSplit). The parts to validate have equally
         many rows, but that rows of one value stay together; the first stretch is trained on alone. `gap` is how wide a
         stretch before each cut is left out, as in `split`. Drawn folds by a time are refused: they would train on rows
         later than those they validate.
 
-        Memory: none; two passes over the column for `stratify`. With `by` too one over both columns, 40 bytes per group
-            and class on the host, 8 per group as long as the folds are there, and some 10 seconds per million groups.
-            `forward` sorts the column, as `sort`.
+        Memory: none; two passes over the column for `stratify`. With `by` one pass over that column, or both, 40 bytes
+            per value and class on the host, 8 per value as long as the folds are there, and with `stratify` some 10
+            seconds per million values. `forward` sorts the column, as `sort`.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
@@ -388,7 +391,7 @@ class Dataset(Table):
             cells = [(describe_range(a, self.schema[by]), describe_range(b, self.schema[by])) for a, b in ranges]
             title = f"{n_splits} folds forward by {by}" + ("" if gap is None else f", gap {gap}")
             return Folds([(self._then(before), self._then(after)) for before, after in ranges], title, cells)
-        parts = draw_parts(self, shares, seed, by, stratify)
+        parts = draw_parts(self, shares, seed, by, stratify, "kfold")
         sizes = [getattr(part, "share", share) for part, share in zip(parts, shares, strict=True)]
         drawn = [f"by {by}"] * (by is not None) + [f"stratified by {stratify}"] * (stratify is not None)
         title = ", ".join([f"{n_splits} folds", *(drawn or ["by rows"]), f"seed {seed}"])

@@ -36,6 +36,7 @@ OBJECTIVES = {
     "multiclass": "multi:softprob",
     "regression": "reg:squarederror",
 }
+OF_QUANTILES = "reg:quantileerror"
 
 Arrays: TypeAlias = dict[str, Tensor]
 
@@ -53,7 +54,8 @@ DTYPES = {**_OF_NODES, "num_nodes": torch.int32, "categories": torch.int32, "bas
 class Layout:
     """Layout of a booster's inputs and outputs: numbers, then ids; a tree an output and round.
 
-    Ids of columns of more than `max_categories` are split by their order.
+    Ids of columns of more than `max_categories` are split by their order. Outputs are `quantiles` of one number, if
+    there are some.
     """
 
     numeric: int
@@ -61,6 +63,12 @@ class Layout:
     outputs: int
     task: str
     max_categories: int = MAX_CATEGORIES
+    quantiles: tuple[float, ...] = ()
+
+    @property
+    def objective(self) -> str:
+        """XGBoost's name of the objective."""
+        return OF_QUANTILES if self.quantiles else OBJECTIVES[self.task]
 
     @property
     def width(self) -> int:
@@ -76,6 +84,10 @@ class Layout:
     def feature_types(self) -> list[str]:
         """XGBoost's types of the features: q for numbers, c for categories."""
         return ["c" if count else "q" for count in self.categories]
+
+    def order(self, margins: Tensor) -> Tensor:
+        """Put B x K quantiles in ascending order, so that they never cross; other margins stay as they are."""
+        return margins.sort(1).values if len(self.quantiles) > 1 else margins
 
     def write_matrix(self, batch: Batch, out: Tensor) -> None:
         """Write a batch as B x `width` float32: a missing id, 0, as NaN; one beyond its column's as unknown, 1."""
@@ -202,15 +214,18 @@ def write_margins(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
     base_score = arrays["base_score"]
     if layout.task in ("binary", "multilabel"):
         base_score = torch.logit(base_score)
-    return write_booster({**arrays, "base_score": base_score}, replace(layout, task="regression"))
+    return write_booster({**arrays, "base_score": base_score}, replace(layout, task="regression", quantiles=()))
 
 
 def _describe(trees: list[dict[str, Any]], base_score: list[float], layout: Layout) -> dict[str, Any]:
     """Return XGBoost's description of a model around its trees."""
-    outputs, objective = layout.outputs, OBJECTIVES[layout.task]
+    outputs = layout.outputs
     several_classes = layout.task == "multiclass"
-    loss = {"softmax_multiclass_param": _to_text(num_class=outputs)}
-    if not several_classes:
+    if several_classes:
+        loss = {"softmax_multiclass_param": _to_text(num_class=outputs)}
+    elif layout.quantiles:
+        loss = {"quantile_loss_param": {"quantile_alpha": json.dumps(layout.quantiles)}}
+    else:
         loss = {"reg_loss_param": _to_text(scale_pos_weight=1)}
     model = {
         "trees": trees,
@@ -232,7 +247,7 @@ def _describe(trees: list[dict[str, Any]], base_score: list[float], layout: Layo
         "attributes": {},
         "feature_names": [],
         "feature_types": layout.feature_types,
-        "objective": {"name": objective, **loss},
+        "objective": {"name": layout.objective, **loss},
         "learner_model_param": parameters,
         "gradient_booster": {"name": "gbtree", "model": model},
     }

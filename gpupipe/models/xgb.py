@@ -67,6 +67,8 @@ class XGB(Tabular):
             frequency; 0 for all. Many ids that mean nothing do less harm so; `gp.compare` tries both.
         params: further parameters of XGBoost, named as in its scikit-learn interface: `{"min_child_weight": 10}`.
         external_memory: whether the quantised matrix is kept in files; "auto" where it does not fit in memory.
+        quantiles: of one target that is a number, ascending, such as (0.05, 0.5, 0.95): one output each, learned with
+            the pinball loss, each by trees of its own; predictions are sorted, so that they never cross.
         seed: of the draws of rows and columns, where `params` asks for some.
         lists: has to be empty: trees take no lists.
 
@@ -101,6 +103,7 @@ class XGB(Tabular):
         max_categories: int = MAX_CATEGORIES,
         params: Mapping[str, Any] | None = None,
         external_memory: bool | Literal["auto"] = "auto",
+        quantiles: Sequence[float] | None = None,
         seed: int = 0,
         lists: Mapping[str, int] | None = None,
     ) -> None:
@@ -108,7 +111,8 @@ class XGB(Tabular):
         config = self._config
         _check(self, config)
         config["params"] = {name: to_python(value) for name, value in (params or {}).items()}
-        self.layout = Layout(numeric, tuple(config["cardinalities"]), outputs, task, config["max_categories"])
+        sizes = (numeric, tuple(config["cardinalities"]), self.outputs, task, config["max_categories"])
+        self.layout = Layout(*sizes, self.quantiles or ())
         self._trees: Arrays = {}
         self._predictors: dict[torch.device, Callable[[Tensor], Tensor]] = {}
 
@@ -138,8 +142,8 @@ class XGB(Tabular):
 
         Args:
             train: batches with targets, resident or streamed; of each pass the same.
-            valid: ends the fit after `early_stopping_rounds` rounds without a lower loss, and the trees up to the best
-                round are kept.
+            valid: ends the fit after `early_stopping_rounds` rounds without a lower loss (of quantiles that are not
+                sorted), and the trees up to the best round are kept.
             device: where the rows are quantised and the trees grow; by default the loader's.
             class_weight: a weight for each class, times that of the row, in training.
             ranks: the group of ranks of which each has rows of its own, as `Trainer.fit` opens it; None for one.
@@ -188,7 +192,7 @@ class XGB(Tabular):
         matrix = torch.empty(len(batch), self.layout.width, device=device)
         self.layout.write_matrix(batch, matrix)
         margins = self._predictors[device](matrix) if len(batch) else matrix
-        return margins.reshape((len(batch), self.outputs) if self.outputs > 1 else len(batch))
+        return self.layout.order(margins.reshape((len(batch), self.outputs) if self.outputs > 1 else len(batch)))
 
     def _make_predictor(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         if device.type == "cuda" and find_spec("nvforest"):
@@ -197,6 +201,11 @@ class XGB(Tabular):
             write_booster(self._trees, self.layout), device
         )
         return predictor
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of all trees' nodes, leaves too."""
+        return len(self._trees["left_children"]) if self._trees else 0
 
     def extra_repr(self) -> str:
         """Return the task and the number of rounds."""
@@ -266,6 +275,9 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
     check_integer(model, "[0, inf)", max_categories=config["max_categories"])
     check_choice(model, ("auto", True, False), external_memory=config["external_memory"])
     outputs, several = config["outputs"], config["task"] in ("multiclass", "multilabel")
+    if config["quantiles"] is not None and config["task"] != "regression":
+        problem, expected = "quantiles are of a number", "task='regression'"
+        raise refuse_argument(model, "quantiles", config["quantiles"], expected, "task='regression'", problem=problem)
     if config["task"] != "regression" and (outputs > 1) != several:
         expected = f"{'2 or more' if several else '1'} where the task is {config['task']}"
         raise refuse_argument(model, "outputs", outputs, expected, "XGB.from_schema(pipeline.schema)")

@@ -18,7 +18,7 @@ from xgboost.core import XGBoostError
 
 from gpupipe.errors import BackendMissing, BadConfig, BadData
 from gpupipe.files import ScratchFolder
-from gpupipe.models.booster import OBJECTIVES, Arrays, Layout, read_booster
+from gpupipe.models.booster import Arrays, Layout, read_booster
 from gpupipe.models.xgboost_rows import LoaderRows, get_reason, is_of_others, make_matrix
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import get_free_bytes
@@ -129,12 +129,13 @@ def _make_params(layout: Layout, settings: BoostSettings) -> dict[str, Any]:
         )
     return {
         **settings.params,
-        "objective": OBJECTIVES[layout.task],
-        "eval_metric": LOSSES[layout.task],
+        "objective": layout.objective,
+        "eval_metric": "quantile" if layout.quantiles else LOSSES[layout.task],
         "device": str(device),
         "tree_method": "hist",
         "nthread": torch.get_num_threads(),
         **({"num_class": layout.outputs} if layout.task == "multiclass" else {}),
+        **({"quantile_alpha": layout.quantiles} if layout.quantiles else {}),
     }
 
 
@@ -158,7 +159,7 @@ def _boost(
         )
         is_reported, margins = is_last or number % settings.log_every == 0, None
         if judged is not None and (improves or is_reported):  # it keeps the sums of the earlier rounds
-            margins = torch.from_numpy(booster.predict(judged, output_margin=True))
+            margins = layout.order(torch.from_numpy(booster.predict(judged, output_margin=True)))
         if improves:
             best, least, of_best = number, losses["valid_loss"], {"losses": losses, "output": margins}
         if is_reported:  # the loss of the train rows takes half as long as a round
@@ -184,16 +185,16 @@ def _boost(
 def _get_targets(matrix: xgb.DMatrix, layout: Layout) -> Batch:
     """Return the targets and weights of a matrix as a batch without features."""
     target, weight = torch.from_numpy(matrix.get_label()), torch.from_numpy(matrix.get_weight())
-    if layout.outputs > 1 and layout.task != "multiclass":
+    if layout.outputs > 1 and layout.task != "multiclass" and not layout.quantiles:
         target = target.reshape(-1, layout.outputs)
     nothing = torch.empty(len(target), 0)
     return Batch(nothing, nothing.int(), target, weight if len(weight) == len(target) else None)
 
 
 def _compute_loss(booster: xgb.Booster, matrix: xgb.DMatrix, name: str, layout: Layout) -> dict[str, float]:
-    """Compute the mean loss over a matrix, of a regression the squared error, from XGBoost's text."""
+    """Compute the mean loss over a matrix, of a regression the squared error or the pinball loss, from its text."""
     loss = float(booster.eval_set([(matrix, name)]).rpartition(":")[2])
-    return {f"{name}_loss": loss**2 if layout.task == "regression" else loss}
+    return {f"{name}_loss": loss**2 if layout.objective == "reg:squarederror" else loss}
 
 
 @contextmanager

@@ -29,9 +29,9 @@ from gpupipe.cluster.executor import use_executor
 from gpupipe.io.stores import Manifest
 from tests.cluster.inputs import (
     DAYS,
+    ONCE,
     REPEATED,
     ROOT,
-    SOAKED,
     content,
     environment,
     is_alive,
@@ -166,18 +166,10 @@ while not os.path.exists(end):
     time.sleep(0.002)
 print(looks, whole + look())
 """
-ENDS = [
-    *((number, signal.SIGKILL) for number in range(3)),
-    *((0, how) for how in (signal.SIGINT, signal.SIGTERM)),
-    *(
-        pytest.param(number, how, marks=pytest.mark.soak)
-        for number in SOAKED
-        for how in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
-    ),
-]
 
 
-@pytest.mark.parametrize(("repetition", "how"), ENDS)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_driver_that_is_ended_and_started_again(
     days: Path, flights: gp.Dataset, tmp_path: Path, repetition: int, how: signal.Signals
 ) -> None:
@@ -457,7 +449,7 @@ def _lost(job: Callable[[], Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_a_scheduler_that_goes_away(
     flights: gp.Dataset, scheduler: tuple[psutil.Process, str], tmp_path: Path, how: signal.Signals, repetition: int
 ) -> None:
@@ -493,7 +485,7 @@ def test_a_scheduler_without_workers(scheduler: tuple[psutil.Process, str], flig
             assert state_of(pipeline().fit(flights)) == state_of(pipeline().fit(flights, executor=cluster))
 
 
-@pytest.mark.parametrize("repetition", REPEATED)
+@pytest.mark.parametrize("repetition", ONCE)
 def test_workers_that_all_die(scheduler: tuple[psutil.Process, str], repetition: int) -> None:
     with _worker(scheduler[1]) as worker, gp.Cluster(address=scheduler[1], timeout=2) as cluster:
         until(lambda: cluster.num_workers)

@@ -176,6 +176,7 @@ def test_a_regression_is_compared_in_the_targets_own_units() -> None:
     output = Ridge().fit(x, y).predict(other) * scale.std(ddof=0) + scale.mean()
     assert comparison["linear"]["rmse"] == pytest.approx(mean_squared_error(truth, output) ** 0.5, rel=2e-3)
     assert [row["model"] for row in comparison.rows] == ["linear", "hist-gradient-boosting"]  # the smaller the better
+    assert comparison["linear"]["parameters"] == 2 + 6 + 1 and comparison["hist-gradient-boosting"]["nodes"] > 100
     assert comparison.rows[1]["difference"] == comparison.rows[1]["rmse"] - comparison.rows[0]["rmse"] > 0
 
 
@@ -297,6 +298,27 @@ def test_xgboosts_own_estimator_takes_both_encodings_and_gaps_between_classes() 
     assert gp.compare(named, named, {"xgb": own})["xgb"]["auc"] > 0.9
 
 
+@NEEDS_XGBOOST
+def test_models_of_the_same_quantiles_are_compared_by_them() -> None:
+    train, valid, pipeline = loaders("y")
+    levels = (0.1, 0.5, 0.9)
+    line = gp.models.Linear.from_schema(pipeline.schema, quantiles=levels)
+    trees = gp.models.XGB.from_schema(pipeline.schema, quantiles=levels, n_estimators=20)
+    trainer = gp.Trainer(trees, progress=False)
+    trainer.fit(train)
+    comparison = gp.compare(train, valid, {"trees": trainer, "line": gp.Trainer(line, max_epochs=8, progress=False)})
+    assert list(comparison.rows[0])[:4] == ["model", "pinball", "difference", "coverage"]
+    assert comparison["trees"]["pinball"] == pytest.approx(trainer.evaluate(valid)["pinball"], rel=1e-6)
+    assert comparison["trees"]["nodes"] == trees.num_nodes > 60 and comparison["trees"]["parameters"] is None
+    assert comparison["line"]["parameters"] == (2 + 6 + 1) * 3 and comparison["line"]["nodes"] is None
+    assert comparison["trees"]["ids"] == "categories"
+    named = gp.compare(train, valid, [trainer, "xgboost"], metric="coverage")
+    assert named.models["xgboost"].quantiles == levels and named.metric == "coverage"
+    for other in ("linear", gp.models.Linear.from_schema(pipeline.schema, quantiles=(0.5,))):
+        with raises(BadConfig, where="compare(models=)", match="another model quantiles"):
+            gp.compare(train, valid, [trainer, other])
+
+
 def test_xgboost_asked_for_by_name_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupipe.evaluation.entrants.find_spec", lambda name: None)
     train, valid, _ = loaders("y > 0")
@@ -395,7 +417,8 @@ def test_it_reads_well() -> None:
     train, valid, _ = loaders("y > 0")
     comparison = gp.compare(train, valid, ["linear", "forest"])
     head, line, *_ = repr(comparison).splitlines()
-    columns = ["model", "auc", "difference", "accuracy", "fit_seconds", "predict_seconds", "bytes", "ids"]
+    columns = ["model", "auc", "difference", "accuracy", "fit_seconds", "predict_seconds", "bytes"]
+    columns += ["parameters", "nodes", "ids"]
     assert head.split() == columns
     assert line.split()[0] == comparison.best and comparison[comparison.best]["difference"] == 0
     frame = comparison.to_frame()
@@ -437,8 +460,8 @@ BAD: dict[str, tuple[Any, type[GpupipeError], str, str]] = {
     "a network of quantiles": (
         [MLP(numeric=2, cardinalities=[6], quantiles=(0.1, 0.9))],
         BadConfig,
-        "models=",
-        "predicts quantiles",
+        "MLP(quantiles=)",
+        "quantiles are of one target",
     ),
     "an estimator that fails": ({"mine": Stubborn()}, BadData, "mine", "RuntimeError: no"),
 }

@@ -17,12 +17,13 @@ import torch
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.models import XGB
-from gpupipe.models.booster import MAX_DEPTH, OBJECTIVES, Arrays, Layout, find_fault, read_booster, write_booster
+from gpupipe.models.booster import MAX_DEPTH, Arrays, Layout, find_fault, read_booster, write_booster
 
 xgb = pytest.importorskip("xgboost")
 
 ROOT = Path(__file__).parents[2]
-OUTPUTS = {"binary": 1, "multiclass": 3, "multilabel": 2, "regression": 2}
+OUTPUTS = {"binary": 1, "multiclass": 3, "multilabel": 2, "regression": 2, "quantiles": 3}
+LEVELS = (0.05, 0.5, 0.95)
 Edit = Callable[[Arrays], object]
 
 
@@ -33,11 +34,16 @@ def grow(task: str, rounds: int = 4, **params: Any) -> tuple[xgb.Booster, Layout
     values[:, 3] = draw.integers(1, 30, 2000)
     values[::40, 3] = np.nan
     y = 2 * values[:, 0] + values[:, 0] * values[:, 1] + (np.nan_to_num(values[:, 3]) % 3 == 1)
-    target = {"regression": np.c_[y, -3 * y], "multilabel": np.c_[y > 0, y > 1]}.get(task, np.digitize(y, [0, 1]))
+    target = {"regression": np.c_[y, -3 * y], "multilabel": np.c_[y > 0, y > 1], "quantiles": y}.get(
+        task, np.digitize(y, [0, 1])
+    )
     target = target > 0 if task == "binary" else target
     rows = xgb.QuantileDMatrix(values, target, feature_types=["q", "q", "q", "c"], enable_categorical=True)
-    params |= {"objective": OBJECTIVES[task], "nthread": 1} | ({"num_class": 3} if task == "multiclass" else {})
-    return xgb.train(params, rows, rounds), Layout(3, (30,), outputs, task), values
+    quantiles = LEVELS if task == "quantiles" else ()
+    layout = Layout(3, (30,), outputs, "regression" if quantiles else task, quantiles=quantiles)
+    params |= {"objective": layout.objective, "nthread": 1} | ({"num_class": 3} if task == "multiclass" else {})
+    params |= {"quantile_alpha": quantiles} if quantiles else {}
+    return xgb.train(params, rows, rounds), layout, values
 
 
 @pytest.mark.parametrize("task", OUTPUTS)

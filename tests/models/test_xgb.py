@@ -34,7 +34,9 @@ TARGETS: dict[str, Any] = {
     "regression": "y",
     "two regressions": ["y", "z"],
     "multilabel": ["y > 0", "z > 1"],
+    "quantiles": "y",
 }
+LEVELS = (0.05, 0.5, 0.95)
 
 
 def rows(count: int = 3000, seed: int = 0) -> pd.DataFrame:
@@ -72,11 +74,13 @@ def test_it_is_xgboost_by_hand(task: str) -> None:
     frame = rows()
     pipeline = fitted(TARGETS[task], frame)
     train, valid = pipeline.loader(frame[:2400]), pipeline.loader(frame[2400:])
-    model = XGB.from_schema(pipeline.schema, params={"subsample": 0.8, "reg_lambda": 2.0}, seed=5, **SMALL)
+    options = SMALL | {"params": {"subsample": 0.8, "reg_lambda": 2.0}, "seed": 5}
+    quantiles = LEVELS if task == "quantiles" else None
+    model = XGB.from_schema(pipeline.schema, **options, quantiles=quantiles)
     history = trainer(model).fit(train, valid)
     learned = matrix(train)
     params = {
-        "objective": OBJECTIVES[model.task],
+        "objective": OBJECTIVES[model.task] if quantiles is None else "reg:quantileerror",
         "eta": 0.6,
         "max_depth": 6,
         "subsample": 0.8,
@@ -84,6 +88,7 @@ def test_it_is_xgboost_by_hand(task: str) -> None:
         "seed": 5,
     }
     params |= {"num_class": 3} if task == "multiclass" else {}
+    params |= {} if quantiles is None else {"quantile_alpha": quantiles}
     judged, losses = matrix(valid, ref=learned), {}
     found = xgb.train(
         params, learned, 60, evals=[(judged, "v")], early_stopping_rounds=3, evals_result=losses, verbose_eval=False
@@ -92,11 +97,15 @@ def test_it_is_xgboost_by_hand(task: str) -> None:
     assert 1 < best < 57, "the fit is stopped"
     assert history.best["epoch"] == best and history.rows[-1]["epoch"] == best + 3
     by_hand = found[:best].predict(judged, output_margin=True)
+    evaluated = trainer(model).evaluate(valid)["loss"]
+    if quantiles is not None:
+        assert (np.diff(by_hand) < 0).any() and evaluated < history.best["valid_loss"], "XGBoost's quantiles cross"
+        by_hand, evaluated = np.sort(by_hand), history.best["valid_loss"]
     np.testing.assert_allclose(trainer(model).model(whole(valid)).numpy(), by_hand, rtol=0, atol=1e-6)
-    (name, values), square = next(iter(losses["v"].items())), model.task == "regression"
-    assert name in ("logloss", "mlogloss", "rmse")
+    ((name, values),) = losses["v"].items()
+    square = name == "rmse"
     assert history.best["valid_loss"] == pytest.approx(values[best - 1] ** (2 if square else 1), rel=1e-6)
-    assert trainer(model).evaluate(valid)["loss"] == pytest.approx(history.best["valid_loss"], rel=1e-5)
+    assert evaluated == pytest.approx(history.best["valid_loss"], rel=1e-5)
 
 
 def whole(loader: Any) -> Batch:
@@ -174,6 +183,31 @@ def test_a_regression_predicts_in_the_targets_units(tmp_path: Path) -> None:
     rmse = float(np.sqrt(np.average((predicted - y) ** 2, weights=weight)))
     assert rmse == pytest.approx(history.best["valid_rmse"], rel=1e-5)
     assert rmse < 0.4 * float(y.std()), "in minutes, not in deviations"
+
+
+def test_quantiles_of_trees_are_saved_and_score_in_the_targets_units(tmp_path: Path) -> None:
+    frame = rows(1500)
+    pipeline = fitted("y", frame)
+    model = XGB.from_schema(pipeline.schema, n_estimators=60, learning_rate=0.3, quantiles=np.array(LEVELS))
+    history = trainer(model, loss="pinball").fit(pipeline.loader(frame[:1200]), pipeline.loader(frame[1200:]))
+    assert {"valid_pinball", "valid_coverage"} <= history.best.keys()
+    gp.save(tmp_path / "run", pipeline, model)
+    predicted = gp.load(tmp_path / "run", backend="cpu").predict(frame[1200:])
+    assert [*predicted.columns] == ["prediction_q05", "prediction_q50", "prediction_q95"]
+    assert (np.diff(predicted) >= 0).all()
+    inside = frame["y"][1200:].between(predicted["prediction_q05"], predicted["prediction_q95"])
+    coverage = np.average(inside, weights=frame["weight"][1200:])
+    assert 0.7 < coverage < 1 and coverage == pytest.approx(history.best["valid_coverage"], abs=1e-6)
+    described = json.loads((tmp_path / "run" / "model.json").read_text())
+    described["config"]["quantiles"] = [0.5, 0.05, 0.95]
+    (tmp_path / "run" / "model.json").write_text(json.dumps(described))
+    (tmp_path / "run" / "manifest.json").unlink()
+    write_manifest(tmp_path / "run")
+    with pytest.raises(ArtifactError, match="quantiles"):
+        gp.load(tmp_path / "run")
+    one = XGB.from_schema(pipeline.schema, n_estimators=3, quantiles=[0.9])
+    one.fit_loaders(pipeline.loader(frame))
+    assert one(whole(pipeline.loader(frame))).shape == (1500,)
 
 
 def test_early_stopping_keeps_the_best_round(learned: tuple[gp.Pipeline, pd.DataFrame, XGB]) -> None:
@@ -309,6 +343,8 @@ def test_trees_of_another_pipeline_are_refused(learned: tuple[gp.Pipeline, pd.Da
         ({"n_estimators": 0}, "n_estimators"),
         ({"n_estimators": "many"}, "n_estimators"),
         ({"learning_rate": 0}, "learning_rate"),
+        ({"quantiles": (0.5,)}, "quantiles"),
+        ({"quantiles": (0.5, 0.1), "task": "regression"}, "quantiles"),
         ({"max_depth": 65}, "max_depth"),
         ({"early_stopping_rounds": 0}, "early_stopping_rounds"),
         ({"external_memory": "yes"}, "external_memory"),

@@ -23,10 +23,10 @@ JOB = ROOT / "examples" / "etl_job.py"
 
 @pytest.fixture(scope="module")
 def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of some eighty row groups: as many partitions, so that a job can be stopped in the middle."""
+    """A file of forty row groups: as many partitions, so that a job can be stopped in the middle."""
     path = tmp_path_factory.mktemp("in") / "flights.parquet"
-    table = pq.read_table(ROOT / "data" / "flights.parquet").slice(0, 80_000)
-    pq.write_table(table, path, row_group_size=1_000)
+    table = pq.read_table(ROOT / "data" / "flights.parquet").slice(0, 20_000)
+    pq.write_table(table, path, row_group_size=500)
     return path
 
 
@@ -54,8 +54,8 @@ def test_it_ends_goes_on_after_sigterm_and_has_nothing_left_to_do(flights: Path,
     straight.mkdir()
     stopped.mkdir()
     code, whole, log = finish(start(flights, straight), straight)
-    assert (code, whole["status"], whole["rows_out"], whole["parts_before"]) == (0, "done", 80_000, 0), log
-    assert whole["parts"] == 80
+    assert (code, whole["status"], whole["rows_out"], whole["parts_before"]) == (0, "done", 20_000, 0), log
+    assert whole["parts"] == 40
 
     job = start(flights, stopped)
     until = time.monotonic() + 100
@@ -67,12 +67,12 @@ def test_it_ends_goes_on_after_sigterm_and_has_nothing_left_to_do(flights: Path,
     assert "the same call goes on" in log and not (stopped / "features").exists()
 
     code, rest, log = finish(start(flights, stopped), stopped)
-    assert (code, rest["rows_out"]) == (0, 80_000), log
-    assert 0 < rest["parts_before"] < 80 and f"pipeline of {stopped / 'pipeline'}" in log
+    assert (code, rest["rows_out"]) == (0, 20_000), log
+    assert 0 < rest["parts_before"] < 40 and f"pipeline of {stopped / 'pipeline'}" in log
     pd.testing.assert_frame_equal(features(stopped), features(straight))
 
     code, again, log = finish(start(flights, straight), straight)
-    assert (code, again["parts_before"]) == (0, 80), log
+    assert (code, again["parts_before"]) == (0, 40), log
 
 
 def test_bad_input_is_told_and_has_a_code_of_its_own(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Stratified splits that keep groups whole: all rows of a group are in one part, which has its share of every class."""
+"""Splits that keep groups whole: all rows of a group are in one part, which has its share of all rows or each class."""
 
 from __future__ import annotations
 
@@ -38,10 +38,15 @@ class GroupSplit(RandomSplit):
         return ~inside if self.outside else inside
 
 
+MOST_GROUPS = 1 << 16  # that folds share out by their rows; of more, chance makes folds even
+
+
 def draw_group_parts(
-    table: Table, shares: Sequence[float], seed: int, by: str, stratify: str, max_classes: int
-) -> list[GroupSplit]:
-    """Return a split per part, in one pass that counts the rows of each group by class.
+    table: Table, shares: Sequence[float], seed: int, by: str, stratify: str | None, max_classes: int, where: str
+) -> list[GroupSplit] | None:
+    """Return a split per part, in one pass that counts the rows of each group by class; without `stratify` all alike.
+
+    None where more than `MOST_GROUPS` are not stratified.
 
     Groups go one after the other, those that weigh most in their classes first and equal ones in an order drawn by
     `seed`, to the part where they move the shares of their classes least. The sum of (rows - share x total)^2 / (share
@@ -49,15 +54,18 @@ def draw_group_parts(
     standard deviation, and which has parts of one size alone.
     """
     backend = get_executor().resolve(table.backend)
-    cells = list(run_partitions(partial(_count_cells, by, stratify, backend), table, backend, "split"))
+    cells = list(run_partitions(partial(_count_cells, by, stratify, backend), table, backend, where))
     all_groups, all_classes, all_counts = (np.concatenate(each) for each in zip(*cells, strict=True))
     groups, of_group = np.unique(all_groups, return_inverse=True)
     classes, of_class = np.unique(all_classes, return_inverse=True)
-    if len(classes) > max_classes:
+    if stratify is None and len(groups) > MOST_GROUPS:
+        return None
+    if stratify is not None and len(classes) > max_classes:
         raise too_many_classes(stratify, max_classes)
     if len(groups) < len(shares):
         problem = f"column {by!r} has {format_count(len(groups), 'value')}, and each part needs one of its own"
-        raise BadConfig("split", problem, got=len(shares), expected="as many values as parts", remedy="fewer parts")
+        expected, where = "as many values as parts", f"{where}(by={by!r})"
+        raise BadConfig(where, problem, got=len(shares), expected=expected, remedy="fewer parts")
     keys, places = np.unique(of_group * len(classes) + of_class, return_inverse=True)
     counts = np.bincount(places, weights=all_counts)
     group, kind = np.divmod(keys, len(classes))
@@ -75,7 +83,7 @@ def draw_group_parts(
     members = [groups[part_of == number] for number in range(len(parts))]
     if not all(map(len, members)):
         problem, expected = "a part has no group: one group weighs more than a part's share", "many small groups"
-        raise BadConfig("split", problem, got=len(groups), expected=expected, remedy="fewer parts, or no stratify=")
+        raise BadConfig(where, problem, got=len(groups), expected=expected, remedy="fewer parts, or no stratify=")
     sums = rows.sum(1) / rows.sum()
     digests = [hashlib.sha256(each.tobytes()).hexdigest() for each in members]
     return [
@@ -84,12 +92,13 @@ def draw_group_parts(
     ]
 
 
-def _count_cells(by: str, stratify: str, backend_name: str, part: Table) -> tuple[Any, Any, Any]:
+def _count_cells(by: str, stratify: str | None, backend_name: str, part: Table) -> tuple[Any, Any, Any]:
     """Count the rows of one partition by group and class: for each cell both hashes and the count, on the host."""
     backend = select(backend_name)
-    frame = part.read(part.partitions[0], [by, stratify], backend)
-    hashes = (hash_column(backend.column(frame, name), 0, backend) for name in (by, stratify))
-    (groups, of_group), (classes, of_class) = (backend.xp.unique(each, return_inverse=True) for each in hashes)
+    frame = part.read(part.partitions[0], [by] if stratify is None else [by, stratify], backend)
+    keys = hash_column(backend.column(frame, by), 0, backend)
+    kinds = keys * 0 if stratify is None else hash_column(backend.column(frame, stratify), 0, backend)
+    (groups, of_group), (classes, of_class) = (backend.xp.unique(each, return_inverse=True) for each in (keys, kinds))
     keys, counts = backend.xp.unique(of_group * len(classes) + of_class, return_counts=True)
     places, kinds = (keys // len(classes), keys % len(classes)) if len(classes) else (keys, keys)
     return backend.to_host(groups[places]), backend.to_host(classes[kinds]), backend.to_host(counts)

@@ -97,14 +97,19 @@ def parse_width(gap: Any, item: Field, method: str) -> int | float:
 
 
 def draw_parts(
-    table: Table, shares: Sequence[float], seed: int, by: str | None, stratify: str | None
+    table: Table, shares: Sequence[float], seed: int, by: str | None, stratify: str | None, where: str = "split"
 ) -> Sequence[RandomSplit]:
-    """Return one random split per part, by rows or by the values of a column; together they have every row once."""
+    """Return one random split per part, by rows or by the values of a column; together they have every row once.
+
+    A `split` puts a value where the seed alone says, and `kfold` the values by their rows: no fold of few is empty.
+    """
     # A draw from a drawn part must not repeat the draw before.
     own = int(splitmix64(seed, np.array([table.num_draws]))[0])
-    if stratify is not None and by is not None:
-        return draw_group_parts(table, shares, own, by, stratify, _MOST_CLASSES)
-    if stratify is not None:
+    if by is not None and (stratify is not None or where == "kfold"):
+        parts = draw_group_parts(table, shares, own, by, stratify, _MOST_CLASSES, where)
+        if parts is not None:
+            return parts
+    elif stratify is not None:
         return _stratify_parts(table, stratify, shares, own)
     cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
     return [RandomSplit(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]

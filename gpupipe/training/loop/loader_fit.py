@@ -17,6 +17,7 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.loop.losses import LOSS_OF_TASK
 from gpupipe.training.loop.metrics import Metric
+from gpupipe.training.loop.quantiles import get_quantiles
 from gpupipe.training.loop.rank_group import RankGroup
 
 _COUNTING = {"model", "loss", "class_weight", "metrics", "seed", "deterministic", "device", "progress", "timeout"}
@@ -51,7 +52,8 @@ def refuse_settings(trainer: Any, resume: object) -> None:
     model, name = trainer.model, type(trainer.model).__name__
     settings = {field.name: (getattr(trainer, field.name), field.default) for field in fields(trainer)}
     settings["resume"] = (resume, None)
-    settings["loss"] = ("auto" if trainer.loss == LOSS_OF_TASK[model.task] else trainer.loss, "auto")
+    loss = LOSS_OF_TASK[model.task] if get_quantiles(model) is None else "pinball"
+    settings["loss"] = ("auto" if trainer.loss == loss else trainer.loss, "auto")
     for setting, (value, default) in settings.items():
         is_default = value is default or value == default or default is MISSING
         if is_default or (setting in _COUNTING and setting != "loss"):

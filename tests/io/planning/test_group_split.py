@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.model_selection import StratifiedGroupKFold
+from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig
+from gpupipe.io.planning import group_split
 from tests.io.tables import DATA, values
 from tests.raising import raises
 
@@ -90,11 +91,38 @@ def test_each_part_has_an_identity_for_jobs_that_go_on() -> None:
     assert None not in identities and len(identities) == 12
 
 
+def test_few_groups_leave_no_fold_empty() -> None:
+    sizes = {"LGA": 3, "JFK": 40, "EWR": 5, None: 8}
+    frame = pd.DataFrame({"port": [port for port, size in sizes.items() for _ in range(size)]})
+    for seed in range(20):
+        folds = gp.from_frame(frame, num_partitions=3).kfold(4, by="port", seed=seed)
+        assert sorted(len(valid) for _, valid in folds) == [3, 5, 8, 40]
+        assert all(len(train) + len(valid) == 56 for train, valid in folds)
+    assert [valid for _, valid in folds.cells] == [f"{len(valid) / 56:.1%}" for _, valid in folds]
+    with raises(BadConfig, where="kfold(by='port')", got=5, match="column 'port' has 4 values"):
+        gp.from_frame(frame).kfold(5, by="port")
+    with raises(BadConfig, where="kfold(by='port')", got=2, match="column 'port' has 0 values"):
+        gp.from_frame(frame[:0]).kfold(2, by="port")
+
+
+def test_folds_of_groups_are_as_even_as_scikit_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = table(4000, 150)
+    groups = GroupKFold(5).split(frame, groups=frame["tail"].fillna("none"))
+    theirs = sorted(len(valid) for _, valid in groups)
+    assert sorted(len(valid) for _, valid in gp.from_frame(frame).kfold(5, by="tail")) == theirs
+    monkeypatch.setattr(group_split, "MOST_GROUPS", 100)  # of more, chance makes the folds even enough
+    many = gp.from_frame(frame).kfold(5, by="tail")
+    assert [valid for _, valid in many.cells] == ["20.0%"] * 5
+    assert sum(len(valid) for _, valid in many) == 4000
+
+
 def test_calls_that_make_no_sense() -> None:
     frame = pd.DataFrame({"n": np.arange(12_000), "few": np.arange(12_000) % 2, "class": np.arange(12_000) % 3})
     data = gp.from_frame(frame)
-    with raises(BadConfig, where="split", got=3, match="column 'few' has 2 values"):
+    with raises(BadConfig, where="kfold(by='few')", got=3, match="column 'few' has 2 values"):
         data.kfold(3, by="few", stratify="class")
+    with raises(BadConfig, where="split(by='few')", got=3, match="column 'few' has 2 values"):
+        data.split((0.5, 0.3, 0.2), by="few", stratify="class")
     with raises(BadConfig, where="split(stratify='n')", match="more than 10,000 values"):
         data.kfold(3, by="class", stratify="n")
     with pytest.raises(BadConfig, match="not one way to split"):

@@ -94,6 +94,10 @@ def test_every_row_is_validated_once(num_rows: int, n_splits: int, how: dict[str
     frame, seen = table(num_rows, seed), []
     for num_partitions in (1, 5):
         dataset = gp.from_frame(frame, num_partitions=num_partitions)
+        if "by" in how and frame["tail"].nunique() < n_splits:
+            with raises(BadConfig, where="kfold(by='tail')", got=n_splits):
+                dataset.kfold(n_splits, seed=seed, **how)
+            return
         seen.append([(rows(a), rows(b)) for a, b in dataset.kfold(n_splits, seed=seed, **how)])
     assert seen[0] == seen[1] and len(seen[0]) == n_splits
     for train, valid in seen[0]:
