@@ -414,7 +414,7 @@ class BoundPipeline:
         """Return a coded frame of `reads`, its types checked, and the identities of the rows that its index counts."""
         if rows is not None or history is not None:
             used = {*self.reads, *(parse(rows, "filter").reads if isinstance(rows, str) else ())}
-            part = owner.select(data, [name for name in data.columns if name in used])
+            part = owner.select(data, [name for name in data.columns if name in used]).reset_index(drop=True)
             table = self.prepare(from_frame(part, num_partitions=1, backend=owner.name), owner.name, rows, history)
             (partition,) = table.partitions
             return table.read(partition, self.reads, owner), partition.row_ids(owner.xp)
