@@ -97,7 +97,7 @@ class Field:
         dtype: how it is stored: one of `DTYPES`, `list<...>` of one, or the text of an Arrow type that is only carried.
         kind: what its values mean; by default it follows from `dtype`.
         cardinality: how many ids a categorical, or a list's element, can take, missing (0) and unknown (1) included.
-        lineage: the source columns its values are computed from, row by row.
+        lineage: the source columns its values are computed from, in its own row or in others.
         origins: the columns of tables read that its values come from, through earlier pipelines, verbs and files too.
         step: the step that made it; empty for a column of the source.
         classes: a classification target's values in the order of their index.
@@ -137,7 +137,7 @@ class Field:
 
     @classmethod
     def derived(cls, name: str, dtype: str, reads: Iterable[Field], step: str, written_as: str = "") -> Field:
-        """Return a column computed row by row from `reads`, with their lineage; a label as soon as one of them is."""
+        """Return a column computed from `reads`, with their lineage; a label as soon as one of them is."""
         sources = list(reads)
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in sources))
         origins: Origins = frozenset().union(*(item.origins for item in sources))

@@ -18,9 +18,10 @@ from gpupipe.backend.arrow import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
 from gpupipe.cluster.executor import Executor, get_executor
-from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.io import Dataset, FrameFunction, in_halves, run_partitions
-from gpupipe.io.planning.table import Table, map_frames
+from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
+from gpupipe.expressions import parse
+from gpupipe.io import Dataset, FrameFunction, concat, from_frame, in_halves, run_partitions
+from gpupipe.io.planning.table import Table, identify_job, map_frames
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features, TargetSet
@@ -28,9 +29,9 @@ from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
-from gpupipe.support.origins import trace
+from gpupipe.support.origins import When, trace
 from gpupipe.support.text import format_columns
-from gpupipe.support.validation import check_choice
+from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
@@ -180,22 +181,43 @@ class TransformPlan:
                 found["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
         return backend.select(frame, self.wanted)
 
+    @property
+    def window_reads(self) -> set[str]:
+        """The source's columns that window steps look at in other rows."""
+        plans = (self._before(position, step) for position, (step, _, _) in self.window_steps.items())
+        return {name for plan in plans for name in plan.reads}
+
+    @property
+    def current_reads(self) -> set[str]:
+        """The source's columns of which more is wanted than values of strictly earlier rows."""
+        read = list(self.output_schema.select(self.wanted))
+        for step, before, _ in self._stages:  # what steps read whatever is wanted, as filters do
+            read += before.select(sorted(step.needs(frozenset(), before)))
+        return {one.column for item in read for one in item.origins if not one.table and one.when != When.BEFORE}
+
+    def _before(self, position: int, step: WholeTableTransform) -> TransformPlan:
+        """Return the plan of what a window step reads; each `Expect` checks in `run`."""
+        return TransformPlan(self.steps[:position], self._source, step.reads, there=frozenset())
+
+    def warn_of_cuts(self, dataset: Dataset) -> None:
+        """Warn of window steps that look at a part of a table without the rows before it."""
+        blind = [step.class_name for step, _, _ in self.window_steps.values() if dataset.cuts_history(step.keys)]
+        if blind:
+            _log.warning(
+                "%s: a split part of the data, whose rows do not see those of the other parts; give all of it, and the "
+                "part as a condition, fit(data, rows=\"date < '2024-06-01'\"), or the rows before it as history=",
+                shorten_list(dict.fromkeys(blind)),
+            )
+
     def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
         """Compute the columns of window steps; return the plan that has them, and the dataset to run it on."""
         windows = self.window_steps
         if not windows:
             return self, dataset
-        if blind := [step.class_name for step, _, _ in windows.values() if dataset.cuts_history(step.keys)]:
-            _log.warning(
-                "%s: a split part of the data, whose rows do not see those of the other parts; for a whole history "
-                "transform first, gp.Pipeline(steps).fit(data).transform(data), and split what comes out",
-                shorten_list(dict.fromkeys(blind)),
-            )
         dataset = ensure_unique_row_ids(replace(dataset, backend=backend))
         found: dict[int, SideColumns] = {}
         for position, (step, schema, wanted) in windows.items():
-            # Each `Expect` checks in `run`.
-            before = TransformPlan(self.steps[:position], self._source, step.reads, there=frozenset())
+            before = self._before(position, step)
             for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
                 problem, expected = "a window step follows a join that repeats rows", "rows that can be told apart"
                 remedy = "the join after it, or Dataset.join(..., many=True) before the pipeline"
@@ -238,6 +260,7 @@ class BoundPipeline:
 
     `predicting` gives features and kept columns only; with `out_of_fold` the rows are those of the fit, and get what
     was learned from the target of others. `wanted` are the columns after the transforms, by default those needed.
+    `history` are the columns of earlier rows: the data may lack what only windows that end before a row read of them.
     """
 
     def __init__(
@@ -253,7 +276,10 @@ class BoundPipeline:
         wanted: AbstractSet[str] | None = None,
         also: str | None = None,
         counting: bool = False,
+        history: AbstractSet[str] | None = None,
     ) -> None:
+        past = (history or frozenset()) - {*names}
+        source = source.assign(replace(source[name], nullable=True) for name in source.names if name in past)
         after, there, target = None, set(names), None if features is None else features.target
         self.owned_columns: set[str] = set()
         if features is not None:
@@ -272,26 +298,64 @@ class BoundPipeline:
         self.reads = self.plan.reads
         self.keeps_rows = self.plan.keeps_rows and self._only_with is None
         self._out_of_fold = out_of_fold
+        if history is not None:
+            self._check_history(history)
+            there |= past - self.plan.current_reads
         for name in self.reads:
             if name not in there:
                 raise ColumnNotFound.among("the data", name, names)
-        self._dtypes = {name: source[name].dtype for name in self.reads}
-        self._zones = _zones(source.select(self.reads))
+        self._source = source.select(self.reads)
+        self._zones = _zones(self._source)
+
+    def _check_history(self, names: AbstractSet[str]) -> None:
+        if not self.plan.window_steps:
+            problem, expected = "no feature is computed from other rows", "a pipeline with T.Lag, T.Rolling or the like"
+            raise BadConfig("history=", problem, expected=expected, remedy="the call without history=")
+        for name in sorted(self.plan.window_reads - names):
+            raise ColumnNotFound.among("history=", name, sorted(names))
 
     @property
     def draws_rows(self) -> bool:
         """Whether `columns` asks for the rows' identities."""
         return self.plan.draws_rows or (self._features is not None and self._features._cross_fits and self._out_of_fold)
 
-    def prepare(self, data: Dataset, backend: str) -> Dataset:
-        """Check types and compute the window steps' columns; return the dataset whose rows they belong to."""
-        self._expect({item.name: item.dtype for item in data.schema}, _zones(data.schema), partial(_is_empty, data))
-        self.plan, data = self.plan.attach_window_columns(data, backend)
-        return data
+    def prepare(self, data: Dataset, backend: str, rows: str | None = None, history: Dataset | None = None) -> Dataset:
+        """Check types and compute the window steps' columns; return the dataset whose rows they belong to.
 
-    def _expect(self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]) -> None:
-        """Record the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
-        casts = {name: dtype for name, dtype in self._dtypes.items() if there[name] != dtype}
+        Windows look at all rows of `history`, then at all of `data`; what is returned are those of `data` for which
+        `rows` is true. Of the sales of a store, with a lag of one row and `rows="day > 3"`:
+
+            history: day 1, sales 5, day 2, sales 8; data: day 3, sales 6, day 4, sales unknown -> day 4, whose lag is 6
+        """
+        select_rows(data, rows)  # before anything is computed for nothing
+        if history is None:
+            self.plan = self.plan.changed(casts=self._find_casts(data))
+            self.plan.warn_of_cuts(data)
+            self.plan, data = self.plan.attach_window_columns(data, backend)
+            return data if rows is None else data.filter(rows)
+        also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
+        schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
+        parts = [ensure_unique_row_ids(replace(self._conform(one, schema), backend=backend)) for one in (history, data)]
+        self.plan, whole = self.plan.attach_window_columns(concat(parts), backend)
+        data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
+        return data if rows is None else data.filter(rows)
+
+    def _conform(self, data: Dataset, schema: Schema) -> Dataset:
+        """Return the columns of `schema` in the types of the fit; all values are missing of one that is not there."""
+        casts, names = self._find_casts(data), [name for name in schema.names if name in data.schema]
+        identity = partial(repr, (schema.to_json(), casts))
+        return map_frames(data, partial(_conform, schema, casts), schema, names, keeps_rows=True, identity=identity)
+
+    def _find_casts(self, data: Dataset) -> dict[str, str]:
+        dtypes = {item.name: item.dtype for item in data.schema}
+        return self._compare(dtypes, _zones(data.schema), partial(_is_empty, data))
+
+    def _compare(
+        self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]
+    ) -> dict[str, str]:
+        """Return the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
+        pairs = ((item.name, item.dtype) for item in self._source if item.name in there)
+        casts = {name: dtype for name, dtype in pairs if there[name] != dtype}
         for name, dtype in casts.items():
             if _differs(there[name], dtype) and not is_empty(name):
                 raise _another_type(name, there[name], dtype)
@@ -301,7 +365,7 @@ class BoundPipeline:
                 problem = f"its times have {'no' if got == 'no zone' else 'a'} time zone, other than in fit"
                 remedy = f"data[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=wanted, remedy=remedy)
-        self.plan = self.plan.changed(casts=casts)
+        return casts
 
     def run_on(
         self,
@@ -311,18 +375,21 @@ class BoundPipeline:
         backend: str,
         identity: Callable[[], str | None],
         own: Collection[str] = (),
+        rows: str | None = None,
+        history: Dataset | None = None,
     ) -> Any:
         """Map `function`, from a coded frame of `reads` to one of `schema`, over a Dataset (lazily) or a frame.
 
         With `draws_rows` it takes the rows' identities as a third argument, by default the frame's own row numbers.
-        `own` are the columns it puts out in memory nobody else holds. The result has the given frame's index.
+        `own` are the columns it puts out in memory nobody else holds; for `rows` and `history` see `prepare`. The
+        result has the given frame's index.
         """
         if isinstance(data, Dataset):
             if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
-                identity = partial(_add_inputs, identity, sorted((data.source.inputs() or {}).items()))
+                identity = partial(_add_inputs, identity, data, history)
             origins = {item.name: item.origins for item in data.schema}
             schema = schema.assign(replace(item, origins=trace(item.origins, origins)) for item in schema)
-            data = self.prepare(data, get_executor().resolve(backend))
+            data = self.prepare(data, get_executor().resolve(backend), rows, history)
             return map_frames(
                 data,
                 function if self._features is not None else self.plan.attach or function,
@@ -335,14 +402,30 @@ class BoundPipeline:
                 own=own,
             )
         owner = infer_backend(data)
-        coded = owner.encode(owner.select(data, self.reads))
-        read = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
-        times = [Field(name, found.dtype, written_as=found.written_as) for name, found in read.items() if found.dtype]
-        self._expect(owner.dtypes(coded), _zones(times), lambda name: _is_missing(owner.column(coded, name), owner))
-        made = function(coded, owner)
+        coded, row_ids = self._read_frame(data, owner, rows, history)
+        made = function(coded, owner, row_ids)
         result = owner.decode(made, own, schema)
         result.index = data.index.take(owner.positions(made))
         return result
+
+    def _read_frame(
+        self, data: Any, owner: Backend, rows: str | None, history: Dataset | None
+    ) -> tuple[Frame, Array | None]:
+        """Return a coded frame of `reads`, its types checked, and the identities of the rows that its index counts."""
+        if rows is not None or history is not None:
+            used = {*self.reads, *(parse(rows, "filter").reads if isinstance(rows, str) else ())}
+            part = owner.select(data, [name for name in data.columns if name in used]).reset_index(drop=True)
+            table = self.prepare(from_frame(part, num_partitions=1, backend=owner.name), owner.name, rows, history)
+            (partition,) = table.partitions
+            return table.read(partition, self.reads, owner), partition.row_ids(owner.xp)
+        coded = owner.encode(owner.select(data, self.reads))
+        readings = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
+        times = [Field(name, one.dtype, written_as=one.written_as) for name, one in readings.items() if one.dtype]
+        casts = self._compare(
+            owner.dtypes(coded), _zones(times), lambda name: _is_missing(owner.column(coded, name), owner)
+        )
+        self.plan = self.plan.changed(casts=casts)
+        return coded, None
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions."""
@@ -370,9 +453,32 @@ class BoundPipeline:
         return self._features._columns(seen, self.seen, backend, ids, stored=stored), seen
 
 
-def _add_inputs(identity: Callable[[], str | None], inputs: Sequence[tuple[str, Any]]) -> str | None:
-    found = identity()
-    return None if found is None else f"{found} {inputs}"
+def select_rows(dataset: Dataset, rows: str | None) -> Dataset:
+    """Return the rows for which a condition is true, all rows with None; `BadData` where it is true for none."""
+    if rows is None:
+        return dataset
+    check_name("Pipeline", None, rows=rows)
+    part, backend = dataset.filter(rows), select(dataset.backend)
+    if not any(len(part.read(partition, [], backend)) for partition in part.partitions):
+        expected, remedy = "a condition that is true for some rows", "data.describe(), which shows the columns' ranges"
+        raise BadData("rows=", "it selects no row", got=rows, expected=expected, remedy=remedy)
+    return part
+
+
+def _conform(schema: Schema, casts: Mapping[str, str], frame: Frame, backend: Backend) -> Frame:
+    columns = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in casts.items()}
+    for item in schema:
+        if item.name not in frame.columns:
+            columns[item.name] = missing_column(item.dtype, len(frame), backend.xp)
+    return backend.select(backend.assign(frame, columns), schema.names)
+
+
+def _add_inputs(identity: Callable[[], str | None], data: Dataset, history: Dataset | None) -> str | None:
+    found, inputs = identity(), sorted((data.source.inputs() or {}).items())
+    if found is None or history is None:
+        return None if found is None else f"{found} {inputs}"
+    earlier, job = history.source.inputs(), identify_job(history)
+    return None if earlier is None or job is None else f"{found} {inputs} {sorted(earlier.items())} {job}"
 
 
 def _select_wanted(

@@ -45,7 +45,7 @@ class ClusterLoader:
     Nothing is read before the first fit. The blocks stay for later fits, until no loader needs them any more.
 
     Args:
-        residency: "device" or "host"; "auto" for the first there is room for. `dtype` and `out_of_fold`: as in
+        residency: "device" or "host"; "auto" for the first there is room for. `rows`, `dtype` and `out_of_fold`: as in
             `Pipeline.loader`.
         options: of `Loader`: batch_size (of all workers together), shuffle (among each worker's rows), block_rows,
             window, seed, drop_last.
@@ -70,6 +70,7 @@ class ClusterLoader:
         pipeline: Pipeline,
         data: Any,
         *,
+        rows: str | None = None,
         residency: str = "auto",
         dtype: str = "float32",
         out_of_fold: bool | None = None,
@@ -83,7 +84,7 @@ class ClusterLoader:
             remedy = "gp.Cluster(); residency='auto'; or torchrun, where each rank streams"
             raise BadConfig("ClusterLoader", problem, got=got, expected=expected, remedy=remedy)
         self.executor, self._pipeline = cluster, pipeline
-        self._dataset = as_dataset(data)
+        self._dataset, self._rows = as_dataset(data), rows
         for name in options.keys() - BatchOptions.__optional_keys__:
             raise TypeError(f"ClusterLoader has no option {name!r}")
         self._options: dict[str, Any] = {**options, "target_units": pipeline._target_units}
@@ -136,7 +137,9 @@ class ClusterLoader:
         if self._prepared is None:
             # The columns of steps that look at other rows are made of all rows, before anybody takes a share.
             with use_executor(self.executor):
-                self._prepared = self._pipeline._bind_to_train(self._dataset, self._out_of_fold, backend)
+                self._prepared = self._pipeline._bind_to_train(
+                    self._dataset, self._out_of_fold, backend, rows=self._rows
+                )
         run, dataset = self._prepared
         shares = {
             name: (rank, dataset.of_partitions(dataset.partitions[rank::size])) for rank, name in enumerate(workers)

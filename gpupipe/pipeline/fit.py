@@ -33,7 +33,7 @@ from gpupipe.errors import BadData
 from gpupipe.io import Dataset, FileNote, Partition, in_halves, row_bytes, run_partitions
 from gpupipe.io.planning.table import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
-from gpupipe.pipeline.apply import TransformPlan
+from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
 from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
 from gpupipe.preprocessing import Columns
@@ -679,8 +679,16 @@ class FitReport:
 class PipelineFit:
     """One fit; it leaves the source's schema, the outputs' statistics, and `profiles` of the columns of features."""
 
-    def __init__(self, steps: Sequence[Transform], features: Features | None, dataset: Dataset, backend: str) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Transform],
+        features: Features | None,
+        dataset: Dataset,
+        backend: str,
+        rows: str | None = None,
+    ) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
+        self._rows, self._selected = rows, select_rows(dataset, rows)
         self.profiles: dict[str, Profile] = {}
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
@@ -723,7 +731,9 @@ class PipelineFit:
         self._unscaled = ColumnUses.of(features, self.schema).unscaled
         wanted = collect_wanted(later, features, self.schema).union(self._unscaled)
         whole = TransformPlan(self.steps, self.source, wanted, counting=True)  # `Expect` looks at window columns too
+        whole.warn_of_cuts(given)
         whole, self.dataset = whole.attach_window_columns(given, self.backend)
+        self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)
         self._side_columns = whole.side_columns
         self.report.num_reads += len(self._side_columns)
         if self.dataset is not given:  # what was read of it may be in other partitions now
@@ -743,7 +753,7 @@ class PipelineFit:
         # For `gp.calibrate` the rows of a fit are worth knowing where that costs next to nothing.
         is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
-            features.lineage_ = compute_lineage(given, features._label_sources(self.schema))
+            features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
 
     def _fold(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]

@@ -26,7 +26,7 @@ from gpupipe.config import BACKENDS
 from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
-from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader
+from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
 from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
 from gpupipe.schema import Schema, shorten_list
@@ -89,8 +89,11 @@ class Pipeline:
         self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
 
     # learning ---------------------------------------------------------------------------------------------------------
-    def fit(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Self:
+    def fit(self, data: Any, y: None = None, *, rows: str | None = None, executor: Executor | None = None) -> Self:
         """Learn every step's state from a Dataset or a frame, of the rows with a target; returns self.
+
+        `rows` is a condition, such as `"date < '2024-06-01'"`: only rows for which it is true are learned from, while
+        windows (`T.Lag`, `T.Rolling`) look at all rows of `data`.
 
         `executor` is a Cluster; by default the one whose `with` this stands in, or else this process. `y` is None, as
         scikit-learn passes it: the target is named in `Features(target=)`.
@@ -98,7 +101,7 @@ class Pipeline:
         Raises:
             ColumnNotFound: a step reads a column that is not there.
             LeakageError: a feature is computed from a column the target is computed from.
-            BadData: values a step cannot learn from.
+            BadData: values a step cannot learn from, or `rows` selects none.
             PartitionFailed: anything else that failed, with the partition's file and the cause.
             BadConfig: a target given separately from the data.
 
@@ -109,7 +112,9 @@ class Pipeline:
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
         with use_executor(executor):
-            fitting = PipelineFit(self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend))
+            fitting = PipelineFit(
+                self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend), rows
+            )
             self.fit_report = fitting.run()
         self.profiles = fitting.profiles
         num_rows = self.fit_report.num_rows - self.fit_report.num_without_target
@@ -152,7 +157,7 @@ class Pipeline:
         return TargetInverse(target)
 
     # applying ---------------------------------------------------------------------------------------------------------
-    def transform(self, data: Any) -> Any:
+    def transform(self, data: Any, *, rows: str | None = None, history: Any = None) -> Any:
         """Transform a frame (to a frame) or a Dataset (to a lazy Dataset) into its features, in row order.
 
         Then come target and weight where their columns are there, then the kept columns; without `features`, all
@@ -160,18 +165,29 @@ class Pipeline:
         another table in memory a frame of this pipeline's backend (not yet run on a GPU); a Dataset or a stream a lazy
         Dataset.
 
+        Args:
+            data: a Dataset, a frame, or another table in memory.
+            rows: a condition; only rows for which it is true come out, after windows (`T.Lag`) have looked at all.
+            history: a Dataset or a frame of earlier rows, which come before those of `data` in every window and do not
+                come out. A column may be in it alone where all windows over it end before a row, such as the target.
+
         Raises:
             NotFitted: before `fit`.
-            ColumnNotFound, SchemaMismatch: the data is not like the data it was fitted on, or is no table.
+            ColumnNotFound, SchemaMismatch: the data or the history is not like the data it was fitted on, or no table.
+            BadConfig: a history, and no window that would look at it.
+            BadData: `rows` selects none.
 
         Memory: a new frame; a Dataset is worked on a partition at a time. Of an Arrow table strings are copied, and on
             a GPU all columns.
         """
-        rows = as_rows(data, self.backend)
-        run = self._bind_to(rows)
-        return run.run_on(rows, run.apply, run.table_schema, self.backend, self._fingerprint, run.owned_columns)
+        table, earlier = as_rows(data, self.backend), None if history is None else as_dataset(history)
+        run = self._bind_to(table, earlier)
+        identity, own = self._fingerprint, run.owned_columns
+        return run.run_on(table, run.apply, run.table_schema, self.backend, identity, own, rows, earlier)
 
-    def fit_transform(self, data: Any, y: None = None, *, executor: Executor | None = None) -> Any:
+    def fit_transform(
+        self, data: Any, y: None = None, *, rows: str | None = None, executor: Executor | None = None
+    ) -> Any:
         """`fit`, then the features of the same rows; see `transform`.
 
         Where a step learns from the target (`TargetEncoder`), each row gets what rows of other folds taught: what a
@@ -188,16 +204,18 @@ class Pipeline:
         """
         _check_no_target("fit_transform", y)
         data = as_rows(data, self.backend)
-        self.fit(data, executor=executor)
+        self.fit(data, rows=rows, executor=executor)
         run = self._bind_to(data, out_of_fold=True)
         # What single folds taught is no part of the fingerprint, so such a job is never taken for another one's rest.
         identity = self._fingerprint if self.features is None or not self.features._cross_fits else lambda: None
-        return run.run_on(data, run.apply, run.table_schema, self.backend, identity, run.owned_columns)
+        return run.run_on(data, run.apply, run.table_schema, self.backend, identity, run.owned_columns, rows)
 
     def loader(
         self,
         data: Any,
         *,
+        rows: str | None = None,
+        history: Any = None,
         device: str = "auto",
         residency: str = "auto",
         dtype: str = "float32",
@@ -212,6 +230,8 @@ class Pipeline:
 
         Args:
             data: a Dataset or a frame.
+            rows: a condition; only rows for which it is true are loaded, after windows (`T.Lag`) have looked at all.
+            history: a Dataset or a frame of earlier rows, which only windows look at; see `transform`.
             device: where batches are wanted; the backend's by default.
             residency: `"device"` or `"host"` for the block there, `"stream"` for none: `data` is read and transformed
                 anew in each epoch; `"auto"` for the first there is room for.
@@ -221,17 +241,20 @@ class Pipeline:
             options: of `Loader`, such as batch_size and shuffle; sharded where each rank's `data` are its own rows.
 
         Raises:
-            BadData: a missing or infinite value would reach the block; names the column and the remedy.
+            BadData: a missing or infinite value would reach the block; names the column and the remedy. Or `rows`
+                selects none.
             ColumnNotFound: the data lacks a feature's column, or has the target but not the weight of the fit.
             LeakageError: a step learned from the target of these very rows, and `out_of_fold` is not said.
-            BadConfig: `out_of_fold=True` and these are other rows, or options that do not go together.
+            BadConfig: `out_of_fold=True` and these are other rows, options that do not go together, or a history and
+                no window that would look at it.
 
         Memory: one block of 4 bytes per feature and row (padded to 32), and one partition per thread. Streamed: two
             windows of `block_rows * window` rows instead.
         """
         check_bool("loader", None, out_of_fold=out_of_fold)
         backend = get_executor().resolve(self.backend)
-        run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend)
+        earlier = None if history is None else as_dataset(history)
+        run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend, rows=rows, history=earlier)
         more: dict[str, Any] = {**options, "target_units": self._target_units}
         return make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
 
@@ -247,19 +270,27 @@ class Pipeline:
         return changed
 
     def _bind_to_train(
-        self, dataset: Dataset, out_of_fold: bool | None, backend: str, also: str | None = None
+        self,
+        dataset: Dataset,
+        out_of_fold: bool | None,
+        backend: str,
+        also: str | None = None,
+        rows: str | None = None,
+        history: Dataset | None = None,
     ) -> tuple[BoundPipeline, Dataset]:
         """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
         if self.features is not None and self.features._cross_fits and self._source is not None:
-            lineage = compute_lineage(dataset, self.features._label_sources(self._after))
+            lineage = compute_lineage(select_rows(dataset, rows), self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold)
-        run = self._bind_to(dataset, with_target_only=True, out_of_fold=bool(out_of_fold), also=also)
-        return run, run.prepare(dataset, backend)
+        run = self._bind_to(dataset, history, with_target_only=True, out_of_fold=bool(out_of_fold), also=also)
+        return run, run.prepare(dataset, backend, rows, history)
 
-    def _bind_to(self, data: Any, **options: Any) -> BoundPipeline:
-        """Bind this pipeline to the columns of a Dataset or a frame; `options` as for `BoundPipeline`."""
+    def _bind_to(self, data: Any, history: Dataset | None = None, **options: Any) -> BoundPipeline:
+        """Bind this pipeline to the columns of a table and its history; `options` as for `BoundPipeline`."""
         columns = data.columns.tolist() if hasattr(data.columns, "tolist") else data.columns
         names = tuple(name for name in columns if isinstance(name, str))
+        if history is not None:
+            options["history"] = frozenset(history.columns)
         source = self._fitted_source()
         state, unchanged = list_state(self.steps, self.features, source)
         key = (names, *options.items(), unchanged)

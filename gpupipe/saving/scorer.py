@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig
-from gpupipe.io import as_rows
+from gpupipe.io import as_dataset, as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
@@ -92,14 +93,14 @@ class Scorer:
         limit = "" if self.threshold is None else f", threshold {self.threshold}"
         return f"Scorer of {model} on {self.device}: {count_features(schema)}{target}{limit}"
 
-    def transform(self, data: Any) -> Any:
+    def transform(self, data: Any, *, history: Any = None) -> Any:
         """Compute the features of a frame or Dataset, as `pipeline.transform` does.
 
         Memory: as `Pipeline.transform`.
         """
-        return self.pipeline.transform(data)
+        return self.pipeline.transform(data, history=history)
 
-    def predict(self, data: Any, *, batch_size: int = 32768) -> Any:
+    def predict(self, data: Any, *, history: Any = None, batch_size: int = 32768) -> Any:
         """Predict the value of each row, in order, followed by the kept columns.
 
         Classes are given as the target has them: strings, int64, or booleans of a condition; of two the second one
@@ -111,15 +112,20 @@ class Scorer:
         backend, batch size and number of threads. Of a dict, one row by column name, it is a dict of plain values; of a
         list of them a list.
 
+        `history` is a Dataset or a frame of earlier rows, which come before those of `data` in every window (`T.Lag`,
+        `T.Rolling`) and are not predicted. What such windows alone read, and only of rows before (the target in a
+        forecast), `data` may lack.
+
         Raises:
-            ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
-            BadConfig: there is no model, or `batch_size` is no number of rows.
+            ColumnNotFound, SchemaMismatch: the data or the history is not like the data the pipeline was fitted on, or
+                is no table.
+            BadConfig: there is no model, `batch_size` is no number of rows, or no window would look at the history.
 
         Memory: a frame's features as one block; a Dataset's a partition at a time. One value per row to the frame.
         """
-        return self._score(data, batch_size, self._decided, self._decided_fields())
+        return self._score(data, history, batch_size, self._decided, self._decided_fields())
 
-    def predict_proba(self, data: Any, *, batch_size: int = 32768) -> Any:
+    def predict_proba(self, data: Any, *, history: Any = None, batch_size: int = 32768) -> Any:
         """Predict the probabilities of each row, in order, followed by the kept columns.
 
         It is `probability` (of true, or 1) for a condition or a target of 0 and 1, else `probability_<name>` for each
@@ -129,9 +135,9 @@ class Scorer:
         if self.schema.task == "regression":
             problem, expected = "a regression has no probabilities", "a classification's model"
             raise BadConfig("predict_proba", problem, expected=expected, remedy="predict(data)")
-        return self._score(data, batch_size, self._probabilities, self._probability_fields())
+        return self._score(data, history, batch_size, self._probabilities, self._probability_fields())
 
-    def predict_interval(self, data: Any, *, batch_size: int = 32768) -> Any:
+    def predict_interval(self, data: Any, *, history: Any = None, batch_size: int = 32768) -> Any:
         """Predict for each row an interval that holds the truth with the coverage that the scorer is calibrated to.
 
         After the columns of `predict` come `lower` and `upper` (of several targets `lower_<target>` and
@@ -153,9 +159,9 @@ class Scorer:
             parts = torch.stack([lower, upper], 2).flatten(1).unbind(1)
             return [*self._decided(output, backend), *(_column(part, backend) for part in parts)]
 
-        return self._score(data, batch_size, read, [*self._decided_fields(), *ends], conformal.by)
+        return self._score(data, history, batch_size, read, [*self._decided_fields(), *ends], conformal.by)
 
-    def predict_set(self, data: Any, *, batch_size: int = 32768) -> Any:
+    def predict_set(self, data: Any, *, history: Any = None, batch_size: int = 32768) -> Any:
         """Predict for each row a set of classes that holds the true one with the coverage of the calibration.
 
         After the columns of `predict` comes a boolean `set_<class>` for each class, then the kept columns. A sure row
@@ -175,7 +181,7 @@ class Scorer:
             columns = (_class_column(part, backend, (False, True)) for part in inside)
             return [*self._decided(output, backend), *columns]
 
-        return self._score(data, batch_size, read, [*self._decided_fields(), *flags], conformal.by)
+        return self._score(data, history, batch_size, read, [*self._decided_fields(), *flags], conformal.by)
 
     def _get_conformal(self, method: str, *tasks: str) -> Conformal:
         """Return the limits of intervals or sets; `BadConfig` where the task or the scorer has none."""
@@ -189,24 +195,32 @@ class Scorer:
             raise BadConfig(method, "the scorer has no coverage", expected=expected, remedy=remedy)
         return conformal
 
-    def evaluate(self, data: Any, *, by: str | None = None, batch_size: int = 32768) -> Report:
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        by: str | None = None,
+        rows: str | None = None,
+        history: Any = None,
+        batch_size: int = 32768,
+    ) -> Report:
         """Compute every metric of the task on rows with a target, and report on them, at the scorer's threshold.
 
-        The rows are those of `pipeline.loader(data)`, which leaves out those without a target, and those that a step
-        leaves out of training. `by` is a column, whose values are the groups of `report.by`.
+        The rows are those of `pipeline.loader(data, rows=, history=)`, which leaves out those without a target, and
+        those that a step leaves out of training. `by` is a column, whose values are the groups of `report.by`.
 
         Raises:
             ColumnNotFound, SchemaMismatch: the data is not like the data the pipeline was fitted on, or is no table.
             LeakageError: features of these rows hold their own target.
-            BadConfig: there is no model, or the data has no target.
-            BadData: more than 1,000 groups.
+            BadConfig: there is no model, the data has no target, or no window would look at the history.
+            BadData: more than 1,000 groups, or `rows` selects none.
 
         Memory: as `Pipeline.loader` and `Trainer.evaluate`.
         """
         check_name(Scorer.evaluate, None, by=by)
         model = self._require_model("evaluate")
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
-        loader = pipeline.loader(data, batch_size=batch_size, device=str(self.device))
+        loader = pipeline.loader(data, rows=rows, history=history, batch_size=batch_size, device=str(self.device))
         trainer = Trainer(model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 
@@ -262,14 +276,16 @@ class Scorer:
             return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
         return [_column(part, backend) for part in self._in_units(output).unbind(1)]
 
-    def _score(self, data: Any, batch_size: int, read: Any, fields: list[Field], by: str | None = None) -> Any:
+    def _score(
+        self, data: Any, history: Any, batch_size: int, read: Any, fields: list[Field], by: str | None = None
+    ) -> Any:
         self._require_model("predict")
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         if is_records(data):
             source = self.pipeline._fitted_source()
-            return answer_records(data, source, lambda rows: self._score(rows, batch_size, read, fields, by))
-        table = as_rows(data, self.pipeline.backend)
-        run = self.pipeline._bind_to(table, predicting=True, also=by)
+            return answer_records(data, source, lambda rows: self._score(rows, history, batch_size, read, fields, by))
+        table, earlier = as_rows(data, self.pipeline.backend), None if history is None else as_dataset(history)
+        run = self.pipeline._bind_to(table, earlier, predicting=True, also=by)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         inputs = Schema(run.schema.with_role(Role.FEATURE))
         own = [replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept]
@@ -286,7 +302,8 @@ class Scorer:
             result.index = seen.index
             return result
 
-        return run.run_on(table, rows, schema, self.pipeline.backend, lambda: self._fingerprint(batch_size))
+        identity = partial(self._fingerprint, batch_size)
+        return run.run_on(table, rows, schema, self.pipeline.backend, identity, history=earlier)
 
     def _fingerprint(self, batch_size: int) -> str | None:
         """Hash all that the predictions depend on; None where the pipeline has no fingerprint."""

@@ -34,8 +34,12 @@ _ELSEWHERE = {
     "fraction": "frac test_size train_size",
     "partition_by": "partition_cols",
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
+    "by": "groupby group_by",
+    "order_by": "sort_by",
 }
 """What other libraries call an argument, by our name for it."""
+_OF_FEATURES = frozenset({"allow_leak", "keep", "target", "target_transform", "weight"})
+"""Arguments that steps, pipelines and models are given by mistake; `gp.Features` takes them."""
 
 
 def answer_calls(thing: Answering) -> Answering:
@@ -115,7 +119,8 @@ def _explain(
         if name not in by_name:
             near = _find_meant(name, by_name)
             shown = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
-            remedy = f"{called}(...) without it" if near is None else f"{near}={shown}"
+            remedy = f"gp.Features(..., {name}=...)" if name in _OF_FEATURES else f"{called}(...) without it"
+            remedy = remedy if near is None else f"{near}={shown}"
             problem = "no such argument"
             return BadCall(f"{called}({name}=)", problem, got=options[name], expected=expected, remedy=remedy)
     places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]

@@ -153,6 +153,22 @@ def test_what_a_target_was_looked_up_by_is_no_leak() -> None:
         fit(SALES, "label_lag_1_by_label", target="label", steps=[*steps, T.Lag("label", by="label", order_by="date")])
 
 
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+def test_a_key_of_rows_that_match_nothing_is_the_right_tables(how: str) -> None:
+    levels = gp.from_frame(pd.DataFrame({"level": [1.0, 8.0, 30.0], "name": [5.0, 6.0, 7.0]}))
+    right = (
+        gp.Pipeline([T.Derive(label="sales > 3")]).fit(sales()).transform(sales()).select(["sales", "label", "price"])
+    )
+    joined = levels.join(right, left_on="level", right_on="sales", how=how, many=True)
+    assert fit(joined, "price", target="label").schema.numeric
+    for name in ("level", "name"):
+        if how in ("inner", "left"):
+            assert fit(joined, name, target="label").schema.numeric
+        else:  # the key is the sales, and the name was looked up by them
+            with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+                fit(joined, name, target="label")
+
+
 @pytest.mark.parametrize("stage", ["one pipeline", "two"])
 def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
     steps = [*WINDOWS, T.Lag(LEAD, by="store", order_by="date"), T.Lag("sales", 2)]

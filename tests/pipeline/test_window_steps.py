@@ -248,9 +248,10 @@ def test_a_part_without_its_history_is_warned_of(flights: pd.DataFrame, caplog: 
 
     early, late = data.split(by="time_hour", at="2013-06-01")
     (warning,) = told(late)
-    assert (
-        warning.startswith("Lag, Rolling: a split part") and "gp.Pipeline(steps).fit(data).transform(data)" in warning
-    )
+    assert warning.startswith("Lag, Rolling: a split part") and "fit(data, rows=" in warning and "history=" in warning
+    caplog.clear()
+    gp.Pipeline(STEPS).fit(data).transform(late, history=early).head(3)
+    assert not caplog.records
     assert len(told(data.split(fraction=0.5)[0])) == 1
     assert not told(early) and not told(data.split(fraction=0.5, by="tailnum")[1])
     assert not told(data.filter("dep_delay < 60"))
@@ -258,3 +259,114 @@ def test_a_part_without_its_history_is_warned_of(flights: pd.DataFrame, caplog: 
     caplog.clear()
     whole.head(3)
     assert not caplog.records
+
+
+# A forecast six weeks ahead per store: one pipeline, from the fit on a part of the history to the reloaded scorer.
+AHEAD = 42
+BY_STORE = {"by": "store", "order_by": "date"}
+FORECAST = [
+    T.Derive(log="log1p(sales)"),
+    T.Lag("log", AHEAD, **BY_STORE),
+    T.Lag("sales", AHEAD - 1, **BY_STORE),
+    T.Rolling("sales_lag_41_by_store", 7, closed="left", min_periods=1, **BY_STORE),
+]
+FORECAST_NUMBERS = ["log_lag_42_by_store", "sales_lag_41_by_store_rolling_mean_7_by_store"]
+TRAIN, VALID = "date < '2024-04-01'", "date >= '2024-04-01'"
+
+
+def make_sales() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the sales known so far, and the days to predict, in no order."""
+    days, rng = pd.date_range("2024-01-01", periods=120 + AHEAD), np.random.default_rng(0)
+    frame = pd.DataFrame({"date": np.repeat(days, 3), "store": ["a", "b", "c"] * len(days)})
+    frame["promo"] = rng.integers(0, 2, len(frame))
+    frame["sales"] = rng.integers(0, 90, len(frame))
+    frame = frame.sample(frac=1.0, random_state=1)
+    known = frame["date"] < days[120]
+    return frame[known].reset_index(drop=True), frame[~known].drop(columns="sales")
+
+
+def compute_by_hand(frame: pd.DataFrame) -> pd.DataFrame:
+    stores = frame.sort_values("date").groupby("store")["sales"]
+    before = stores.shift(AHEAD).groupby(frame["store"]).rolling(7, min_periods=1).mean().droplevel(0)
+    made = {"promo": frame["promo"].astype("float64")}
+    made |= dict(zip(FORECAST_NUMBERS, [np.log1p(stores.shift(AHEAD)), before], strict=True))
+    return pd.DataFrame(made, index=frame.index)
+
+
+def fit_forecast(data: Any, **more: Any) -> gp.Pipeline:
+    columns = (["promo", *FORECAST_NUMBERS], pre.SimpleImputer(strategy="constant", fill_value=-1.0))
+    chosen = gp.Features(columns, target="sales", task="regression", target_transform=None, keep=["store"])
+    return gp.Pipeline(FORECAST, chosen, backend="cpu").fit(data, **more)
+
+
+@pytest.mark.parametrize("kind", ["frame", "dataset", "files"])
+def test_a_forecast_is_one_artifact(kind: str, tmp_path: Path) -> None:
+    past, tomorrow = make_sales()
+    by_hand = compute_by_hand(pd.concat([past, tomorrow.assign(sales=np.nan)], ignore_index=True)).fillna(-1.0)
+    days = by_hand[: len(past)]
+    data: Any = past
+    if kind != "frame":
+        data = parts_of(past, 4)
+    if kind == "files":
+        data.write_parquet(tmp_path / "sales", files=3)
+        data = gp.read_parquet(tmp_path / "sales", partition_bytes=1)
+    pipeline = fit_forecast(data, rows=TRAIN)
+    assert pipeline.fit_report is not None and pipeline.fit_report.num_rows == (past["date"] < "2024-04-01").sum()
+    for rows, is_in in ((TRAIN, past["date"] < "2024-04-01"), (VALID, past["date"] >= "2024-04-01")):
+        loader = pipeline.loader(data, rows=rows)
+        batches = torch.cat([batch.numeric for batch in loader]).numpy()
+        np.testing.assert_allclose(batches, days[is_in], rtol=1e-6)
+        made = pipeline.transform(data, rows=rows)
+        made = made if kind == "frame" else made.compute()
+        np.testing.assert_allclose(made[days.columns], days[is_in], rtol=1e-6)
+        assert kind != "frame" or [*made.index] == [*days.index[is_in]]
+    torch.manual_seed(0)
+    model = gp.models.MLP.from_schema(pipeline.schema, hidden=(4,))
+    gp.save(tmp_path / "run", pipeline, model)
+    scorer = gp.load(tmp_path / "run", backend="cpu")
+    valid = past[past["date"] >= "2024-04-01"]
+    metrics = scorer.evaluate(data, rows=VALID)
+    apart = scorer.evaluate(valid, history=past[past["date"] < "2024-04-01"])
+    assert metrics["rmse"] == pytest.approx(apart["rmse"], rel=1e-5)
+    ahead: Any = tomorrow if kind == "frame" else parts_of(tomorrow, 3)
+    made = scorer.transform(ahead, history=data)
+    predicted = scorer.predict(ahead, history=data)
+    if kind == "frame":
+        assert [*made.index] == [*predicted.index] == [*tomorrow.index]
+    else:
+        predicted.write_parquet(tmp_path / "predicted.parquet")
+        made, predicted = made.compute(), gp.read_parquet(tmp_path / "predicted.parquet").compute()
+    np.testing.assert_allclose(made[days.columns], by_hand[len(past) :], rtol=1e-6)
+    assert [*predicted["store"]] == [*tomorrow["store"]] and predicted["prediction"].nunique() > AHEAD
+    is_next = (tomorrow["date"] == tomorrow["date"].min()).to_numpy()  # lags count rows, and none is between
+    records = [{**row, "date": str(row["date"])} for row in tomorrow[is_next].to_dict("records")]
+    answers = scorer.predict(records, history=data)
+    np.testing.assert_allclose([row["prediction"] for row in answers], predicted["prediction"][is_next], rtol=1e-5)
+
+
+def test_a_forecast_refuses_what_it_cannot_compute() -> None:
+    past, tomorrow = make_sales()
+    pipeline = fit_forecast(past, rows=TRAIN)
+    for call in (fit_forecast, pipeline.loader, pipeline.transform):
+        with pytest.raises(errors.BadData, match="rows=: it selects no row, got \"date > '2030-01-01'\""):
+            call(past, rows="date > '2030-01-01'")
+    with pytest.raises(errors.BadConfig, match=r"Pipeline\(rows=\)"):
+        pipeline.transform(past, rows=past["date"] > "2024-04-01")
+    with pytest.raises(errors.ColumnNotFound, match="history=: column 'sales' not found"):
+        pipeline.transform(tomorrow, history=past.drop(columns="sales"))
+    for lacking in ("promo", "date"):
+        with pytest.raises(errors.ColumnNotFound, match=f"the data: column '{lacking}' not found"):
+            pipeline.transform(tomorrow.drop(columns=lacking), history=past)
+    with pytest.raises(errors.ColumnNotFound, match="the data: column 'sales' not found"):
+        pipeline.transform(tomorrow)
+    of_itself = gp.Pipeline([T.Rolling("sales", 2, **BY_STORE)], backend="cpu").fit(past)
+    with pytest.raises(errors.ColumnNotFound, match="the data: column 'sales' not found"):
+        of_itself.transform(tomorrow, history=past)
+    filtered = gp.Pipeline([T.Lag("sales", **BY_STORE), T.Filter("sales > 1", when="always"), T.Drop("sales")])
+    with pytest.raises(errors.ColumnNotFound, match="the data: column 'sales' not found"):
+        filtered.fit(past).transform(tomorrow, history=past)
+    with pytest.raises(errors.SchemaMismatch, match="column 'store': another type than in fit"):
+        pipeline.transform(tomorrow, history=past.assign(store=1))
+    alone = gp.Pipeline([], gp.Features(["promo"], target="sales", task="regression")).fit(past)
+    with pytest.raises(errors.BadConfig, match="history=: no feature is computed from other rows"):
+        alone.transform(tomorrow, history=past)

@@ -130,8 +130,15 @@ class JoinSpec(_Sides):
         (keeps_left, keeps_right), left = _KEPT[self.how], list(self.left_columns)
         if keeps_right:
             pairs = zip(self.left_keys, self.right_keys, strict=True)
-            keys = {ours.name: ours.nullable or theirs.nullable for ours, theirs in pairs}
-            left = [replace(item, nullable=keys.get(item.name, True)) for item in left]
+            # The key of a right row without a match is the right's own; its other left values are missing.
+            keys = {
+                ours.name: replace(
+                    ours, nullable=ours.nullable or theirs.nullable, origins=ours.origins | theirs.origins
+                )
+                for ours, theirs in pairs
+            }
+            by = shift(frozenset().union(*(item.origins for item in self.right_keys)), When.KEY)
+            left = [keys.get(item.name, replace(item, nullable=True, origins=item.origins | by)) for item in left]
         named = (replace(item, name=name, nullable=item.nullable or keeps_left) for item, name in self.right_columns)
         return Schema([*left, *self._add_keys(named)])
 
