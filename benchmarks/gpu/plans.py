@@ -60,7 +60,7 @@ def worked_on(way: str) -> Iterator[None]:
     if way == "streaming":
         engine = import_module("gpupipe.io.relational.gpu_engine")
         collect = engine.collect
-        with patch.object(engine, "collect", lambda plan, _: collect(plan, 1 << 62)):
+        with patch.object(engine, "collect", lambda plan, _, path=None: collect(plan, 1 << 62, path)):
             yield
     elif way == "in buckets":
         with ExitStack() as patches:
