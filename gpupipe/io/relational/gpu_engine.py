@@ -82,7 +82,7 @@ def collect(plan: pl.LazyFrame, num_bytes: int, path: Path | None = None) -> pl.
             return executor.call_all(partial(_collect_on_workers, plan))
         if num_bytes <= _free_memory():
             try:
-                return plan.collect(engine=select("gpu").plan_engine())
+                return _count_transfer(plan.collect(engine=select("gpu").plan_engine()))
             except (MemoryError, RuntimeError) as cause:
                 if not is_out_of_device_memory(cause):
                     raise
@@ -91,11 +91,19 @@ def collect(plan: pl.LazyFrame, num_bytes: int, path: Path | None = None) -> pl.
                 path.unlink(missing_ok=True)
         # Here the error is gone, and with it the device memory that its traceback held.
         with SPMDEngine.from_options(_build_options(_free_memory())) as engine:
-            return plan.collect(engine=engine)
+            return _count_transfer(plan.collect(engine=engine))
     except GpupipeError:
         raise
     except (MemoryError, RuntimeError) as cause:  # of RMM and cuDF, which Polars passes on
         raise pl.exceptions.ComputeError(f"{type(cause).__name__}: {cause}") from cause
+
+
+def _count_transfer(frame: pl.DataFrame) -> pl.DataFrame:
+    """Count a result, which Polars hands over on the host."""
+    if frame.width:
+        backend: Any = select("gpu")
+        backend.transfers.add(int(frame.estimated_size()))
+    return frame
 
 
 def _collect_on_workers(plan: pl.LazyFrame, client: Client) -> pl.DataFrame:
