@@ -285,11 +285,8 @@ class GpuBackend(Backend):
         _log.info("device memory: frames and arrays may take %.1f GiB of %s", limit / 2**30, self.device)
 
     def free_bytes(self) -> int:
-        """Count the bytes that RMM's current resource may still allocate.
-
-        A user's pool of 60 GiB, of which this process uses 5, has 55 besides what it may grow by; where the user has
-        limited it, that is too many.
-        """
+        # A user's pool of 60 GiB, of which this process uses 5, has 55 besides what it may grow by; where the user has
+        # limited it, that is too many.
         resource = rmm.mr.get_current_device_resource()
         if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
             return int(resource.get_allocation_limit() - resource.get_allocated_bytes())

@@ -353,7 +353,7 @@ def test_a_small_table_is_worked_on_in_memory_from_the_current_resource(
     engines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[pl.GPUEngine] = []
-    monkeypatch.setattr(pl.LazyFrame, "collect", lambda _, engine: seen.append(engine))
+    monkeypatch.setattr(pl.LazyFrame, "collect", lambda _, engine: seen.append(engine) or pl.DataFrame())
     gpu_engine.collect(pl.LazyFrame({"x": [1]}), 1 << 30)
     (engine_used,) = seen
     config = ConfigOptions.from_polars_engine(engine_used)

@@ -101,8 +101,7 @@ def collect(plan: pl.LazyFrame, num_bytes: int, path: Path | None = None) -> pl.
 def _count_transfer(frame: pl.DataFrame) -> pl.DataFrame:
     """Count a result, which Polars hands over on the host."""
     if frame.width:
-        backend: Any = select("gpu")
-        backend.transfers.add(int(frame.estimated_size()))
+        select("gpu").transfers.add(int(frame.estimated_size()))
     return frame
 
 
@@ -129,9 +128,9 @@ def _take_back() -> None:
 
 def _free_memory() -> int:
     """Release the backend's cached memory, and return the bytes that RMM's current resource may still allocate."""
-    backend: Any = select("gpu")
+    backend = select("gpu")
     backend.make_room(0)
-    return int(backend.free_bytes())
+    return backend.free_bytes()
 
 
 def _build_options(limit: int) -> StreamingOptions:
