@@ -38,7 +38,7 @@ test: $(VENV)/.dev ## unit tests and laws, before every commit; four minutes on 
 test-all: $(VENV)/.dev test-rapids ## all else that needs no GPU: all examples, faults, stores, clusters, pages, notebooks, packaging too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake notebooks gpupipe tests --ignore tests/architecture
 
-test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, installs 6 GB
+test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, takes 8 GB of disk
 	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q -n 2 tests/rapids tests/kernels tests/project/test_packaging.py
 
 # Of the 1,510 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.

@@ -12,12 +12,16 @@ from typing import Any
 from unittest.mock import patch
 
 import pandas as pd
+import polars as pl
 import pyarrow.parquet as pq
 from lab import Lab, check, flights_like
 
 import gpupipe as gp
+from gpupipe.io.relational import gathering
 
-__all__ = ["whole_tables"]
+__all__ = ["hops_of_a_sort", "large_sort", "text_files", "whole_tables"]
+
+TEXT_ROWS = 400_000  # at most: the CPU reads every file, too
 
 FUNCTIONS = ("size", "count", "sum", "mean", "std", "min", "max", "first", "last", "median", "nunique")
 VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
@@ -54,13 +58,89 @@ def whole_tables(lab: Lab) -> dict[str, Any]:
     return seen | {"free_after": lab.free()}
 
 
+@check
+def text_files(lab: Lab) -> dict[str, Any]:
+    """Are the naive and the zoned times of CSV and JSON lines those of the CPU, and joined with times of Parquet?"""
+    rows, seen = min(lab.rows, TEXT_ROWS), {}
+    hours = pl.datetime(2013, 1, 1) + pl.duration(hours=pl.int_range(rows))
+    table = pl.select(at=hours, zoned=hours.dt.strftime("%Y-%m-%dT%H:%M:%S+02:00"), x=pl.int_range(rows) + 0.5)
+    texts = table.with_columns(pl.col("at").dt.strftime("%Y-%m-%d %H:%M:%S"))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        texts.write_csv(folder / "rows.csv")
+        texts.write_ndjson(folder / "rows.json")
+        table.select("at", y="x").write_parquet(folder / "times.parquet")
+        for read, path in ((gp.read_csv, folder / "rows.csv"), (gp.read_json, folder / "rows.json")):
+            started = time.perf_counter()
+            found, wanted = (read(path, backend=backend) for backend in (lab.backend.name, "cpu"))
+            seconds = time.perf_counter() - started
+            found_types, wanted_types = (
+                [(item.dtype, item.zone, item.written_as) for item in data.schema] for data in (found, wanted)
+            )
+            times = gp.read_parquet(folder / "times.parquet", backend=lab.backend.name)
+            seen[path.name] = {
+                "rows": rows,
+                "types": {item.name: [item.dtype, item.zone] for item in found.schema},
+                "same_types": found_types == wanted_types,
+                "differs": difference(found.to_pandas(), wanted.to_pandas()),
+                "joined_by_time": int(found.join(times, on="at").to_pandas()["y"].notna().sum()),
+                "seconds_of_both": seconds,
+            }
+    return seen
+
+
+@check
+def large_sort(lab: Lab) -> dict[str, Any]:
+    """Are a sort too large for memory, which the engine writes to files, and its join by the time those of the CPU?"""
+    with TemporaryDirectory() as folder, ExitStack() as patches:
+        path = Path(folder) / "rows.parquet"
+        pq.write_table(flights_like(lab.rows), path, row_group_size=max(1, lab.rows // 8))
+
+        def run(backend: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+            data = gp.read_parquet(path, backend=backend)
+            rows = data.select(["y", "at"]).sort("y")
+            times = data.select(["at", "x"]).filter("not isnull(at)")
+            return rows.to_pandas(), rows.join(times, on="at").to_pandas()
+
+        wanted = run("cpu")
+        modules = ["gathering", *(["gpu_engine"] if lab.backend.name == "gpu" else [])]
+        for module in modules:
+            patches.enter_context(patch(f"gpupipe.io.relational.{module}.get_table_limit", lambda: 0))
+        described = patches.enter_context(patch("gpupipe.io.relational.gathering.SpillFile", wraps=gathering.SpillFile))
+        found = run(lab.backend.name)
+        return {
+            "in_files": described.call_count,
+            "differs": difference(found[0], wanted[0]),
+            "joined_by_time": difference(found[1], wanted[1]),
+        }
+
+
+@check
+def hops_of_a_sort(lab: Lab) -> dict[str, Any]:
+    """How many bytes a row go to the host: as the plan's result, and as the frame that is asked for?"""
+    with TemporaryDirectory() as folder:
+        path, table = Path(folder) / "rows.parquet", flights_like(lab.rows)
+        pq.write_table(table, path, row_group_size=max(1, lab.rows // 8))
+        transfers = lab.backend.transfers
+        before = transfers.num_bytes
+        frame = gp.read_parquet(path, backend=lab.backend.name).sort("y").compute()
+        planned = transfers.num_bytes
+        lab.backend.to_arrow(lab.backend.encode(frame))
+        return {
+            "file": path.stat().st_size / lab.rows,
+            "arrow": table.nbytes / lab.rows,
+            "plan_to_host": (planned - before) / lab.rows,
+            "frame_to_host": (transfers.num_bytes - planned) / lab.rows,
+        }
+
+
 @contextmanager
 def worked_on(way: str) -> Iterator[None]:
     """Have plans run that way."""
     if way == "streaming":
         engine = import_module("gpupipe.io.relational.gpu_engine")
         collect = engine.collect
-        with patch.object(engine, "collect", lambda plan, _: collect(plan, 1 << 62)):
+        with patch.object(engine, "collect", lambda plan, _, path=None: collect(plan, 1 << 62, path)):
             yield
     elif way == "in buckets":
         with ExitStack() as patches:

@@ -50,6 +50,11 @@ def select(name: str = "auto") -> Backend:
         return _make_backend(chosen)
 
 
+def select_for(tensor: Any) -> Backend:
+    """Return the backend that shares a tensor's memory; the CPU's for one on a GPU where RAPIDS is not installed."""
+    return select("gpu" if tensor.is_cuda and resolve() == "gpu" else "cpu")
+
+
 def resolve(name: str = "auto") -> str:
     """Return the name of the backend that `select` would return; touches no device."""
     with _one_at_a_time:

@@ -348,6 +348,10 @@ class Backend(Protocol):
         Raises `OutOfDeviceMemory` if no space is left for training. A memory resource of the user's gets no limit.
         """
 
+    def free_bytes(self) -> int:
+        """Count the bytes of device memory that frames and arrays may still take; 0 without a device."""
+        return 0
+
     # estimators -------------------------------------------------------------------------------------------------------
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
         """Run Lloyd's k-means over `block` (n x F, private to the call) from and to centres on the host, k x F float64.

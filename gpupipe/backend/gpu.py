@@ -65,15 +65,20 @@ class GpuBackend(Backend):
         resource = rmm.mr.get_current_device_resource()
         self._is_limited, name = type(resource) is rmm.mr.CudaMemoryResource, type(resource).__name__
         self._pool: int | None = None
+        self._users_pool: Any = None
         if self._is_limited:
             self._pool = cupy.cuda.runtime.deviceGetDefaultMemPool(self._index)
             self._upstream = rmm.mr.CudaAsyncViewMemoryResource(runtime.cudaMemPool_t(self._pool))
             self.make_room(0)
             return
-        while hasattr(resource, "get_upstream"):
-            resource = resource.get_upstream()
-        if hasattr(resource, "pool_handle"):
-            self._pool = int(resource.pool_handle())
+        upstream = resource
+        while hasattr(upstream, "get_upstream") and not isinstance(upstream, rmm.mr.PoolMemoryResource):
+            upstream = upstream.get_upstream()
+        if isinstance(upstream, rmm.mr.PoolMemoryResource):  # RMM tells its size and not what is used of it
+            self._users_pool = upstream
+            rmm.mr.set_current_device_resource(rmm.mr.StatisticsResourceAdaptor(resource))
+        if hasattr(upstream, "pool_handle"):
+            self._pool = int(upstream.pool_handle())
             _log.info("device memory: %s is set already and kept; its pool is trimmed", name)
         else:
             _log.warning("device memory: %s is set already and kept; blocks and training get what it leaves", name)
@@ -278,6 +283,17 @@ class GpuBackend(Backend):
         cupy.cuda.runtime.memPoolSetAttribute(self._pool, cupy.cuda.runtime.cudaMemPoolAttrReleaseThreshold, limit)
         rmm.mr.set_current_device_resource(rmm.mr.LimitingResourceAdaptor(self._upstream, limit))
         _log.info("device memory: frames and arrays may take %.1f GiB of %s", limit / 2**30, self.device)
+
+    def free_bytes(self) -> int:
+        # A user's pool of 60 GiB, of which this process uses 5, has 55 besides what it may grow by; where the user has
+        # limited it, that is too many.
+        resource = rmm.mr.get_current_device_resource()
+        if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
+            return int(resource.get_allocation_limit() - resource.get_allocated_bytes())
+        free = int(rmm.mr.available_device_memory()[0])
+        if self._users_pool is not None and isinstance(resource, rmm.mr.StatisticsResourceAdaptor):
+            free += int(self._users_pool.pool_size() - resource.allocation_counts.current_bytes)
+        return free
 
     # estimators -------------------------------------------------------------------------------------------------------
     # cuML takes seconds to import, and is the largest of the libraries: only what calls it needs it.

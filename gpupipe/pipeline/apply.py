@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, resolve, select
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend, select, select_for
 from gpupipe.backend.arrow import arrow_type, holds_fields
 from gpupipe.backend.cast import cast_column
 from gpupipe.backend.columns import missing_column
@@ -572,8 +572,7 @@ class TargetInverse:
 
         Of one target B x K values are K of it, such as quantiles.
         """
-        # Without RAPIDS the host computes.
-        backend = select("gpu" if values.is_cuda and resolve() == "gpu" else "cpu")
+        backend = select_for(values)
         wide, names = values if values.ndim == 2 else values[:, None], self._targets.texts
         if len(names) == 1 and wide.ndim == 2 and wide.shape[1] > 1:
             quantiles: torch.Tensor = import_module("torch").stack([self(column) for column in wide.unbind(1)], 1)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from gpupipe.backend import Backend, Column, free_host_memory, select
+from gpupipe.backend import Backend, Column, free_host_memory, select_for
 from gpupipe.backend.dictionaries import Dictionary
 from gpupipe.config import BLOCK_ROWS, WINDOW
 from gpupipe.errors import BadConfig, BadData, GpupipeError
@@ -315,17 +315,21 @@ class Loader:
 
         A regression's target is in its own units, of classes it is their index. NumPy's arrays are read only.
         Raises `BadConfig`: the table is streamed.
-        Memory: shares; numbers stored as bfloat16, and a target that went through steps, are copied.
+        Memory: shares; numbers stored as bfloat16, a target that went through steps, and all of a table on a GPU
+            without RAPIDS, which comes as NumPy arrays, are copied.
         """
         whole, arrays = self.table.batch_of(self.table.words), {}
         if whole.target is not None and self.target_units is not None:
             whole.target = self.target_units(whole.target)
         parts = {name: getattr(whole, name) for name in ("numeric", "codes", "target", "weight")} | self.table.keep
         for name, values in parts.items():
-            if values is not None and values.device.type == "cuda":
-                arrays[name] = select("gpu").xp.from_dlpack(values.detach())
-            elif values is not None:
-                arrays[name] = values.detach().numpy()
+            if values is None:
+                continue
+            backend = select_for(values)
+            if backend.name == "gpu":
+                arrays[name] = backend.xp.from_dlpack(values.detach())
+            else:
+                arrays[name] = values.detach().cpu().numpy()
                 arrays[name].flags.writeable = False
         return arrays
 

@@ -58,6 +58,7 @@ WITHOUT_NAMES = {
     "write_rows",
     "trim",
     "make_room",
+    "free_bytes",
     "kmeans",
     "pca",
     "plan_engine",

@@ -106,6 +106,25 @@ class Resources:
         check("rmm.mr.CudaAsyncViewMemoryResource", real_rmm.mr.CudaAsyncViewMemoryResource, args, kwargs)
         return SimpleNamespace(pool=args[0])
 
+    class PoolMemoryResource:
+        def __init__(self, num_bytes: int) -> None:
+            self.num_bytes = num_bytes
+
+        def pool_size(self) -> int:
+            return self.num_bytes
+
+        def get_upstream(self) -> Any:
+            return Resources.CudaMemoryResource()
+
+    class StatisticsResourceAdaptor:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            check("rmm.mr.StatisticsResourceAdaptor", real_rmm.mr.StatisticsResourceAdaptor, args, kwargs)
+            (self.upstream,) = args
+            self.allocation_counts = SimpleNamespace(current_bytes=0)
+
+        def get_upstream(self) -> Any:
+            return self.upstream
+
     class LimitingResourceAdaptor:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             check("rmm.mr.LimitingResourceAdaptor", real_rmm.mr.LimitingResourceAdaptor, args, kwargs)

@@ -31,7 +31,7 @@ def test_every_name_and_call_fits(path: Path) -> None:
 def test_the_backend_is_looked_at() -> None:
     assert {"cudf.read_parquet", "cuml.cluster.KMeans", "rmm.mr.LimitingResourceAdaptor"} <= report_on(GPU).names
     assert {path.name for path in FILES} >= {"gpu.py", "frames.py", "by_hand.py", "estimators.py", "gpu_engine.py"}
-    assert {"cudf_polars.engine.dask.DaskEngine", "rmm.mr.LimitingResourceAdaptor"} <= report_on(ENGINE).names
+    assert {"cudf_polars.engine.dask.DaskEngine", "rmm.mr.get_current_device_resource"} <= report_on(ENGINE).names
     assert len(KEYWORDS) > 25
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import re
 import time
 from importlib.metadata import files
 from pathlib import Path
@@ -17,7 +18,8 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 from .signatures import mismatch
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "gpu"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "gpu"
 
 
 def test_the_drivers_library_has_what_is_asked_for() -> None:
@@ -35,17 +37,20 @@ def _is_nvml(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "nvml"
 
 
-def test_kvikio_reads_the_variables_that_are_set() -> None:
-    library = next(path for path in files("libkvikio-cu13") or [] if path.name == "libkvikio.so")
-    known = Path(str(library.locate())).read_bytes()
-    asked = [
-        node.value
-        for node in ast.walk(ast.parse((FOLDER / "parts" / "decode.py").read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("KVIKIO_")
+def test_the_libraries_read_the_variables_that_are_set_or_named() -> None:
+    libraries = {"KVIKIO_": ("libkvikio-cu13", "libkvikio.so"), "LIBCUDF_": ("libcudf-cu13", "libcudf.so")}
+    pages = [
+        FOLDER / "parts" / "decode.py",
+        ROOT / "docs" / "gpu-host.md",
+        *(ROOT / "docs" / "decisions").glob("006-*"),
     ]
-    assert len(asked) == 2
-    for name in asked:
-        assert name.encode() + b"\0" in known, name
+    for prefix, (wheel, file_name) in libraries.items():
+        library = next(path for path in files(wheel) or [] if path.name == file_name)
+        known = Path(str(library.locate())).read_bytes()
+        for page in pages:
+            names = set(re.findall(rf"\b{prefix}[A-Z_]+", page.read_text()))
+            assert len(names) > 1 or prefix == "LIBCUDF_", page
+            assert [name for name in names if name.encode() + b"\0" not in known] == [], page
 
 
 def test_cumls_estimators_take_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

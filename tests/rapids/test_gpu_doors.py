@@ -256,7 +256,24 @@ def test_a_resource_the_user_has_set_is_kept_and_trimmed_if_it_can_be(
     assert found == trimmed
 
 
+@pytest.mark.parametrize("around", [False, True])
+def test_what_is_free_in_a_users_pool_counts_as_free(around: bool) -> None:
+    """Of 70 GiB free, 60 GiB became the user's pool, of which frames of ours hold 5 GiB."""
+    modules: dict[str, Any] = standins()
+    mr = modules["rmm"].mr
+    pool = mr.PoolMemoryResource(60 << 30)
+    mr.current = Around(pool) if around else pool
+    backend = rehearsed_module(modules).GpuBackend()
+    assert mr.current.get_upstream() is (mr.current.upstream if around else pool), "it is counted, and still the user's"
+    assert backend.free_bytes() == FREE + (60 << 30)
+    mr.current.allocation_counts.current_bytes = 5 << 30
+    assert backend.free_bytes() == FREE + (55 << 30)
+
+
 def test_adaptors_and_pools_of_rmm_tell_what_we_ask() -> None:
+    assert hasattr(rmm.mr.PoolMemoryResource, "pool_size")
+    counter = rmm.mr.StatisticsResourceAdaptor(rmm.mr.CudaMemoryResource())
+    assert counter.allocation_counts.current_bytes == 0
     assert hasattr(rmm.mr.CudaAsyncViewMemoryResource, "pool_handle")
     for adaptor in (rmm.mr.LimitingResourceAdaptor, rmm.mr.StatisticsResourceAdaptor, rmm.mr.PoolMemoryResource):
         assert hasattr(adaptor, "get_upstream")

@@ -130,7 +130,7 @@ def test_a_large_result_is_written_by_the_gpu(
     plans: dict[str, Any] = {**PLANS, "list of k": lambda d: d.group_by("n").agg(found=("k", "list"))}
     wanted = plans[name](gp.read_parquet(files, backend="cpu")).to_pandas()
 
-    def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
+    def collect(plan: pl.LazyFrame, num_bytes: int, _: Path | None) -> pl.DataFrame:
         assert ran(plan, num_bytes).is_empty(), "nothing comes to the host"
         (path,) = scratch.rglob("*.parquet")
         if in_parts:
@@ -353,7 +353,7 @@ def test_a_small_table_is_worked_on_in_memory_from_the_current_resource(
     engines: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[pl.GPUEngine] = []
-    monkeypatch.setattr(pl.LazyFrame, "collect", lambda _, engine: seen.append(engine))
+    monkeypatch.setattr(pl.LazyFrame, "collect", lambda _, engine: seen.append(engine) or pl.DataFrame())
     gpu_engine.collect(pl.LazyFrame({"x": [1]}), 1 << 30)
     (engine_used,) = seen
     config = ConfigOptions.from_polars_engine(engine_used)
@@ -371,6 +371,46 @@ def test_a_large_table_streams_and_spills_within_the_limit(engines: list[Any]) -
     assert int(engine_used.options.spill_device_limit) == int(before.limit * 0.8)
     assert not engine_used.options.hardware_binding.enabled
     assert current() is engine_used.before, "the limited pool again"
+
+
+@pytest.mark.parametrize("name", ["sort by x", "outer join, many=True"])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_plan_that_is_out_of_memory_is_run_again_by_the_engine_that_streams(
+    engines: list[Any],
+    files: list[str],
+    name: str,
+    large: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wanted = PLANS[name](gp.read_parquet(files, backend="cpu")).to_pandas()
+    scratch = Path(files[0]).parent / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    if large:
+        monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
+    run = pl.LazyFrame.collect
+
+    def in_memory_fails(plan: pl.LazyFrame, engine: Any = "auto", **options: Any) -> pl.DataFrame:
+        frame = run(plan, engine=engine, **options)
+        in_memory = isinstance(engine, pl.GPUEngine) and not isinstance(engine, StandIn)
+        if in_memory:
+            assert len(list(scratch.rglob("*.parquet"))) == large
+            raise MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit")
+        return frame
+
+    class Streams(StandIn):
+        def __enter__(self) -> Any:
+            assert not list(scratch.rglob("*.parquet")), "half a file would be in the way"
+            return super().__enter__()
+
+    monkeypatch.setattr(gpu_engine, "SPMDEngine", Streams)
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", in_memory_fails)
+    with caplog.at_level("INFO", "gpupipe"):
+        found = PLANS[name](gp.read_parquet(files, backend="gpu")).to_pandas()
+    assert engines and "out of memory" in caplog.text
+    same_frames(found, wanted)
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["our resource", "a user's"])

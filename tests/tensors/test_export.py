@@ -27,6 +27,21 @@ def test_arrays_are_views(backend: Backend) -> None:
             arrays["numeric"][0, 0] = 1
 
 
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU."""
+
+    is_cuda = property(lambda _: True)
+    device = property(lambda _: torch.device("cuda"))
+
+
+def test_a_table_on_a_gpu_without_rapids_comes_to_the_host() -> None:
+    block = block_of(9)
+    block.words = block.words.as_subclass(OnGpu)
+    arrays = Loader(block).arrays()
+    assert all(isinstance(values, np.ndarray) for values in arrays.values())
+    assert arrays["numeric"][:, 0].tolist() == [2.0 * i for i in range(9)]
+
+
 def test_halves_come_as_float32() -> None:
     arrays = Loader(block_of(9, dtype="bfloat16")).arrays()
     assert arrays["numeric"].dtype == np.float32 and arrays["numeric"][:, 0].tolist() == [2.0 * i for i in range(9)]

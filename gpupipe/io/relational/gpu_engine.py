@@ -6,6 +6,7 @@ user's own resource is kept.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from cudf_polars.engine.spmd import SPMDEngine
 from cudf_polars.utils.config import MemoryResourceConfig
 from distributed import Client
 
-from gpupipe.backend import select
+from gpupipe.backend import is_out_of_device_memory, select
 from gpupipe.backend.arrow import arrow_from_polars
 from gpupipe.cluster.cluster import Cluster
 from gpupipe.cluster.executor import get_executor
@@ -32,6 +33,7 @@ from gpupipe.schema import is_passenger
 
 _CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
 _SPILLED_FROM = 0.8
+_log = logging.getLogger("gpupipe")
 _before_the_engine: list[Any] = []  # the resource of a cluster's worker while the engine's own is current there
 
 
@@ -66,25 +68,41 @@ def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, resul
 def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:
     """Write the result of a plan that uses about this many bytes; engines that stream write a folder of files."""
     sink = plan.sink_parquet(path, compression="lz4", row_group_size=group_rows, lazy=True)
-    collect(sink, num_bytes)
+    collect(sink, num_bytes, path)
 
 
-def collect(plan: pl.LazyFrame, num_bytes: int) -> pl.DataFrame:
-    """Run a plan that uses about this many bytes; a sink returns an empty frame."""
+def collect(plan: pl.LazyFrame, num_bytes: int, path: Path | None = None) -> pl.DataFrame:
+    """Run a plan that uses about this many bytes; a sink, which writes to `path`, returns an empty frame.
+
+    What runs out of memory runs again by the engine that streams: joins and lists may make more than the estimate.
+    """
     executor = get_executor()
     try:
         if isinstance(executor, Cluster):
             return executor.call_all(partial(_collect_on_workers, plan))
-        limit = _free_memory()
-        if num_bytes <= limit:
-            resource = rmm.mr.get_current_device_resource()
-            return plan.collect(engine=pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True))
-        with SPMDEngine.from_options(_build_options(limit)) as engine:
-            return plan.collect(engine=engine)
+        if num_bytes <= _free_memory():
+            try:
+                return _count_transfer(plan.collect(engine=select("gpu").plan_engine()))
+            except (MemoryError, RuntimeError) as cause:
+                if not is_out_of_device_memory(cause):
+                    raise
+                _log.info("a plan is out of memory in the device and runs again, streaming: %s", cause)
+            if path is not None:
+                path.unlink(missing_ok=True)
+        # Here the error is gone, and with it the device memory that its traceback held.
+        with SPMDEngine.from_options(_build_options(_free_memory())) as engine:
+            return _count_transfer(plan.collect(engine=engine))
     except GpupipeError:
         raise
     except (MemoryError, RuntimeError) as cause:  # of RMM and cuDF, which Polars passes on
         raise pl.exceptions.ComputeError(f"{type(cause).__name__}: {cause}") from cause
+
+
+def _count_transfer(frame: pl.DataFrame) -> pl.DataFrame:
+    """Count a result, which Polars hands over on the host."""
+    if frame.width:
+        select("gpu").transfers.add(int(frame.estimated_size()))
+    return frame
 
 
 def _collect_on_workers(plan: pl.LazyFrame, client: Client) -> pl.DataFrame:
@@ -110,11 +128,9 @@ def _take_back() -> None:
 
 def _free_memory() -> int:
     """Release the backend's cached memory, and return the bytes that RMM's current resource may still allocate."""
-    select("gpu").make_room(0)
-    resource = rmm.mr.get_current_device_resource()
-    if isinstance(resource, rmm.mr.LimitingResourceAdaptor):
-        return int(resource.get_allocation_limit() - resource.get_allocated_bytes())
-    return int(rmm.mr.available_device_memory()[0])
+    backend = select("gpu")
+    backend.make_room(0)
+    return backend.free_bytes()
 
 
 def _build_options(limit: int) -> StreamingOptions:
