@@ -567,7 +567,7 @@ def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
         ahead.clear()
         try:
             closed = thread.submit(items.close)
-        except RuntimeError:  # the interpreter ends, and has waited for the thread
+        except (RuntimeError, TypeError):  # the interpreter ends and has waited for the thread, or cleared its module
             items.close()
         else:
             if not wait([closed], _PATIENCE).done:

@@ -87,7 +87,7 @@ class Dealt:
     def __init__(self, whole: FeatureTable, sizes: list[int], each: int) -> None:
         parts = [part(whole, sizes, rank) for rank in range(len(sizes))]
         self.loaders = [Loader(rows, batch_size=each, shuffle="rows", seed=3) for rows in parts]
-        self.schema, self.device = whole.schema, whole.device
+        self.schema, self.device, self.total_rows = whole.schema, whole.device, len(whole)
 
     def set_epoch(self, epoch: int) -> None:
         for loader in self.loaders:

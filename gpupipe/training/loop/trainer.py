@@ -663,9 +663,8 @@ def build_update(
     if isinstance(members := getattr(trainer.model, "members", None), int):
         loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
-    compute_l2, size = getattr(trainer.model, "compute_l2", None), getattr(train, "batch_size", None)
-    num_rows = num_batches(train) * size * ranks.size if isinstance(size, int) else None
-    l2 = compute_l2(num_rows) if callable(compute_l2) else {}
+    compute_l2 = getattr(trainer.model, "compute_l2", None)
+    l2 = compute_l2(_count_rows(train, ranks)) if callable(compute_l2) else {}
     groups = optimizers.make_parameter_groups(
         trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows, l2=l2
     )
@@ -685,6 +684,14 @@ def build_update(
         average=None if trainer.ema_decay is None else EMA(trainer.model, trainer.ema_decay),
         ranks=ranks,
     )
+
+
+def _count_rows(loader: Any, ranks: RankGroup) -> int | None:
+    """Return the number of rows of all ranks; of a PyTorch loader, which deals rows out itself, by its batches."""
+    total, size = getattr(loader, "total_rows", None), getattr(loader, "batch_size", None)
+    if total is None and isinstance(size, int):
+        total = num_batches(loader) * size * ranks.size
+    return total
 
 
 def make_objective(
