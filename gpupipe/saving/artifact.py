@@ -324,6 +324,8 @@ def _check_model(function: str, given: object) -> None:
     library = type(given).__module__.partition(".")[0]
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
+    elif isinstance(given, Scorer) and function == "save":
+        remedy = "gp.save(path, scorer), which keeps its threshold and calibration"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"

@@ -121,9 +121,9 @@ def _are_apart(one: str, other: str) -> bool:
             return False
         if is_outside or is_other_outside:  # all but a part, and what may lie in that
             around, within = (part, other_part) if is_outside else (other_part, part)
-            return around == within or (len(around) == 2 and _covers(around, within))
+            return bool(around == within or (len(around) == 2 and _covers(around, within)))
         if len(part) == 1:
-            return part != other_part
+            return bool(part != other_part)
         return _is_before(part, other_part) or _is_before(other_part, part)
     except (ValueError, TypeError, RecursionError):
         return False
