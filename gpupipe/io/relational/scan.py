@@ -217,7 +217,7 @@ def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str,
 def _read_rows(names: Sequence[str], part: Table, backend: Backend) -> Frame:
     (partition,) = part.partitions
     frame = part.read(partition, names, backend)
-    return backend.assign(frame, {ROW: Column("uint64", partition.row_ids(backend.xp)[backend.positions(frame)])})
+    return backend.assign(frame, {ROW: Column("uint64", partition.frame_ids(frame, backend))})
 
 
 def _read_host_rows(rows: Rows, fields: Sequence[Field], backend_name: str, part: Table) -> pa.Table:
