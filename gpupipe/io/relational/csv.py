@@ -323,7 +323,7 @@ def _survey_lines(
         ends = find_byte(text, start, _NEWLINE) & ~inside
         returns = find_byte(text, start, _RETURN) & ~inside
         delimiters = find_byte(text, start, delimiter) & ~inside
-        marks = quotes | ends | returns | delimiters
+        marks = quotes | ends | delimiters
         starts = shift_mask(marks, marks_before)
         odd |= quotes & inside & ~starts  # quotes within a value
         odd |= shift_mask(returns, returns_before) & ~ends  # a line end of old Macs
