@@ -36,6 +36,7 @@ from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
 from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
+from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
@@ -702,7 +703,7 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features.lineage_ = None
+            features.lineage_ = features.fitted_rows = None
             for learned in (*features._labels, *features._steps):
                 learned.reset()
             resolve_selectors(steps, features, schema, strict=False)
@@ -754,6 +755,7 @@ class PipelineFit:
         is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
+            features.fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
 
     def _fold(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
