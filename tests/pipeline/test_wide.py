@@ -85,7 +85,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 # the same results -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("num_partitions", [1, 3])
 def test_a_matrix_gives_what_single_columns_give(
     chain: str, dtype: str, num_partitions: int, one_by_one: Callable[[], None]
