@@ -30,7 +30,7 @@ os.environ["GPUPIPE_BACKEND"] = "cpu"
 # Property tests try the same examples each time, so that a test is red because of a change and not by chance: in
 # `make test` a part of them. `make test-all` and `make soak` look for others.
 hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
-hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=25)
+hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=12)
 hypothesis.settings.register_profile("random", derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("fixed")
 

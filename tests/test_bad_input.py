@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections import OrderedDict
 from decimal import Decimal
 from pathlib import Path
@@ -607,6 +608,7 @@ def test_a_flag_is_true_or_false(bench: Bench, where: str, flag: Any) -> None:
 
 
 NUL = "a\0b"
+NOT_UTF8 = os.fsdecode(b"caf\xe9")
 NO_PATH: dict[str, Any] = {
     "write_parquet(path=)": lambda b, path: b.data.write_parquet(path),
     "path": lambda b, path: gp.save(path, b.pipeline, b.model),
@@ -618,8 +620,8 @@ NO_PATH: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("where", NO_PATH)
-@pytest.mark.parametrize("path", [NUL, Path(NUL), ""], ids=["text", "Path", "empty"])
-def test_a_path_has_text_and_no_nul(bench: Bench, where: str, path: Any) -> None:
+@pytest.mark.parametrize("path", [NUL, Path(NUL), "", NOT_UTF8], ids=["text", "Path", "empty", "not UTF-8"])
+def test_a_path_has_text_of_utf8_and_no_nul(bench: Bench, where: str, path: Any) -> None:
     with pytest.raises(CONFIG) as caught:
         NO_PATH[where](bench, path)
     assert caught.value.where == where and caught.value.got == path
