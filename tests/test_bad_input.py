@@ -778,14 +778,17 @@ def test_a_target_beyond_float32_is_an_expression_away() -> None:
     fit(frame, ["x"], target="y * 2 / 1e6", target_transform=None).loader(frame)
 
 
-@pytest.mark.parametrize(("batch_size", "warned"), [(40, True), (2, False)])
+@pytest.mark.parametrize(
+    ("batch_size", "shuffle", "remedies"),
+    [(40, True, ["smaller batch_size"]), (40, False, ["pipeline.loader(train, shuffle=True)"]), (2, True, [])],
+)
 def test_a_run_of_few_updates_is_pointed_out(
-    bench: Bench, caplog: pytest.LogCaptureFixture, batch_size: int, warned: bool
+    bench: Bench, caplog: pytest.LogCaptureFixture, batch_size: int, shuffle: bool, remedies: list[str]
 ) -> None:
     with caplog.at_level("WARNING", "gpupipe"):
-        bench.trainer().fit(bench.pipeline.loader(bench.frame, batch_size=batch_size))
-    said = [record.getMessage() for record in caplog.records if "smaller batch_size or more epochs" in record.msg]
-    assert len(said) == warned
+        bench.trainer().fit(bench.pipeline.loader(bench.frame, batch_size=batch_size, shuffle=shuffle))
+    texts = [record.getMessage() for record in caplog.records if "or more epochs" in record.msg]
+    assert [remedy in text for remedy, text in zip(remedies, texts, strict=True)] == [True] * len(remedies)
 
 
 @pytest.mark.parametrize(

@@ -518,7 +518,8 @@ class TargetSet(Labels):
         if len(one.numbers) == 2:
             return True, f"the numbers {values}", "" if one.is_binary else few
         if len(one.numbers) == 1:
-            return False, f"all rows have the value {values}", few
+            nothing = ": nothing can be learned from one class or value; another split or target"
+            return False, f"all rows have the value {values}", few or nothing
         if one.is_repeated(one.numbers):
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few

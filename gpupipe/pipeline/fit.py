@@ -54,6 +54,7 @@ MAX_HASHED_ROWS = 1 << 20
 """Rows in memory up to this number are known again by a hash of their labels, which takes milliseconds."""
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
+_LEAST_GB = 0.01  # of memory that is shown
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 _EXACT = 2**53
@@ -246,10 +247,11 @@ def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dat
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
     parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
+    size = rows * width * at_once / 1e9
     return [
         f"reads: {_format_names(plan.reads)}",
         f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
-        f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+        f"memory: {f'about {size:.2f}' if size >= _LEAST_GB else f'less than {_LEAST_GB}'} GB ({parts})",
     ]
 
 
