@@ -218,7 +218,14 @@ def splitmix64(seed: int, counters: Array) -> Array:
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
-    return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
+    return _mix((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
+
+
+def draw_positions(seed: int, counters: Array, limit: int, xp: ModuleType) -> Array:
+    """Draw the positions of the counters (uint64) whose `splitmix64` is below a limit, ascending."""
+    if xp is np:
+        return _find_drawn(_as_contiguous(counters), mix_seed(seed), np.uint64(limit))
+    return xp.flatnonzero(splitmix64(seed, counters) < np.uint64(limit))
 
 
 def shuffle_seed(seed: int) -> int:
@@ -228,13 +235,7 @@ def shuffle_seed(seed: int) -> int:
 
 def mix_seed(seed: int) -> np.uint64:
     """Mix a seed to the start of its `splitmix64` stream."""
-    return np.uint64(_mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
-
-
-def _mix_bits(bits: Array) -> Array:
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return bits ^ (bits >> np.uint64(31))
+    return np.uint64(_mix(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:
@@ -440,12 +441,27 @@ def _count_bits(size: int) -> int:
 
 
 @inline
+def _mix(bits: Any) -> Any:
+    """Mix 64 bits: the last three rounds of splitmix64."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+@inline
 def _find_slot(key: Any, bits: int) -> np.int64:
-    """Hash a key to its first slot: the upper bits of splitmix64's last three rounds."""
-    mixed = np.uint64(key)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - bits))
+    """Hash a key to its first slot: the upper bits of its mix."""
+    return np.int64(_mix(np.uint64(key)) >> np.uint64(64 - bits))
+
+
+@compile_loop()
+def _find_drawn(counters: Array, seed: Any, limit: Any) -> Array:
+    """Find the positions of the counters whose splitmix64, given the mixed seed, is below the limit."""
+    out, num_drawn = np.empty(counters.size, np.int64), 0
+    for place in range(counters.size):
+        out[num_drawn] = place
+        num_drawn += _mix((counters[place] + np.uint64(1)) * np.uint64(_STEP) + seed) < limit
+    return out[:num_drawn].copy()
 
 
 @compile_loop()
