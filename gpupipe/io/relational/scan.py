@@ -153,9 +153,7 @@ def _cast_to_written(item: Field) -> pl.Expr:
     return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
 
 
-def scan(
-    table: Table, columns: Sequence[str], title: str, *, keep: bool = False, coded: Collection[str] = ()
-) -> Scan:
+def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False, coded: Collection[str] = ()) -> Scan:
     """Make a lazy frame of these columns and the row ids.
 
     Local Parquet files are scanned by Polars itself, with filters that it evaluates alike, and so are frames in memory,
