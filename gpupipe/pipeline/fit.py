@@ -26,7 +26,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.kernels import find_bounds, hash_column, splitmix64
+from gpupipe.backend.kernels import draw_positions, find_bounds, hash_column
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
@@ -295,7 +295,7 @@ def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) ->
     wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
     if total <= wanted:
         return slice(0, len(row_ids))
-    return backend.xp.flatnonzero(splitmix64(_SEED, row_ids) < np.uint64(wanted / total * 2.0**64))
+    return draw_positions(_SEED, row_ids, int(wanted / total * 2.0**64), backend.xp)
 
 
 @dataclass(frozen=True)
@@ -489,7 +489,7 @@ class PartitionPass:
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
         steps = (step for task in self.tasks for step in task.group.steps)
         draws = self.total is not None or any(isinstance(s, pre.GatheredStep | pre.CrossFittedStep) for s in steps)
-        return _Rows(frame, raw, partition.row_ids(backend.xp)[backend.positions(frame)] if draws else None)
+        return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
 
     @cached_property
     def _uses(self) -> ColumnUses:

@@ -63,6 +63,15 @@ class FrameSource(Source):
         part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
         return part if backend.name == owner.name else backend.from_arrow(owner.to_arrow(part), fields)
 
+    def whole(self, fields: Sequence[Field], backend: Backend) -> tuple[int, Frame] | None:
+        """Return the first row's number, and these columns of all rows; None if not all are there, or not on it."""
+        num_rows, names = sum(partition.num_rows for partition in self.partitions), [item.name for item in fields]
+        if infer_backend(self._frame).name != backend.name or num_rows != len(self._frame):
+            return None
+        for partition in self.partitions:
+            self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
+        return self._first_row, backend.select(self._frame, names)
+
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         owner = infer_backend(self._frame)
         return owner.to_arrow(self.read(partition, fields, owner))

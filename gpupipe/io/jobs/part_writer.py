@@ -413,7 +413,7 @@ def _read_frame(backend_name: str, options: ParquetOptions, part: Table) -> Fram
     backend, (partition,) = select(backend_name), part.partitions
     frame = part.read(partition, None, backend)
     if options.shuffle == "partition":
-        ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        ids = partition.frame_ids(frame, backend)
         frame = backend.take(frame, backend.xp.argsort(splitmix64(shuffle_seed(options.seed), ids), kind="stable"))
     return frame
 

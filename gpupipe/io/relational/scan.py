@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import and_
 from typing import TypeAlias
@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.arrow import get_file_type
+from gpupipe.backend.arrow import get_file_type, polars_from_arrow
 from gpupipe.backend.columns import host_table
 from gpupipe.backend.kernels import mix_seed
 from gpupipe.cluster.executor import get_executor
@@ -23,6 +23,7 @@ from gpupipe.expressions.translate import POLARS_TYPES, NotTranslated, translate
 from gpupipe.expressions.tree import Constant, Name, Span
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.formats.spill import FrameSource
 from gpupipe.io.planning.table import (
     EVERYTHING,
     Between,
@@ -113,6 +114,7 @@ class Scan:
     owner: object
     pieces: Sequence[pl.LazyFrame] = ()
     repeating: frozenset[str] = frozenset()  # text columns that files store as codes of few values
+    dictionaries: Mapping[str, pl.Series] = field(default_factory=dict)  # of text columns that are codes
 
     @property
     def num_bytes(self) -> int:
@@ -157,14 +159,15 @@ def _cast_to_written(item: Field) -> pl.Expr:
     return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
 
 
-def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
+def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False, coded: Collection[str] = ()) -> Scan:
     """Make a lazy frame of these columns and the row ids.
 
-    Local Parquet files are scanned by Polars itself, with filters that it evaluates alike; whatever else a dataset is
-    made of is read by partitions first, by the executor in force.
+    Local Parquet files are scanned by Polars itself, with filters that it evaluates alike, and so are frames in memory,
+    whose text columns among `coded` stay codes. Whatever else a dataset is made of is read by partitions first, by the
+    executor in force.
     """
     fields = [table.schema[name] for name in columns]
-    found = _scan_plan(table, fields) or _scan_files(table, fields)
+    found = _scan_plan(table, fields) or _scan_frame(table, fields, coded) or _scan_files(table, fields)
     if found is None:
         found = scan_computed(table, partial(_read_rows, columns), fields, title, 1 << 62 if keep else None)
     return found
@@ -207,6 +210,35 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
     return Scan(frame.with_columns(_replace_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
+def _scan_frame(table: Table, fields: Sequence[Field], coded: Collection[str]) -> Scan | None:
+    """Scan a frame in memory, its numbers shared; None if it is a GPU's, or rows or types are not all Polars' own."""
+    source, cpu = table.source, select("cpu")
+    plain = bool(fields) and all(item.dtype in POLARS_TYPES for item in fields)
+    is_whole = type(source) is FrameSource and table.query == EVERYTHING
+    rows = source.whole(fields, cpu) if is_whole and plain and isinstance(source, FrameSource) else None
+    if rows is None:
+        return None
+    first_row, frame = rows
+    columns = {item.name: cpu.column(frame, item.name) for item in fields}
+    texts = {name: column.dictionary for name, column in columns.items() if column.dictionary is not None}
+    dictionaries = {name: polars_from_arrow(pa.table({name: text}))[name] for name, text in texts.items()}
+    series = {name: _to_series(column) for name, column in columns.items()}
+    series |= {name: text.gather(series[name]) for name, text in dictionaries.items() if name not in coded}
+    scanned = pl.DataFrame(series).lazy().with_row_index(ROW, first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
+    kept = {name: text for name, text in dictionaries.items() if name in coded}
+    return Scan(scanned, fields, len(frame), lambda: None, lambda: None, source, dictionaries=kept)
+
+
+def _to_series(column: Column) -> pl.Series:
+    """Convert a column to Polars, of text the codes, null where missing. Shares integers and codes without a gap."""
+    valid = column.valid if column.dictionary is None else column.data >= 0
+    array = pa.array(column.data, mask=None if valid is None or valid.all() else ~valid)
+    series = polars_from_arrow(pa.table({"x": array}))["x"]
+    if column.dtype in FLOATS:
+        return series.fill_nan(None)  # a plan would do it again for each of its branches, a piece at a time
+    return series.cast(pl.Datetime("us")) if column.dtype == "timestamp" else series
+
+
 def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int | None = None) -> Scan:
     """Scan rows computed from a dataset, partition by partition.
 
@@ -230,7 +262,7 @@ def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str,
 def _read_rows(names: Sequence[str], part: Table, backend: Backend) -> Frame:
     (partition,) = part.partitions
     frame = part.read(partition, names, backend)
-    return backend.assign(frame, {ROW: Column("uint64", partition.row_ids(backend.xp)[backend.positions(frame)])})
+    return backend.assign(frame, {ROW: Column("uint64", partition.frame_ids(frame, backend))})
 
 
 def _fits_on_device(table: Table, fields: Sequence[Field]) -> bool:
