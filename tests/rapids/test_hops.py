@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ BEYOND: dict[str, Road] = {
 }
 
 
+WRITERS: dict[str, dict[str, Any]] = {
+    "`write_parquet` of sorted rows": {},
+    "`write_parquet(partition_by=)` of sorted rows": {"partition_by": ["t0"]},
+}
+
+
+def write(path: Path, options: dict[str, Any], data: gp.Dataset, _: gp.Dataset) -> None:
+    data.sort("time").write_parquet(path, overwrite=True, **options)
+
+
 def count_bytes(road: Road, tmp_path: Path) -> float:
     """Count the bytes that each further row adds: the dictionaries of texts are copied once, whatever the rows are."""
     backend, counts = gp.backend.select("gpu"), []
@@ -101,6 +112,8 @@ def test_rows_whose_results_fit_stay_on_the_device(
     rehearsed_backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = {name: count_bytes(road, tmp_path) for name, road in ROADS.items()}
+    for name, options in WRITERS.items():
+        counted[name] = count_bytes(partial(write, tmp_path / "out", options), tmp_path)
     assert [name for name, size in counted.items() if round(size) and "deduplicate" not in name] == []
     monkeypatch.setattr(gpu_engine, "SPMDEngine", StandIn)
     monkeypatch.setattr(rmm.mr, "get_current_device_resource", gpu_engine.rmm.mr.get_current_device_resource)
