@@ -79,8 +79,8 @@ class FeatureGroup:
             known, made = {item.name for item in fields if step.keeps_units}, []
             for item in step.output_fields(fields):
                 units = item.units if item.name in known else ""
-                traced = replace(item, lineage=item.lineage or lineage, origins=item.origins or origins)
-                made.append(replace(traced, step=step.class_name, units=units))
+                traced = {"lineage": item.lineage or lineage, "origins": item.origins or origins}
+                made.append(item.changed(**traced, step=step.class_name, units=units))
             fields = made
         return fields
 
@@ -518,7 +518,8 @@ class TargetSet(Labels):
         if len(one.numbers) == 2:
             return True, f"the numbers {values}", "" if one.is_binary else few
         if len(one.numbers) == 1:
-            return False, f"all rows have the value {values}", few
+            nothing = ": nothing can be learned from one class or value; another split or target"
+            return False, f"all rows have the value {values}", few or nothing
         if one.is_repeated(one.numbers):
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few
@@ -853,7 +854,7 @@ class Features:
         fields: list[Field] = []
         for group in self.groups:
             made = group.fields(schema if in_fit is None else in_fit)
-            fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
+            fields += [_feature(item, group.rename(item.name)) for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
             fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]
@@ -876,8 +877,6 @@ class Features:
 
     def _check_leaks(self, schema: Schema) -> list[str]:
         """Raise for a feature that holds the target, unless that is allowed; return notes on those that are."""
-        for group in self.groups:
-            group.fields(schema)  # columns that are not there, or of a type that a step does not take, come first
         columns: dict[str, Origins] = {}
         for group in self.groups:
             whens = ANY_ROW if any(isinstance(step, pre.GroupStats) for step in group.steps) else (When.NOW,)
@@ -977,10 +976,11 @@ def _to_chain(target_transform: Any) -> list[pre.LearnedStep] | Literal["auto"]:
     return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
 
 
-def _feature(item: Field) -> Field:
+def _feature(item: Field, name: str) -> Field:
+    item = item.changed(name=name, role=Role.FEATURE)
     of_lists = get_element_dtype(item.dtype) in ("string", "timestamp")
     if item.kind not in (Kind.TEXT, Kind.TIME) and not of_lists:
-        return replace(item, role=Role.FEATURE)
+        return item
     remedy = "another column" if of_lists else f"T.{derive(item.name, 'hour({})', 'hour')}"
     remedy = "pre.Categorify()" if item.kind == Kind.TEXT or item.dtype == "list<string>" else remedy
     remedy += "" if of_lists else f", or keep=[{item.name!r}] to carry it beside the features"

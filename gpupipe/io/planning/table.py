@@ -122,8 +122,19 @@ class Partition:
 
         Memory: allocates 8 bytes per row.
         """
-        ids = [xp.arange(span.num_rows, dtype="uint64") + np.uint64(span.identity) for span in self.spans]
-        return xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
+        ends = [(span.identity, span.identity + span.num_rows) for span in self.spans]
+        ids = [xp.arange(*pair, dtype="uint64") for pair in ends]
+        return ids[0] if len(ids) == 1 else xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
+
+    def frame_ids(self, frame: Frame, backend: Backend) -> Array:
+        """Return the row ids (uint64) of a frame whose index says which of these rows it holds.
+
+        Memory: allocates 8 bytes per row.
+        """
+        positions = backend.positions(frame)
+        if len(self.spans) == 1:
+            return positions.astype("uint64", copy=False) + np.uint64(self.spans[0].identity)
+        return self.row_ids(backend.xp)[positions]
 
 
 class ReadCounter:
@@ -410,7 +421,7 @@ class StratifiedSplit(RandomSplit):
     @staticmethod
     def draw(frame: Frame, by: str, seed: int, partition: Partition, backend: Backend) -> tuple[Array, Array]:
         """Draw for each row of a frame 64 bits of its class in column `by`, and 63 bits of its row id."""
-        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        row_ids = partition.frame_ids(frame, backend)
         return hash_column(backend.column(frame, by), 0, backend), splitmix64(seed, row_ids) >> np.uint64(1)
 
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
