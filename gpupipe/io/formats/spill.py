@@ -43,7 +43,9 @@ class FrameSource(Source):
 
     def __init__(self, frame: Frame, schema: Schema, cuts: Sequence[tuple[int, int]], readings: Readings) -> None:
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
-        self.left_out: Mapping[str, str] = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
+        self.left_out: Mapping[str, str] = {
+            name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
+        }
         self.notes: Sequence[FileNote] = write_conversion_notes("frame", readings)
         self.partitions = []
         for index, (first, num_rows) in enumerate(cuts):
