@@ -71,7 +71,8 @@ def _unite_schemas(schemas: Sequence[Schema]) -> Schema:
         if ours != theirs:
             lacking = [(n, s) for n, s in ((number, ours - theirs), (1, theirs - ours)) if s]
             place, names = lacking[0]
-            remedy = f"select({[name for name in first.names if name in theirs]}) of each dataset before"
+            common = [name for name in first.names if name in theirs]
+            remedy = f"select({common}) of each dataset before" if common else "join, for tables of other columns"
             problem = f"dataset {place} has no column {shorten_list(map(repr, sorted(names)))}"
             raise SchemaMismatch("concat", problem, expected="the same columns in all datasets", remedy=remedy)
         for item in first:

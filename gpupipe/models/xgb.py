@@ -6,12 +6,12 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch, nearest
+from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch
 from gpupipe.models.booster import (
     DTYPES,
     MAX_CATEGORIES,
@@ -25,6 +25,7 @@ from gpupipe.models.booster import (
 from gpupipe.models.forest import make_forest
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
+from gpupipe.support.calls import find_argument
 from gpupipe.support.validation import (
     check_choice,
     check_instance,
@@ -88,6 +89,8 @@ class XGB(Tabular):
         >>> model(next(iter(pipeline.loader(frame)))).shape
         torch.Size([300])
     """
+
+    params_names: ClassVar[frozenset[str]] = frozenset(PARAMS)
 
     def __init__(
         self,
@@ -292,7 +295,7 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
     check_instance(model, Mapping, "parameters of XGBoost by their names", None, params=params)
     for name, value in (params or {}).items():
         if name not in PARAMS:
-            near = nearest(str(name), [*PARAMS, *config])
+            near = find_argument(str(name), [*PARAMS, *config])
             remedy = "params=None" if near is None else f"{near}=..." if near in config else f"params={{{near!r}: ...}}"
             expected, problem = f"some of {', '.join(sorted(PARAMS))}", "no parameter that may be set here"
             raise refuse_argument(model, "params", name, expected, remedy, problem=problem)

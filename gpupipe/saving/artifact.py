@@ -380,7 +380,11 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
         is_there = manifest.is_file()
     if not is_there:
         problem, expected = "it holds no saved pipeline (manifest.json is missing)", "a folder written by gpupipe.save"
-        raise ArtifactError(artifact.where, problem, expected=expected, remedy="the folder's path")
+        remedy = "the folder's path"
+        if artifact.path.is_file():
+            problem = "a file, and no saved pipeline: models of other libraries are not safe to load"
+            remedy = "gp.models.XGB for trees, gp.models.Linear for a linear model, and gp.save(path, pipeline, model)"
+        raise ArtifactError(artifact.where, problem, expected=expected, remedy=remedy)
     found = _read_json(manifest, {"format": int})["format"]
     if found != _FORMAT:
         expected, remedy = f"format {_FORMAT}", "the gpupipe version that wrote it"

@@ -91,7 +91,8 @@ class Scorer:
         features = self.pipeline.features
         target = "" if features is None or features.target is None else f" for {schema.task} {features.target.text!r}"
         limit = "" if self.threshold is None else f", threshold {self.threshold}"
-        return f"Scorer of {model} on {self.device}: {count_features(schema)}{target}{limit}"
+        calibration = "" if self.calibrator is None else f", calibrated: {self.calibrator.title}"
+        return f"Scorer of {model} on {self.device}: {count_features(schema)}{target}{limit}{calibration}"
 
     def transform(self, data: Any, *, history: Any = None) -> Any:
         """Compute the features of a frame or Dataset, as `pipeline.transform` does.

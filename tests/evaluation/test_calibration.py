@@ -332,6 +332,7 @@ def test_what_is_calibrated_is_saved_and_obeyed_in_a_new_process(tmp_path: Path)
     }
     for name, scorer in scorers.items():
         gp.save(tmp_path / name, scorer)
+    assert repr(scorers["interval"]).endswith(", calibrated: coverage 0.9 by 600 rows, by group")
     code = f"""
 import pandas as pd, gpupipe as gp
 rows = pd.read_parquet({str(tmp_path / "rows.parquet")!r})

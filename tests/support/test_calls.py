@@ -83,6 +83,8 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: T.Lag("x", groupby="s"), "Lag(groupby=)", "by='s'"),
         (lambda: T.Lag("x", window=3), "Lag(window=)", "Lag(...) without it"),
         (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
+        (lambda: T.Cast(x="int64"), "Cast(x=)", "Cast({'x': 'int64'})"),
+        (lambda: T.Cast(x="int64", errors="coerce"), "Cast(x=)", "Cast({'x': 'int64'})"),
         (gp.Trainer, "Trainer", "Trainer(model=...)"),
         (lambda: gp.save("a", "b", path="c"), "save", "save(path=...)"),
         (gp.Features.auto, "Features.auto", "Features.auto(data=...)"),

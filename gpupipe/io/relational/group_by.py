@@ -10,8 +10,7 @@ from typing import Any, Generic, cast
 import polars as pl
 
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
-from gpupipe.expressions import parse
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, count_buckets, has_many_groups
 from gpupipe.io.relational.gathering import plan_rows
@@ -19,7 +18,7 @@ from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.origins import When, shift
 from gpupipe.support.text import arguments, derive
-from gpupipe.support.validation import check_number
+from gpupipe.support.validation import is_number
 
 _WHOLE = ("median", "quantile", "mode", "nunique", "list")
 _FUNCTIONS = ("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last", *_WHOLE)
@@ -69,12 +68,14 @@ class GroupBy(Generic[AnyTable]):
             raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
         for name, parts in cast(dict[str, Any], named).items():
             is_pair = isinstance(parts, tuple) and all(isinstance(part, str) for part in parts[:2])
-            if not (is_pair and len(parts) == (3 if parts[1:2] == ("quantile",) else 2)):
+            is_quantile = is_pair and parts[1:2] == ("quantile",)
+            if is_quantile and len(parts) == 3 and is_number(parts[2]) and 0 <= parts[2] <= 1:
+                continue
+            if is_quantile or not (is_pair and len(parts) == 2):
                 expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
-                if is_pair and parts[1:2] == ("quantile",):
+                if is_quantile:
                     expected, remedy = "a number from 0 to 1 behind it", f"agg({name}=({parts[0]!r}, 'quantile', 0.9))"
                 raise BadConfig(f"agg({name}=)", "makes no sense", got=parts, expected=expected, remedy=remedy)
-            check_number("agg", "[0, 1]", None, **{name: parts[2] if len(parts) > 2 else None})
         wanted = [_Aggregate(name, *pair) for name, pair in named.items()]
         self._check(wanted)
         return _plan_groups(self.table, self.keys, wanted, dropna=self.dropna)
@@ -102,22 +103,6 @@ class GroupBy(Generic[AnyTable]):
                 expected = f"numbers or booleans for {one.function!r}"
                 remedy = "'min', 'max', 'first', 'last', 'count' or 'nunique'"
                 raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
-
-
-def refuse_expressions(table: Table, keys: object) -> None:
-    """Raise BadConfig for a key that is no column, but an expression over columns, with the steps that make it one."""
-    for key in keys if isinstance(keys, list | tuple) else [keys]:
-        if isinstance(key, str) and key not in table.columns and _is_expression(key, table.schema):
-            derive_key = f"gp.Pipeline([T.Derive(key={key!r})]).fit(data).transform(data)"
-            remedy = f"{derive_key}.group_by('key')"
-            raise BadConfig("group_by", "a key is an expression", got=key, expected="names of columns", remedy=remedy)
-
-
-def _is_expression(text: str, schema: Schema) -> bool:
-    try:
-        return bool(parse(text, "group_by").check(schema))
-    except GpupipeError:
-        return False
 
 
 def _suggest_call(asked: Any, table: Table) -> str:

@@ -37,7 +37,7 @@ from gpupipe.io.planning.table import (
 )
 from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
-from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
+from gpupipe.schema import FLOATS, ID, ROW, Field, Schema, is_passenger
 
 STEP = 0x9E3779B97F4A7C15
 
@@ -93,6 +93,13 @@ _MOST_FILES = 500  # a plan has a node for each file; beyond so many it takes lo
 _STRING_BYTES = 24
 _PIECE_ROWS = 250_000
 _COUNTED_SHARE = 16  # rows beyond this part of the memory may be cut into buckets
+_DEVICE_SHARE = 6  # what a plan may use of a device's memory, as a multiple of its rows; see `engine`
+
+
+def estimate_bytes(fields: Sequence[Field], num_rows: int) -> int:
+    """Estimate the bytes of rows in memory, with their row ids."""
+    strings = sum(item.dtype == "string" for item in fields)
+    return num_rows * (row_bytes(fields) + strings * (_STRING_BYTES - 4) + 8)
 
 
 @dataclass(frozen=True)
@@ -112,8 +119,7 @@ class Scan:
     @property
     def num_bytes(self) -> int:
         """The approximate size of the rows in memory, in bytes."""
-        strings = sum(item.dtype == "string" for item in self.fields)
-        return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
+        return estimate_bytes(self.fields, self.num_rows)
 
     def with_categories(self, keys: Sequence[str]) -> Scan:
         """Make categories of those text keys whose values repeat: Polars groups them in less time and memory."""
@@ -205,10 +211,10 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
 
 
 def _scan_frame(table: Table, fields: Sequence[Field], coded: Collection[str]) -> Scan | None:
-    """Scan a frame in memory, its numbers shared; None if it is a GPU's, or rows or types are not all Polars' own."""
+    """Scan a frame in memory, its integers shared; None on a GPU, or where rows or types are not all Polars' own."""
     source, cpu = table.source, select("cpu")
     plain = bool(fields) and all(item.dtype in POLARS_TYPES for item in fields)
-    is_whole = type(source) is FrameSource and table.query == EVERYTHING
+    is_whole = table.query == EVERYTHING and get_executor().resolve(table.backend) == "cpu"
     rows = source.whole(fields, cpu) if is_whole and plain and isinstance(source, FrameSource) else None
     if rows is None:
         return None
@@ -234,12 +240,19 @@ def _to_series(column: Column) -> pl.Series:
 
 
 def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int | None = None) -> Scan:
-    """Scan rows computed from a dataset, partition by partition; by default up to a quarter of the memory is kept."""
+    """Scan rows computed from a dataset, partition by partition.
+
+    On a GPU they stay in its memory where a plan over them fits there, too. On the host by default up to a quarter of
+    the memory is kept.
+    """
     backend = get_executor().resolve(table.backend)
-    batches = run_partitions(partial(_read_host_rows, rows, [*fields, ID], backend), table, backend, title)
     found = Gathered([*fields, ID], limit or get_memory_limit() // 4)
     with explain_failure([], title):
-        found.gather(batches)
+        if limit is None and backend == "gpu" and _fits_on_device(table, fields):
+            frames = run_partitions(partial(_read_coded_rows, rows, found.types.names, backend), table, backend, title)
+            found.take_frame(select(backend).concat(list(frames)))
+        else:
+            found.gather(run_partitions(partial(_read_host_rows, rows, found.fields, backend), table, backend, title))
     frame = found.lazy().with_columns(_replace_nan(fields))
     if table.repeats_rows:  # rows computed from one row share its row id
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
@@ -250,6 +263,21 @@ def _read_rows(names: Sequence[str], part: Table, backend: Backend) -> Frame:
     (partition,) = part.partitions
     frame = part.read(partition, names, backend)
     return backend.assign(frame, {ROW: Column("uint64", partition.frame_ids(frame, backend))})
+
+
+def _fits_on_device(table: Table, fields: Sequence[Field]) -> bool:
+    """Return whether the rows of a dataset, and plans over them, fit in the memory of this process' GPU."""
+    if not get_executor().in_process or any(is_passenger(item.dtype) for item in fields):
+        return False
+    backend = select("gpu")
+    backend.make_room(0)
+    num_rows = sum(partition.num_rows for partition in table.partitions)
+    return estimate_bytes(fields, num_rows) * _DEVICE_SHARE <= backend.free_bytes()
+
+
+def _read_coded_rows(rows: Rows, names: Sequence[str], backend_name: str, part: Table) -> Frame:
+    backend = select(backend_name)
+    return backend.select(rows(part, backend), names)
 
 
 def _read_host_rows(rows: Rows, fields: Sequence[Field], backend_name: str, part: Table) -> pa.Table:
