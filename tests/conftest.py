@@ -6,6 +6,7 @@ doctests of the package keep to that where they run with the tests.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ os.environ["GPUPIPE_BACKEND"] = "cpu"
 # Property tests try the same examples each time, so that a test is red because of a change and not by chance: in
 # `make test` a part of them. `make test-all` and `make soak` look for others.
 hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
-hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=25)
+hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=12)
 hypothesis.settings.register_profile("random", derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("fixed")
 
@@ -171,6 +172,19 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not ours, f"environment variables changed: {ours}"
     left = [t for t in threading.enumerate() if t.ident not in threads and t.is_alive() and not t.daemon]
     assert not left, f"threads left: {left}"
+
+
+@pytest.fixture(autouse=True)
+def no_eager_step(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run that is to be captured and falls back to eager fails its test; see the marker `falls_back`."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("gpupipe").addHandler(handler)
+    yield
+    logging.getLogger("gpupipe").removeHandler(handler)
+    fell_back = [message for message in messages if message.startswith("the step is not captured")]
+    assert not fell_back or "falls_back" in request.keywords, fell_back
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ LIBRARIES = {
 THEIRS: dict[str, set[str]] = {
     "backend": {
         *{"pandas", "sklearn", "pyarrow", "polars", "numba", "numpy", "packaging"},
-        *{"cuda", "cudf", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
+        *{"cuda", "cudf", "cudf_polars", "cupy", "cuml", "pylibcudf", "rmm", "pynvml", "triton"},
     },
     "cluster": {"cloudpickle", "dask", "distributed"},
     "progress": {"tqdm"},
@@ -93,9 +93,10 @@ THEIRS: dict[str, set[str]] = {
 ONLY_IN = {
     "torch": {"backend/device/memory.py"},
     "xgboost": {"models/xgboost_fit.py", "models/xgboost_rows.py"},
-    **{name: {"io/relational/gpu_engine.py"} for name in ("cudf_polars", "rmm", "distributed")},
+    **{name: {"io/relational/gpu_engine.py"} for name in ("rmm", "distributed")},
+    "cudf_polars": {"backend/gpu.py", "io/relational/gpu_engine.py"},
 }
-LAZY = {"__init__.py", "backend/__init__.py", "backend/gpu.py", "cluster/__init__.py", "cli/main.py"}  # gpu.py: cuML
+LAZY = {"__init__.py", "backend/__init__.py", "backend/gpu.py", "cluster/__init__.py", "cli/main.py"}  # of RAPIDS
 ENDS = {"cli", "evaluation"}  # above everything else: they import what they like, lazily where that spares time
 FILES_AT_THE_TOP, FILES_IN_A_FOLDER, DEPTH = 12, 26, 3
 

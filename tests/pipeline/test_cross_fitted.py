@@ -117,6 +117,7 @@ def test_other_rows_have_no_folds() -> None:
     )
 
 
+@pytest.mark.slow
 def test_steps_after_it_are_fitted_on_what_a_model_will_see() -> None:
     train = flights()
     chain = [pre.TargetEncoder(smooth=0, cv=2), pre.StandardScaler()]

@@ -73,7 +73,15 @@ def weights(model: nn.Module) -> Tensor:
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-@pytest.mark.parametrize("arguments", [{}, {"shuffle": False}, {"shuffle": "blocks", "block_rows": 16, "window": 3}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"shuffle": False},
+        {"shuffle": "blocks", "block_rows": 16, "window": 3},
+        {"sharded": True, "rank": 0, "world_size": 1},  # as of a cluster's only worker
+    ],
+)
 @pytest.mark.parametrize("rows", [330, 320])
 def test_it_trains_as_the_plain_loop_does(arguments: dict[str, Any], rows: int, device: str) -> None:
     models = [MLP(2, [9], hidden=(8,), seed=1).to(device) for _ in range(2)]
@@ -123,6 +131,7 @@ def test_kept_columns_come_along() -> None:
     assert seen == [batch.keep["number"].tolist() for batch in loader_of()]
 
 
+@pytest.mark.falls_back
 def test_what_cannot_be_captured_runs_eagerly_and_nothing_of_the_attempt_stays(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +237,7 @@ def small(loader: Loader) -> Loader:
 def test_what_cannot_be_captured_has_a_reason(loader: Callable[[], Any], reason: str) -> None:
     assert reason in str(explain_not_resident(loader(), CPU))
     assert explain_not_resident(loader_of(), CPU) is None
+    assert explain_not_resident(loader_of(sharded=True, rank=0, world_size=1), CPU) is None
 
 
 def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pytest.LogCaptureFixture) -> None:
