@@ -161,7 +161,7 @@ def test_parameters_are_kept_as_scikit_learn_has_them(example: learned.Example) 
     assert not twin.is_fitted
 
 
-STRATEGIES = ("mean", "median", "most_frequent", "constant")
+STRATEGIES = ["mean", "most_frequent", *(pytest.param(one, marks=pytest.mark.slow) for one in ("median", "constant"))]
 LATE = [example for example in learned.examples() if example.make().fills_late]
 
 
