@@ -171,6 +171,13 @@ def test_no_function_level_imports() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_nothing_but_what_calls_cuml_loads_it() -> None:
+    """The GPU backend works where cuML, the largest of the libraries, has not arrived."""
+    all_imports = [(local(path), name, inside) for path in modules() for name, inside in imports(path)]
+    of_cuml = [(path, inside) for path, name, inside in all_imports if name.partition(".")[0] == "cuml"]
+    assert of_cuml and all(inside for _, inside in of_cuml), of_cuml
+
+
 def test_only_public_names_of_others() -> None:
     wrong = [
         f"{local(path)}: {name}"

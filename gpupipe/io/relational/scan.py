@@ -211,10 +211,10 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
 
 
 def _scan_frame(table: Table, fields: Sequence[Field], coded: Collection[str]) -> Scan | None:
-    """Scan a frame in memory, its numbers shared; None if it is a GPU's, or rows or types are not all Polars' own."""
+    """Scan a frame in memory, its integers shared; None on a GPU, or where rows or types are not all Polars' own."""
     source, cpu = table.source, select("cpu")
     plain = bool(fields) and all(item.dtype in POLARS_TYPES for item in fields)
-    is_whole = type(source) is FrameSource and table.query == EVERYTHING
+    is_whole = table.query == EVERYTHING and get_executor().resolve(table.backend) == "cpu"
     rows = source.whole(fields, cpu) if is_whole and plain and isinstance(source, FrameSource) else None
     if rows is None:
         return None
