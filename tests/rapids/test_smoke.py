@@ -81,7 +81,7 @@ def test_the_gpu_twin_can_be_asked(rehearsed_backend: Any, monkeypatch: pytest.M
         assert found["host_bytes"] == 0
     check_plans(saw)
     hops = saw["hops_of_a_sort"]
-    assert hops["plan_to_host"] > 0.5 * hops["arrow"] > 0 and hops["frame_to_host"] > 0.5 * hops["arrow"]
+    assert hops["plan_to_host"] == 0 and hops["frame_to_host"] > 0.5 * hops["arrow"]
     assert saw["aliasing"]["torch_shares"] and saw["aliasing"]["assigned_column_shares"]
     assert saw["merging"]["types"]["price"] == "double" and saw["merging"]["left_order_kept"]
     assert all(step["rows_apart"] == 0 for step in saw["parity_of_steps"].values()), saw["parity_of_steps"]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -45,9 +44,9 @@ from gpupipe.io.planning.table import (
 )
 from gpupipe.io.relational.gathering import PlanSource, count_largest_partition, read_group_rows
 from gpupipe.io.relational.side_columns import Attach
-from gpupipe.io.relational.sort import shuffle
+from gpupipe.io.relational.sort import group_rows, shuffle
 from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
-from gpupipe.schema import FLOATS, ID, ROW, Schema, get_element_dtype
+from gpupipe.schema import FLOATS, ROW, Schema, get_element_dtype
 from gpupipe.support.origins import IN_MEMORY, rename_tables, write_origins
 from gpupipe.support.validation import check_choice, check_integer
 
@@ -181,10 +180,8 @@ def _write_groups(
     types = _get_file_types(Schema(fields))
     names = pa.schema([types.field(key).with_name(folder_name(key)) for key in keys])
     folders = pads.partitioning(names, flavor="hive")
-    rows = device.scan(frame, fields)
-    counted = device.run_plan(rows.group_by(keys).agg(pl.len().alias(ROW)).sort(keys), [*fields, ID])
-    ordered = device.run_plan(rows.with_row_index(ROW).sort([*keys, ROW]), [ID])
-    order, groups = device.column(ordered, ROW).data, device.to_arrow(counted)
+    distinct, order = group_rows(frame, fields, device)
+    groups = device.to_arrow(distinct)
     sizes, groups = groups.column(ROW).to_pylist(), _cast_to_file_types(groups, types)
     for key in (key for key in keys if schema[key].dtype == "string"):
         check_folder_text(key, groups.column(key))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpupipe.backend import select
+from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
@@ -75,6 +75,14 @@ def _reorder(
         return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
 
     return plan_rows(table, table.locate_origins(), title, options, rows)
+
+
+def group_rows(frame: Frame, keys: Sequence[Field], backend: Backend) -> tuple[Frame, Array]:
+    """Group the rows of a coded frame: return the distinct keys with their counts as `ROW`, and positions by key."""
+    rows, names = backend.scan(frame, keys), [item.name for item in keys]
+    distinct = backend.run_plan(rows.group_by(names).agg(pl.len().alias(ROW)).sort(names), [*keys, ID])
+    ordered = backend.run_plan(rows.with_row_index(ROW).sort([*names, ROW]), [ID])
+    return distinct, backend.column(ordered, ROW).data
 
 
 def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> PlannedRun:
