@@ -230,7 +230,7 @@ class GpuBackend(Backend):
         from cudf_polars.dsl.ir import IRExecutionContext
         from cudf_polars.dsl.translate import Translator
 
-        plan = plan.select(item.name for item in fields)
+        plan = plan.select([item.name for item in fields])
         translator = Translator(plan._ldf.visit(), pl.GPUEngine(executor="in-memory"))  # noqa: SLF001
         node = translator.translate_ir()
         if error := translator.unsupported_operations_error():
@@ -387,7 +387,7 @@ def _share_frame(frame: Frame, fields: Sequence[Field], backend: Backend) -> Any
 
     types = _plan_types(fields)
     plain = backend.decode(backend.select(frame, types), own=types)
-    columns = plc.Table([plain[name].to_pylibcudf()[0] for name in types], num_rows=len(frame))
+    columns = plc.Table([plain[name].to_pylibcudf()[0] for name in types], len(frame))
     stream = IRExecutionContext().get_cuda_stream()
     return DataFrame.from_table(columns, list(types), [DataType(kind) for kind in types.values()], stream)
 

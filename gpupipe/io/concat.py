@@ -123,6 +123,7 @@ class ConcatSource(Source):
         }
         self.notes: Sequence[FileNote] = [note for table in tables for note in table.source.notes]
         self.queries = [query for table in tables for query in table.queries]
+        self.filters = frozenset[str].intersection(*(table.filters for table in tables))
         self._tables: dict[int, Table] = dict(enumerate(tables))
         self._first_files: list[int] | None = None
         self._partitions: list[Partition] | None = None

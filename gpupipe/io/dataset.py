@@ -879,7 +879,7 @@ def _open(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Recor
     obj = obj.drop(list(unsent)) if unsent else obj
     try:
         batches = open_stream(obj)
-    except (pa.ArrowException, TypeError) as cause:
+    except TypeError as cause:
         raise _no_table(obj) from cause
     require_unique(batches.schema.names, "from_frame", "rename one")
     fields, readings = map_schema(batches.schema)

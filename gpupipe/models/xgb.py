@@ -113,7 +113,7 @@ class XGB(Tabular):
         self.remember(locals())
         config = self._config
         _check(self, config)
-        config["params"] = {name: to_python(value) for name, value in (params or {}).items()}
+        config["params"] = {name: to_python(value) for name, value in params.items()} if params else None
         sizes = (numeric, tuple(config["cardinalities"]), self.outputs, task, config["max_categories"])
         self.layout = Layout(*sizes, self.quantiles or ())
         self._trees: Arrays = {}
@@ -166,7 +166,7 @@ class XGB(Tabular):
                 "learning_rate": config["learning_rate"],
                 "max_depth": config["max_depth"],
                 "seed": config["seed"] % (1 << 31),
-                **config["params"],
+                **(config["params"] or {}),
             },
             rounds=rounds,
             patience=config["early_stopping_rounds"],

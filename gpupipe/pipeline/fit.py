@@ -37,6 +37,7 @@ from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
 from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
+from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
@@ -54,6 +55,7 @@ MAX_HASHED_ROWS = 1 << 20
 """Rows in memory up to this number are known again by a hash of their labels, which takes milliseconds."""
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
+_LEAST_GB = 0.01  # of memory that is shown
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 _EXACT = 2**53
@@ -249,10 +251,11 @@ def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dat
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
     parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
+    size = rows * width * at_once / 1e9
     return [
         f"reads: {_format_names(plan.reads)}",
         f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
-        f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+        f"memory: {f'about {size:.2f}' if size >= _LEAST_GB else f'less than {_LEAST_GB}'} GB ({parts})",
     ]
 
 
@@ -711,7 +714,7 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features.lineage_ = None
+            features.lineage_ = features.fitted_rows = None
             for learned in (*features._labels, *features._steps):
                 learned.reset()
             resolve_selectors(steps, features, schema, strict=False)
@@ -763,6 +766,7 @@ class PipelineFit:
         is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
+            features.fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
 
     def _fold(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]

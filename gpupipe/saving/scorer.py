@@ -222,6 +222,10 @@ class Scorer:
         model = self._require_model("evaluate")
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
         loader = pipeline.loader(data, rows=rows, history=history, batch_size=batch_size, device=str(self.device))
+        if not loader.schema.targets:
+            problem, remedy = "the rows have no target", "predict(data), which needs none"
+            expected = "the columns that the target is computed from"
+            raise BadConfig("evaluate", problem, got=loader.schema.names, expected=expected, remedy=remedy)
         trainer = Trainer(model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 

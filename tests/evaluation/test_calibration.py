@@ -87,6 +87,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_coverage_is_what_was_asked_for(case: str) -> None:
     target, options, method, holds = CASES[case]
@@ -99,6 +100,7 @@ def test_the_coverage_is_what_was_asked_for(case: str) -> None:
     assert np.std(shares) < 2.5 * bound(CALIBRATED, JUDGED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["interval", "set of three"])
 def test_the_coverage_of_each_group_is_what_was_asked_for(case: str) -> None:
     target, options, method, holds = CASES[case]

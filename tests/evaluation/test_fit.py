@@ -30,6 +30,8 @@ def test_it_is_the_program_that_it_stands_for() -> None:
     trainer.fit(pipeline.loader(train, shuffle=True, seed=3), pipeline.loader(valid))
     wanted = gp.Scorer(pipeline, trainer.model).predict_proba(frame_of(50, 4))
     pd.testing.assert_frame_equal(scorer.predict_proba(frame_of(50, 4)), wanted)
+    with raises(BadConfig, where="evaluate", match="the rows have no target"):
+        scorer.evaluate(frame_of(50, 4).drop(columns="late"))
     assert list(wanted) == ["probability", "who"] and scorer.evaluate(valid)["auc"] > 0.8
 
 

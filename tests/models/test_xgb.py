@@ -159,6 +159,7 @@ scored.to_parquet(f"{folder}/out.parquet")
 """
 
 
+@pytest.mark.slow
 def test_another_process_predicts_the_same_bits(learned: tuple[gp.Pipeline, pd.DataFrame, XGB], tmp_path: Path) -> None:
     pipeline, frame, model = learned
     unlabelled = frame.drop(columns=["y", "z", "kind", "weight"])
@@ -404,6 +405,7 @@ def test_an_interrupt_among_the_rows_ends_the_fit(learned: tuple[gp.Pipeline, pd
         XGB.from_schema(pipeline.schema).fit_loaders(Interrupted([whole(pipeline.loader(frame))]))
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_named() -> None:
     code = """
 import sys

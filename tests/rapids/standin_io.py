@@ -110,9 +110,9 @@ class ColumnInMetadata:
         return self.children.setdefault(i, ColumnInMetadata())
 
 
-def table(*args: Any, num_rows: int | None = None) -> SimpleNamespace:
-    check("pylibcudf.Table", real.Table, args, {} if num_rows is None else {"num_rows": num_rows})
-    return SimpleNamespace(columns=list(args[0]), num_rows=num_rows)
+def table(*args: Any) -> SimpleNamespace:
+    check("pylibcudf.Table", real.Table, args, {})
+    return SimpleNamespace(columns=list(args[0]), num_rows=args[1] if len(args) > 1 else None)
 
 
 def _table_metadata(*args: Any) -> SimpleNamespace:

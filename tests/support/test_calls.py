@@ -17,6 +17,8 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadCall, BadConfig, ExpressionError, GpupipeError
+from gpupipe.evaluation.row_table import FigureTable
+from gpupipe.io.description.report import Description
 from gpupipe.support.calls import answer_calls
 from tests.raising import raises
 
@@ -42,11 +44,14 @@ def list_public() -> dict[str, Callable[..., Any]]:
 
 def list_methods() -> dict[str, Callable[..., Any]]:
     methods = {}
-    for cls in WHOLE:
+    for cls in (*WHOLE, FigureTable, Description):
         for name, member in vars(cls).items():
             if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod)):
                 bound = partial(member, None) if inspect.isfunction(member) else getattr(cls, name)
                 methods[f"{cls.__name__}.{name}"] = bound
+    step = pre.StandardScaler()
+    for name in ("fit", "transform", "fit_transform", "inverse_transform", "get_feature_names_out"):
+        methods[f"StandardScaler.{name}"] = getattr(step, name)
     return methods
 
 

@@ -38,7 +38,7 @@ from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_fi
 from gpupipe.progress import Progress
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
-from gpupipe.support.origins import rename_tables
+from gpupipe.support.origins import name_part, rename_tables
 from gpupipe.support.text import format_count
 from gpupipe.support.times import parse_microseconds, to_microseconds
 from gpupipe.support.validation import as_list, check_choice, check_integer
@@ -178,6 +178,7 @@ class Source(Protocol):
     notes: Sequence[FileNote]  # the files and columns that are skipped or converted
     reads: ReadCounter
     queries: Sequence[Query] = ()  # those that its partitions have been through, where tables are put together
+    filters: frozenset[str] = frozenset()  # those that all its rows have passed before
     # What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     # None where a function that made them has no name.
     made_by: str | None
@@ -352,6 +353,10 @@ class Between(Selection):
     def reads(self) -> AbstractSet[str]:
         return frozenset({self.column})
 
+    def name_part(self, drawn_from: str) -> str:
+        """Name these rows among all of the table, for their origins."""
+        return name_part(f"range of {self.column}", (self.low, self.high))
+
     @property
     def conditions(self) -> Sequence[Condition]:
         bounds = ((">=", self.low), ("<", self.high))
@@ -387,6 +392,11 @@ class RandomSplit(Selection):
 
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
         return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))
+
+    def name_part(self, drawn_from: str) -> str:
+        """Name these rows among all of the table, for their origins; the identities drawn are of rows made so."""
+        kind = f"{type(self).__name__} {self.seed} {self.by} {drawn_from}"
+        return name_part(kind, (self.low, self.high), outside=self.outside)
 
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
         """Compute a boolean per row, given the row ids."""
@@ -623,16 +633,21 @@ class Table:
         """Return whether a split has removed rows that precede or separate others with the same keys."""
         return any(query.cuts_history(keys) for query in self.queries)
 
+    @property
+    def filters(self) -> frozenset[str]:
+        """The conditions that all rows have passed."""
+        return self.source.filters | {stage.text for stage in self.query.stages if isinstance(stage, Where)}
+
     def locate_origins(self) -> Schema:
         """Return the schema with the origins of this part of the rows, where splits have left out others.
 
         What is computed of one part, such as the mean of each group in it, tells nothing of the rows of another.
         """
         cuts = (*self.query.draws, *self.query.stages)
-        splits = [repr(one) for one in cuts if isinstance(one, Between | RandomSplit)]
-        if not splits:
+        drawn_from = repr(self.source.made_by)  # which gives the rows other identities
+        part = "".join(f"/{one.name_part(drawn_from)}" for one in cuts if isinstance(one, Between | RandomSplit))
+        if not part:
             return self.schema
-        part = "".join(f"/{hashlib.sha256(split.encode()).hexdigest()[:8]}" for split in splits)
         return self.schema.assign(
             replace(item, origins=rename_tables(item.origins, lambda table: table + part)) for item in self.schema
         )

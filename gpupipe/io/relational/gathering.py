@@ -323,7 +323,7 @@ class PlanSource(DerivedSource):
         found = [table.source.inputs() for table in tables]
         inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
         super().__init__(schema, identify_plan(verb, tables, options), inputs)
-        self.notes = tables[0].source.notes
+        self.notes, self.filters = tables[0].source.notes, tables[0].filters
         self._tables, self._verb, self._prepare = tables, verb, prepare
         self._lock, self._made, self._rows = RLock(), None, 0
 
@@ -368,7 +368,7 @@ class PlanSource(DerivedSource):
                 require_threads(self._verb)
                 found, self._rows = cut_on_failure(lambda: self._prepare().gather()), self.partition_rows
                 source = found.source(self._rows, self._verb, self.made_by, self._inputs)
-                source.notes, source.reads = self.notes, self.reads
+                source.notes, source.reads, source.filters = self.notes, self.reads, self.filters
                 self._made = found, source
                 del self._tables, self._prepare  # what the rows are made of may go
             return self._made

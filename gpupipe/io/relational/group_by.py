@@ -9,14 +9,15 @@ from typing import Any, Generic, cast
 
 import polars as pl
 
+from gpupipe.backend import select
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
-from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, count_buckets, has_many_groups
+from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_buckets, has_many_groups
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.origins import When, shift
+from gpupipe.support.origins import ANY_ROW, When, shift
 from gpupipe.support.text import arguments, derive
 from gpupipe.support.validation import is_number
 
@@ -125,7 +126,7 @@ class _Aggregate:
 
     def field(self, item: Field) -> Field:
         """Return the field of the result, with the type that pandas gives it."""
-        return replace(self._type(item), lineage=frozenset({self.name}), origins=item.origins)
+        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, *ANY_ROW))
 
     def _type(self, item: Field) -> Field:
         if self.function in ("size", "count", "nunique"):
@@ -202,9 +203,10 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
 
     def check(groups: pl.LazyFrame) -> None:
         for one in sums:
-            lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
+            device = select(backend if get_executor().in_process else "cpu")
+            lost = device.run_plan(groups.filter(pl.col(one.name).is_null()), list(schema.select(keys)))
             if len(lost):
-                dtype, got = schema[one.name].dtype, lost.row(0, named=True)
+                dtype, got = schema[one.name].dtype, device.to_arrow(lost).slice(0, 1).to_pylist()[0]
                 problem = f"the sum of column {one.column!r} does not fit {dtype} in a group"
                 expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
                 remedy = f"T.{derive(one.column, 'float({})')} before it, which returns float64"

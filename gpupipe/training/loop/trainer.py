@@ -643,8 +643,12 @@ def _start_run(
     updates = -(-steps // trainer.accumulate) * epochs
     rates = compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
     if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
-        text = "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs"
-        logger.warning(text, updates, rates[-1])
+        is_in_order = getattr(train, "shuffle", None) is False
+        remedy = (
+            "pipeline.loader(train, shuffle=True), which chooses batch_size" if is_in_order else "smaller batch_size"
+        )
+        text = "'one-cycle' has few updates, %d (the last rate is %.1g): %s, or more epochs"
+        logger.warning(text, updates, rates[-1], remedy)
     history.settings = {"max_epochs": epochs, "updates": updates, "lr": trainer.learning_rate}
     size = getattr(train, "batch_size", None)
     history.settings |= {"batch_size": size} if isinstance(size, int) else {}

@@ -85,6 +85,7 @@ def test_metrics_are_scikit_learns_in_the_targets_own_units(weight: str | None) 
     assert figures["loss"] == pytest.approx(figures["pinball"] / y.std(), rel=1e-4)  # of the standardised target
 
 
+@pytest.mark.slow
 def test_quantiles_are_where_they_should_be() -> None:
     frame, new = table(4000), table(4000, seed=9)
     pipeline = pipeline_of(frame)
