@@ -17,6 +17,7 @@ def test_splitmix64_gives_the_published_numbers() -> None:
     assert splitmix64(np.int64(3), np.arange(3)).tolist() == splitmix64(3, np.arange(3)).tolist()
 
 
+@several
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**60), st.integers(0, 2**64 - 1))
 def test_positions_are_drawn_by_a_loop_as_by_array_code(seed: int, first: int, limit: int) -> None:
     counters = np.arange(first, first + 500, dtype=np.uint64)
