@@ -40,7 +40,7 @@ LAST_SECONDS = 15  # for a command that is told to end
 # What needs torch alone: capture, every named optimiser, precisions, slabs and streams.
 TORCH_TESTS = ["tests/training/loop/test_cuda_graph.py", "tests/training/loop/test_device.py"]
 TORCH_TESTS += ["tests/tensors/test_streams.py"]
-TORCH_CASES = 17
+TORCH_CASES = 19
 
 TORCH = """
 import torch
