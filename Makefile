@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RAPIDS := .venv-rapids
+HOST := .venv-host
 
 # The CUDA major the driver can run, empty without a GPU. For CUDA 12, TORCH_INDEX names the index with PyTorch's builds for it.
 DRIVER := $(shell nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d . -f 1)
@@ -15,7 +16,7 @@ comma := ,
 EXTRA := $(if $(CUDA),cuda$(CUDA))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-all test-rapids test-gpu smoke-gpu soak notebooks renew-notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu
+.PHONY: help setup fmt check test test-all test-rapids test-host test-all-hosts test-gpu smoke-gpu soak notebooks renew-notebooks docs package resolve demo bench bench-gpu bench-gpu-large pack-gpu first-hour
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,11 +42,22 @@ test-all: $(VENV)/.dev test-rapids ## all else that needs no GPU: all examples, 
 test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, takes 8 GB of disk
 	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q -n 2 tests/rapids tests/kernels tests/project/test_packaging.py
 
+# In the environment of a GPU host without a network, on its CPU: Python 3.12, and versions as in constraints-host.txt.
+HOST_TESTS := tests/training tests/tensors tests/models tests/kernels tests/backend
+
+test-host: $(HOST)/.installed ## the tests of training, loaders and kernels with the GPU host's older torch and newer NumPy; 8 GB of disk
+	mkdir -p build
+	OMP_NUM_THREADS=1 $(HOST)/bin/python -m pytest -q -n 2 --hypothesis-profile=few --junitxml build/host.xml $(HOST_TESTS); \
+		status=$$?; $(HOST)/bin/python tests/keep_host_result.py build/host.xml tests/host.json; exit $$status
+
+test-all-hosts: HOST_TESTS := tests --ignore tests/project --ignore tests/architecture
+test-all-hosts: test-host ## the whole suite there, most of an hour; the last result is tests/host.json
+
 # Of the 1,510 that `pytest -m gpu --collect-only` lists, without those of stores and lakes, which need more packages.
 GPU_CASES := 1396
 
 test-gpu: ## all tests with $PYTHON as it is; fails without a GPU, or with fewer than GPU_CASES on it; resumes if ended
-	$(PYTHON) -m pytest -q --require-gpu --gpu-cases $(GPU_CASES) --resume build/passed-on-gpu.txt
+	$(PYTHON) -m pytest -q -n 6 --require-gpu --gpu-cases $(GPU_CASES) --resume build/passed-on-gpu.txt
 
 smoke-gpu: ## what reading could not answer, asked of a GPU with $PYTHON as it is; five minutes
 	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/smoke.py benchmarks/results/smoke_gpu.json
@@ -88,8 +100,11 @@ bench-gpu: ## speed on a GPU, with $PYTHON as it is, in less than ten minutes; t
 bench-gpu-large: ## the same from Parquet to a trained model, at 100 million rows; ten minutes, 20 GB of disk
 	PYTHONPATH=.:benchmarks $(PYTHON) benchmarks/gpu/measure.py benchmarks/results/gpu_large.json --only large $(if $(MINUTES),--minutes $(MINUTES))
 
-pack-gpu: ## what a GPU host without a network lacks, in parts of 48 MiB in build/offline; downloads 1 GB
+pack-gpu: ## what a GPU host without a network lacks, in parts of 50 MiB in build/offline; downloads 1 GB
 	$(PYTHON) benchmarks/gpu/offline/pack.py build/offline
+
+first-hour: ## the commands for half an hour on a GPU host without a network, after `make pack-gpu`: what each proves
+	@$(PYTHON) benchmarks/gpu/offline/first_hour.py
 
 # installation ---------------------------------------------------------------------------------------------------------
 SOURCES := pyproject.toml constraints-cpu.txt
@@ -104,6 +119,13 @@ $(VENV)/.dev: $(SOURCES) | $(BIN)/python
 
 $(RAPIDS)/.installed: $(SOURCES) | $(RAPIDS)/bin/python
 	$(RAPIDS)/bin/python -m pip install -c constraints-cpu.txt -e '.[cuda13,dev,triton]'
+	@touch $@
+
+$(HOST)/bin/python: PYTHON := python3.12
+
+$(HOST)/.installed: pyproject.toml constraints-host.txt | $(HOST)/bin/python
+	$(HOST)/bin/python -m pip install --quiet --upgrade pip # an older one tries versions for a quarter of an hour
+	$(HOST)/bin/python -m pip install -c constraints-host.txt -e '.[dev,triton]' cupy-cuda13x
 	@touch $@
 
 %/bin/python:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpupipe.evaluation.calibration import calibrate
     from gpupipe.evaluation.comparison import Comparison, compare
     from gpupipe.evaluation.cross_validation import CrossValidation, cross_validate
+    from gpupipe.evaluation.fit import fit
     from gpupipe.evaluation.importance import Importance, importance
     from gpupipe.io import (
         Dataset,
@@ -50,6 +51,7 @@ _NAMES = {
     "evaluation.calibration": "calibrate",
     "evaluation.comparison": "Comparison compare",
     "evaluation.cross_validation": "CrossValidation cross_validate",
+    "evaluation.fit": "fit",
     "evaluation.importance": "Importance importance",
     "io": "Dataset concat from_frame from_polars read_csv read_ipc read_json read_orc read_parquet",
     "monitoring.reports": "Drift",
@@ -66,7 +68,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names.spli
 
 __all__ = ["Batch", "Checkpoints", "Cluster", "ClusterLoader", "Comparison", "CrossValidation", "Dataset"]
 __all__ += ["Drift", "EarlyStopping", "Features", "History", "Importance", "Pipeline", "Report", "Schema"]
-__all__ += ["Scorer", "Trainer", "calibrate", "compare", "concat", "configure", "cross_validate", "errors"]
+__all__ += ["Scorer", "Trainer", "calibrate", "compare", "concat", "configure", "cross_validate", "errors", "fit"]
 __all__ += ["from_frame", "from_polars", "importance", "io", "load", "models", "preprocessing", "read_csv"]
 __all__ += [
     "read_ipc",

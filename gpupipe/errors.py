@@ -48,7 +48,8 @@ class GpupipeError(Exception):
         self.got = None if got is _UNSEEN else got
         shown = repr(got)
         seen = "" if got is _UNSEEN else f", got {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 3]}...'}"
-        super().__init__(f"{where}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}")
+        text = f"{where}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}"
+        super().__init__(text.encode("utf-8", "backslashreplace").decode())  # names of files need not be UTF-8
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show its repr

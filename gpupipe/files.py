@@ -38,10 +38,12 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     A process that is killed inside leaves what was at `path` before, and a hidden draft next to it, which the next call
     for the same path removes. Everything is on the disk before it gets its name. A folder takes the place of another in
-    one step where the system can exchange two names (Linux); elsewhere for a moment neither has the name.
+    one step where the system can exchange two names (Linux); elsewhere for a moment neither has the name. What a link
+    leads to is replaced, and the link stays.
     """
     if os.path.lexists(path) and not overwrite:
         raise BadFile(str(path), "something is there already", expected="a new path", remedy="overwrite=True")
+    path = follow_links(path) if path.is_symlink() else path
     if not path.parent.is_dir():
         remedy = f"mkdir -p {path.parent}"
         raise BadFile(str(path), "its folder does not exist", expected="an existing folder", remedy=remedy)
@@ -58,6 +60,15 @@ def replacing(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # of a disk that nothing can be written to, which has no draft; or the next call does
             _remove(draft)
+
+
+def follow_links(path: str | Path) -> Path:
+    """Return the absolute path that a path's links lead to; raise `BadFile` where they lead in a circle."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        remedy = f"rm {path}, or another path"
+        raise BadFile(str(path), "its links lead in a circle", expected="links that end somewhere", remedy=remedy)
+    return target
 
 
 @contextmanager

@@ -6,9 +6,10 @@ doctests of the package keep to that where they run with the tests.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ os.environ["GPUPIPE_BACKEND"] = "cpu"
 # Property tests try the same examples each time, so that a test is red because of a change and not by chance: in
 # `make test` a part of them. `make test-all` and `make soak` look for others.
 hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
-hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=25)
+hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=12)
 hypothesis.settings.register_profile("random", derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("fixed")
 
@@ -66,8 +67,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # where xdist shares the tests out, who shares them out counts
-        config.pluginmanager.register(GpuCases(config.getoption("--gpu-cases"), config.getoption("--resume")))
+    if hasattr(config, "workerinput"):  # of xdist: it leaves out what has passed, and who shares the tests out counts
+        config.pluginmanager.register(Remaining(config.workerinput["passed"]))
+        return
+    cases = GpuCases(config.getoption("--gpu-cases"), config.getoption("--resume"))
+    config.pluginmanager.register(cases)
+    config.pluginmanager.register(Remaining(cases.done))
 
 
 @pytest.hookimpl(tryfirst=True)  # `-m` chooses among the marked
@@ -80,11 +85,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+class Remaining:
+    """Leaves out the cases that have passed. Where a GPU is required, its cases come first: it is there on loan."""
+
+    def __init__(self, done: Iterable[str]) -> None:
+        self.done = set(done)
+
+    @pytest.hookimpl(trylast=True)  # pytest's own order is by fixtures
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in self.done])
+        items[:] = [item for item in items if item.nodeid not in self.done]
+        if config.getoption("--require-gpu"):
+            items.sort(key=lambda item: item.get_closest_marker("gpu") is None)
+
+
 class GpuCases:
     """Counts the cases that ran on a GPU: a suite that skips them all is not to pass for a proof.
 
     What passed is in a file until all has: whose time is up after some minutes runs the suite again, and again. A file
-    of other code than this counts for nothing. Where a GPU is required, its cases come first: it is there on loan.
+    of other code than this counts for nothing. A line is a case, after `gpu` and a blank if it ran on a GPU.
     """
 
     def __init__(self, least: int, file: Path | None) -> None:
@@ -95,18 +114,15 @@ class GpuCases:
             paths = sorted([*ROOT.glob("gpupipe/**/*.py"), *ROOT.glob("tests/**/*.py")])
             code = sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
             first, *rest = (file.read_text() if file.exists() else "").split("\n")
-            self.done = set(rest) if first == code else set()
+            lines = [line for line in rest if line] if first == code else []
+            self.passed = sum(line.startswith("gpu ") for line in lines)
+            self.done = {line.removeprefix("gpu ") for line in lines}
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text("".join(f"{line}\n" for line in [code, *self.done]))
+            file.write_text("".join(f"{line}\n" for line in [code, *lines]))
 
-    @pytest.hookimpl(trylast=True)  # pytest's own order is by fixtures
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        done = [item for item in items if item.nodeid in self.done]
-        self.passed += sum(map(_is_for_a_gpu, done))
-        items[:] = [item for item in items if item.nodeid not in self.done]
-        if config.getoption("--require-gpu"):
-            items.sort(key=lambda item: not _is_for_a_gpu(item))
-        config.hook.pytest_deselected(items=done)
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["passed"] = sorted(self.done)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" and report.passed:
@@ -114,7 +130,7 @@ class GpuCases:
             self.passed += "gpu" in report.keywords
         if report.when == "teardown" and report.passed and report.nodeid in self.called and self.file is not None:
             with self.file.open("a") as file:
-                file.write(f"{report.nodeid}\n")
+                file.write(f"{'gpu ' if 'gpu' in report.keywords else ''}{report.nodeid}\n")
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -129,10 +145,6 @@ class GpuCases:
         if self.least:
             told = f"{self.passed} cases passed on a GPU, at least {self.least} are asked for"
             terminalreporter.write_line(told, red=self.passed < self.least, green=self.passed >= self.least)
-
-
-def _is_for_a_gpu(item: pytest.Item) -> bool:
-    return item.get_closest_marker("gpu") is not None
 
 
 @pytest.fixture(scope="session", params=["cpu", "gpu"])
@@ -160,6 +172,19 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not ours, f"environment variables changed: {ours}"
     left = [t for t in threading.enumerate() if t.ident not in threads and t.is_alive() and not t.daemon]
     assert not left, f"threads left: {left}"
+
+
+@pytest.fixture(autouse=True)
+def no_eager_step(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run that is to be captured and falls back to eager fails its test; see the marker `falls_back`."""
+    messages: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("gpupipe").addHandler(handler)
+    yield
+    logging.getLogger("gpupipe").removeHandler(handler)
+    fell_back = [message for message in messages if message.startswith("the step is not captured")]
+    assert not fell_back or "falls_back" in request.keywords, fell_back
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections import OrderedDict
 from decimal import Decimal
 from pathlib import Path
@@ -607,6 +608,7 @@ def test_a_flag_is_true_or_false(bench: Bench, where: str, flag: Any) -> None:
 
 
 NUL = "a\0b"
+NOT_UTF8 = os.fsdecode(b"caf\xe9")
 NO_PATH: dict[str, Any] = {
     "write_parquet(path=)": lambda b, path: b.data.write_parquet(path),
     "path": lambda b, path: gp.save(path, b.pipeline, b.model),
@@ -618,8 +620,8 @@ NO_PATH: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("where", NO_PATH)
-@pytest.mark.parametrize("path", [NUL, Path(NUL), ""], ids=["text", "Path", "empty"])
-def test_a_path_has_text_and_no_nul(bench: Bench, where: str, path: Any) -> None:
+@pytest.mark.parametrize("path", [NUL, Path(NUL), "", NOT_UTF8], ids=["text", "Path", "empty", "not UTF-8"])
+def test_a_path_has_text_of_utf8_and_no_nul(bench: Bench, where: str, path: Any) -> None:
     with pytest.raises(CONFIG) as caught:
         NO_PATH[where](bench, path)
     assert caught.value.where == where and caught.value.got == path
@@ -776,14 +778,17 @@ def test_a_target_beyond_float32_is_an_expression_away() -> None:
     fit(frame, ["x"], target="y * 2 / 1e6", target_transform=None).loader(frame)
 
 
-@pytest.mark.parametrize(("batch_size", "warned"), [(40, True), (2, False)])
+@pytest.mark.parametrize(
+    ("batch_size", "shuffle", "remedies"),
+    [(40, True, ["smaller batch_size"]), (40, False, ["pipeline.loader(train, shuffle=True)"]), (2, True, [])],
+)
 def test_a_run_of_few_updates_is_pointed_out(
-    bench: Bench, caplog: pytest.LogCaptureFixture, batch_size: int, warned: bool
+    bench: Bench, caplog: pytest.LogCaptureFixture, batch_size: int, shuffle: bool, remedies: list[str]
 ) -> None:
     with caplog.at_level("WARNING", "gpupipe"):
-        bench.trainer().fit(bench.pipeline.loader(bench.frame, batch_size=batch_size))
-    said = [record.getMessage() for record in caplog.records if "smaller batch_size or more epochs" in record.msg]
-    assert len(said) == warned
+        bench.trainer().fit(bench.pipeline.loader(bench.frame, batch_size=batch_size, shuffle=shuffle))
+    texts = [record.getMessage() for record in caplog.records if "or more epochs" in record.msg]
+    assert [remedy in text for remedy, text in zip(remedies, texts, strict=True)] == [True] * len(remedies)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+import gpupipe as gp
 from gpupipe import files
 from gpupipe.errors import BadFile
 from gpupipe.support.owner import name_owner
@@ -83,3 +85,22 @@ def test_a_disk_that_cannot_be_written_to_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(files.Path, "unlink", refuse)
     with pytest.raises(BadFile, match="x: it cannot be written"), files.replacing(tmp_path / "x") as draft:
         refuse(draft)
+
+
+def test_what_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "link").symlink_to("far/x")
+    for text in ("new", "newer"):  # at first it leads to nothing
+        with files.replacing(tmp_path / "link", overwrite=True) as draft:
+            draft.write_text(text)
+        assert (tmp_path / "link").is_symlink() and (tmp_path / "far" / "x").read_text() == text
+
+
+def test_links_in_a_circle_are_no_place_to_write_to(tmp_path: Path) -> None:
+    data = gp.from_frame(pd.DataFrame({"x": [1]}))
+    for name in ("a", "a.parquet"):
+        (tmp_path / name).symlink_to(f"b{name}")
+        (tmp_path / f"b{name}").symlink_to(name)
+        with pytest.raises(BadFile, match="its links lead in a circle"):
+            data.write_parquet(tmp_path / name, overwrite=True)
+        assert (tmp_path / name).is_symlink()

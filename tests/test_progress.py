@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+from collections.abc import Iterator
+from itertools import count
 
 import pandas as pd
 import pytest
@@ -34,8 +37,8 @@ def test_progress_is_shown_in_notebooks(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """A line for everything that is done, as if a minute had passed."""
-    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.0)
+    """A line for everything that is done: each look at the clock is a minute later."""
+    monkeypatch.setattr(progress, "monotonic", count(0, 60).__next__)
     monkeypatch.delitem(sys.modules, "ipykernel.kernelapp", raising=False)
     caplog.set_level(logging.INFO, "gpupipe")
     return caplog
@@ -74,4 +77,25 @@ def test_nothing_is_logged_before_a_minute_has_passed(caplog: pytest.LogCaptureF
 
 def test_work_of_unknown_length(impatient: pytest.LogCaptureFixture) -> None:
     list(Progress(iter([10, 20]), "read", count_rows=int, unit=" batches"))
-    assert impatient.messages[1].startswith("read: 2 batches, ") and impatient.messages[1].endswith(" rows/s")
+    assert impatient.messages[1].startswith("read: 2 batches, ")
+    assert " rows/s, " in impatient.messages[1] and impatient.messages[1].endswith(" min so far")
+
+
+def test_lines_come_while_nothing_is_done_yet(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a sort, which gives its first rows when all are sorted."""
+    monkeypatch.setattr(progress, "LOG_EVERY_S", 0.01)
+    caplog.set_level(logging.INFO, "gpupipe")
+
+    def sort() -> Iterator[int]:
+        while len(caplog.messages) < 2:
+            threading.Event().wait(0.01)
+        yield 1
+
+    list(Progress(sort(), "sort", unit=" batches"))
+    assert caplog.messages[0] == "sort: 0 batches, 0 s so far"
+    ended = [thread for thread in threading.enumerate() if thread.name == "gpupipe-progress"]
+    [thread.join() for thread in ended]
+    with Progress(total=3, title="fit", disable=True):
+        assert "gpupipe-progress" not in [thread.name for thread in threading.enumerate()]

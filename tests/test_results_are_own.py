@@ -33,6 +33,8 @@ PIPELINES: dict[str, Any] = {
     "as they are": ([], gp.Features(["x", "y"], keep=["n", "word"])),
     "one memory under two names": ([T.Derive(a="x + 1"), T.Derive(b="a")], None),
     "one memory under two names, and features": ([T.Derive(a="x + 1"), T.Derive(b="a")], gp.Features(["a", "b"])),
+    "clipped": ([T.Clip(["x", "n"], 1, 4), T.Log1p("y"), T.Drop("word")], None),
+    "clipped, under two names": ([T.Clip("x", 1, 4), T.Derive(b="x")], None),
     "derived of a whole number": ([T.Derive(m="n")], gp.Features(["m"], keep=["n"])),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from hypothesis import given, settings
@@ -190,3 +190,13 @@ def test_tables_of_nothing_but_a_head() -> None:
 def test_columns_of_numbers_are_flush_right() -> None:
     rows = [["name", "n", "share", "seen"], ["x", "-1,234", "0.5%", "1e-05"], ["y", "", "12.00%", "n/a"]]
     assert re.findall(r"text-align:(\w+)", html_table(rows)) == ["left", "right", "right", "left"] * 3
+
+
+def test_a_field_is_changed_as_dataclasses_replace_it() -> None:
+    item = Field("x", "float64", units="km", lineage=frozenset({"a"}))
+    changed = {"name": "y", "dtype": "string", "kind": None, "role": Role.FEATURE}
+    assert item.changed(**changed) == replace(item, **changed)
+    assert item.changed(units="") == replace(item, units="")
+    assert item.units == "km"
+    with pytest.raises(BadConfig, match="unknown type"):
+        item.changed(dtype="float8")

@@ -348,7 +348,12 @@ def open_stream(table: Any) -> pa.RecordBatchReader:
         within = {name: " ".join(_names_within(kind)) for name, kind in schema.items()}
     for name, names in within.items():
         require_no_nul(name, names)
-    return pa.RecordBatchReader.from_stream(table)
+    try:
+        return pa.RecordBatchReader.from_stream(table)
+    except pa.ArrowException as cause:  # such as types that are nested deeper than Arrow hands on
+        problem, expected = f"its stream of Arrow data cannot be opened ({cause})", "a stream that pyarrow opens"
+        remedy = "columns without what is named above, and nested fields as columns of their own"
+        raise SchemaMismatch("data", problem, expected=expected, remedy=remedy) from cause
 
 
 def _names_within(kind: Any) -> Iterator[str]:

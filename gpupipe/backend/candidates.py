@@ -115,6 +115,24 @@ class Candidate:
         logs = _log(all_chances)
         return logs[:, 1] - logs[:, 0] if task == "binary" else logs
 
+    def compute_weights(self) -> tuple[Any, Any]:
+        """Compute the D x K weights and the K biases of the fitted linear model, of numbers as they are and of ids."""
+        (_, columns), (_, last) = self.fitted.steps
+        models = list(_list_models(last))
+        weights = np.concatenate([np.atleast_2d(model.coef_) for model in models]).T
+        bias = np.concatenate([np.ravel(model.intercept_) for model in models])
+        if split := len(self.layout.numbers):
+            scaler = columns.named_transformers_["numbers"]
+            weights[:split] /= scaler.scale_[:, None]
+            bias -= scaler.mean_ @ weights[:split]
+        if self.layout.task != "multiclass":
+            return weights, bias
+        if len(bias) == 1:  # of two classes it has the second one's log-odds
+            weights, bias = (np.concatenate([np.zeros_like(part), part], axis=-1) for part in (weights, bias))
+        all_weights, all_bias = np.zeros((len(weights), self.layout.outputs)), np.full(self.layout.outputs, _log(0.0))
+        all_weights[:, self._classes.astype(int)], all_bias[self._classes.astype(int)] = weights, bias
+        return all_weights, all_bias
+
     def count_bytes(self) -> int | None:
         """Count the bytes of the fitted estimator in memory, as pickle would write them; None where it cannot."""
         counter = _Counter()

@@ -25,10 +25,8 @@ import pyarrow as pa
 from gpupipe.backend.arrow import (
     Reading,
     accumulate_lengths,
-    arrow_from_polars,
     arrow_type,
     get_arrow_types,
-    polars_from_arrow,
 )
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import (
@@ -288,8 +286,11 @@ class Backend(Protocol):
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         """Build a coded frame of these columns; a `Matrix` is shared."""
 
-    def plan_engine(self) -> Any:
-        """Return the Polars engine that runs plans over frames of this backend; it never falls back to another."""
+    def scan(self, frame: Frame, fields: Sequence[Field]) -> pl.LazyFrame:
+        """Scan columns of a coded frame, with plain strings, as the input of a plan; nothing is copied to the host."""
+
+    def run_plan(self, plan: pl.LazyFrame, fields: Sequence[Field]) -> Frame:
+        """Run a plan in memory and return these columns of its result as a coded frame; never by another engine."""
 
     def positions(self, frame: Frame) -> Array:
         """Return the n row positions that the frame's index holds."""
@@ -590,10 +591,9 @@ def columns_by_plan(
 ) -> dict[str, Column]:
     """Compute columns of a coded frame by a Polars plan over all its rows."""
     floats = [item.name for item in inputs if item.dtype in FLOATS]
-    rows = polars_from_arrow(host_table(frame, inputs, backend)).lazy().with_row_index(ROW)
+    rows = backend.scan(frame, inputs).with_row_index(ROW)
     rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
-    found = plan(rows).collect(engine=backend.plan_engine())
-    result = backend.from_arrow(arrow_from_polars(found, get_arrow_types(made)), made)
+    result = backend.run_plan(plan(rows), made)
     return {item.name: backend.column(result, item.name) for item in made}
 
 

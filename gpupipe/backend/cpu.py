@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pandas.api.types import infer_dtype
@@ -19,7 +20,7 @@ from pyarrow import orc
 
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, PCAResult, arrow
 from gpupipe.backend.arrow import Reading, array_from_series, read_as, refuse_times, refuse_type
-from gpupipe.backend.columns import Transfers, check_names, split_parts
+from gpupipe.backend.columns import Transfers, check_names, host_table, split_parts
 from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
@@ -169,8 +170,12 @@ class CpuBackend(Backend):
                 parts.append(pd.DataFrame(data, index=rows, copy=False))
         return parts[0] if len(parts) == 1 else pd.concat(parts, axis=1)
 
-    def plan_engine(self) -> Any:
-        return "streaming"
+    def scan(self, frame: Frame, fields: Sequence[Field]) -> pl.LazyFrame:
+        return arrow.polars_from_arrow(host_table(frame, fields, self)).lazy()
+
+    def run_plan(self, plan: pl.LazyFrame, fields: Sequence[Field]) -> Frame:
+        found = plan.collect(engine="streaming")
+        return self.from_arrow(arrow.arrow_from_polars(found, arrow.get_arrow_types(fields)), fields)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_numpy()

@@ -11,7 +11,8 @@ import logging
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import finalize
@@ -24,8 +25,9 @@ import pyarrow as pa
 import pylibcudf as plc
 import rmm
 from cuda.bindings import runtime
+from polars.io.plugins import register_io_source
 
-from gpupipe.backend import Array, Backend, Column, Frame, PCAResult, RawColumn, arrow
+from gpupipe.backend import Array, Backend, Column, Frame, PCAResult, RawColumn, arrow, select
 from gpupipe.backend.arrow import Reading, accumulate_lengths, read_as, refuse_type
 from gpupipe.backend.columns import (
     LEAST_PAGE_ROWS,
@@ -33,6 +35,7 @@ from gpupipe.backend.columns import (
     ParquetLayout,
     Transfers,
     check_names,
+    host_table,
     with_missing_row,
 )
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
@@ -218,9 +221,27 @@ class GpuBackend(Backend):
     def frame(self, columns: Mapping[str, Column], num_rows: int) -> Frame:
         return _build_frame(self._to_series(columns), num_rows)
 
-    def plan_engine(self) -> Any:
-        resource = rmm.mr.get_current_device_resource()
-        return pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True)
+    def scan(self, frame: Frame, fields: Sequence[Field]) -> pl.LazyFrame:
+        return register_io_source(_FrameScan(frame, fields), schema=_plan_types(fields), is_pure=True)
+
+    def run_plan(self, plan: pl.LazyFrame, fields: Sequence[Field]) -> Frame:
+        # As Polars' `collect` has cudf-polars do it, but for the copy of the result to the host. RMM's current resource
+        # is the one that allocates, and the streams are those of cuDF.
+        from cudf_polars.dsl.ir import IRExecutionContext
+        from cudf_polars.dsl.translate import Translator
+
+        plan = plan.select([item.name for item in fields])
+        translator = Translator(plan._ldf.visit(), pl.GPUEngine(executor="in-memory"))  # noqa: SLF001
+        node = translator.translate_ir()
+        if error := translator.unsupported_operations_error():
+            raise error
+        token = _is_on_device.set(True)
+        try:
+            found = node.evaluate(cache={}, timer=None, context=IRExecutionContext())
+        finally:
+            _is_on_device.reset(token)
+        frame = cudf.DataFrame.from_pylibcudf(found.table, {"columns": found.column_names})
+        return _conform_frame(frame, fields)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_cupy()
@@ -330,6 +351,50 @@ class GpuBackend(Backend):
         """Cache the host copy of categories as long as cuDF keeps their dtype, which derived frames share."""
         self._dictionaries[id(dtype)] = dictionary
         finalize(dtype, self._dictionaries.pop, id(dtype), None)
+
+
+_is_on_device = ContextVar("_is_on_device", default=False)  # whether cudf-polars reads what a plan scans
+
+
+@dataclass(frozen=True)
+class _FrameScan:
+    """Source of Polars plans: the columns of a coded frame, shared with cudf-polars, copied to the host for others."""
+
+    frame: Frame
+    fields: Sequence[Field]
+
+    def __call__(
+        self, names: list[str] | None, predicate: pl.Expr | None, num_rows: int | None, _: int | None
+    ) -> Iterator[Any]:
+        backend = select("gpu")
+        known = {item.name: item for item in self.fields}
+        fields = [known[name] for name in (known if names is None else names)]
+        if _is_on_device.get():  # cudf-polars filters by itself, and pushes no number of rows down
+            yield _share_frame(self.frame, fields, backend)
+            return
+        if not fields:
+            rows = pl.DataFrame(height=len(self.frame))
+        else:
+            rows = arrow.polars_from_arrow(host_table(self.frame, fields, backend))
+        rows = rows if predicate is None else rows.filter(predicate)
+        yield rows if num_rows is None else rows.head(num_rows)
+
+
+def _share_frame(frame: Frame, fields: Sequence[Field], backend: Backend) -> Any:
+    """Decode columns of a coded frame to a frame of cudf-polars, which shares all but texts and floats with gaps."""
+    from cudf_polars.containers import DataFrame, DataType
+    from cudf_polars.dsl.ir import IRExecutionContext
+
+    types = _plan_types(fields)
+    plain = backend.decode(backend.select(frame, types), own=types)
+    columns = plc.Table([plain[name].to_pylibcudf()[0] for name in types], len(frame))
+    stream = IRExecutionContext().get_cuda_stream()
+    return DataFrame.from_table(columns, list(types), [DataType(kind) for kind in types.values()], stream)
+
+
+def _plan_types(fields: Sequence[Field]) -> pl.Schema:
+    """Return the types that columns have in plans."""
+    return arrow.polars_from_arrow(arrow.get_arrow_types(fields).empty_table()).schema
 
 
 @contextmanager

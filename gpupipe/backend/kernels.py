@@ -1,32 +1,28 @@
 """Kernels for whole columns: learned steps as programs, moments, scaling, filling, hashing, and indexes of integers.
 
 Hashes and random bits are functions of a seed and the value alone, equal on both backends. Of floats NaN is missing; a
-loop on a CPU and array code on a GPU give the same up to a sum's last digits. Loops are compiled by Numba on the first
-call, cached on disk, and run without the GIL. A sum is vectorised only if it may be added up in another order
-(`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and infinities are refused later. The
-least and the greatest float are found among integers that have the same order, because vectors of floats have no
-minimum that passes over NaN.
+loop on a CPU and array code on a GPU give the same up to a sum's last digits. A sum is vectorised only if it may be
+added up in another order (`reassoc`); nothing else about floats is relaxed, for NaN is a missing value, and infinities
+are refused later. The least and the greatest float are found among integers that have the same order, because vectors
+of floats have no minimum that passes over NaN.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial, wraps
-from importlib import import_module
+from functools import cached_property
 from math import inf
-from threading import Lock
 from types import ModuleType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from gpupipe.backend.columns import Array, Backend, Column, RawColumn, gather
+from gpupipe.backend.compiled import Loop, compile_loop, inline
 from gpupipe.schema import FLOATS
 
-_Loop: TypeAlias = Callable[..., Any]
 _ORDER = ("fill", "clip", "log", "scale")
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
@@ -36,7 +32,6 @@ _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
 _DIRECT_SPAN = 1 << 22
 _ALL_BUT_SIGN = np.int64(0x7FFF_FFFF_FFFF_FFFF)
 _INFINITY = np.int64(0x7FF0_0000_0000_0000)  # what is above it, without its sign, is NaN
-_one_at_a_time = Lock()  # or threads that meet at a loop would each compile their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +189,7 @@ def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFl
     return GroupedFloats(*_aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
-def _write(loop: _Loop, out: Array, *given: Any) -> bool:
+def _write(loop: Loop, out: Array, *given: Any) -> bool:
     """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
     written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
     infinite = loop(written, *given)
@@ -223,7 +218,14 @@ def splitmix64(seed: int, counters: Array) -> Array:
 
     Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
     """
-    return _mix_bits((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
+    return _mix((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
+
+
+def draw_positions(seed: int, counters: Array, limit: int, xp: ModuleType) -> Array:
+    """Draw the positions of the counters (uint64) whose `splitmix64` is below a limit, ascending."""
+    if xp is np:
+        return _find_drawn(_as_contiguous(counters), mix_seed(seed), np.uint64(limit))
+    return xp.flatnonzero(splitmix64(seed, counters) < np.uint64(limit))
 
 
 def shuffle_seed(seed: int) -> int:
@@ -233,13 +235,7 @@ def shuffle_seed(seed: int) -> int:
 
 def mix_seed(seed: int) -> np.uint64:
     """Mix a seed to the start of its `splitmix64` stream."""
-    return np.uint64(_mix_bits(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
-
-
-def _mix_bits(bits: Array) -> Array:
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
-    return bits ^ (bits >> np.uint64(31))
+    return np.uint64(_mix(np.array([int(seed) % 2**64], dtype=np.uint64))[0])
 
 
 def hash_column(column: Column, seed: int, backend: Backend) -> Array:
@@ -336,45 +332,7 @@ class KeyIndex:
         return _build_slots(self._keys.view(np.int64), len(self._keys))
 
 
-@cache
-def _import_numba() -> Any:
-    """Import Numba, which takes half a second, and make known to it what the loops call."""
-    # While it compiles, Numba logs thousands of debug lines. A level that somebody has set stays.
-    if logging.getLogger("numba").level == logging.NOTSET:
-        logging.getLogger("numba").setLevel(logging.INFO)
-    for function in (_count_bits, _find_slot):
-        import_module("numba.extending").register_jitable(function)
-    return import_module("numba")
-
-
-def _compile(*relaxed: str) -> Callable[[_Loop], _Loop]:
-    def decorate(function: _Loop) -> _Loop:
-        loops: list[Any] = []
-
-        def load() -> None:
-            compiler = partial(_import_numba().njit, nogil=True, fastmath=set(relaxed), error_model="numpy")
-            try:
-                loops.append(compiler(cache=True)(function))
-            except RuntimeError:  # no folder to keep it in can be written to: each process compiles it
-                loops.append(compiler()(function))
-
-        @wraps(function)
-        def run(*given: Any) -> Any:
-            if not loops:
-                with _one_at_a_time:
-                    if not loops:
-                        load()
-            try:
-                return loops[0](*given)
-            except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs
-                return loops[0](*given)
-
-        return run
-
-    return decorate
-
-
-@_compile("reassoc", "nsz")
+@compile_loop("reassoc", "nsz")
 def _sum_rows(values: Array, bits: Array, centres: Array) -> Array:
     """Compute for each row the missing values, min, max, sum and squares less its centre; `bits` are the values'."""
     table = np.empty((values.shape[0], 5))
@@ -399,7 +357,7 @@ def _sum_rows(values: Array, bits: Array, centres: Array) -> Array:
     return table
 
 
-@_compile()
+@compile_loop()
 def _scale_rows(
     out: Array,
     values: Array,
@@ -426,7 +384,7 @@ def _scale_rows(
     return infinite
 
 
-@_compile()
+@compile_loop()
 def _fill_rows(out: Array, values: Array, instead: Array) -> bool:
     """Write the values, missing ones replaced by their row's `instead`; return whether one is infinite."""
     infinite = False
@@ -439,7 +397,7 @@ def _fill_rows(out: Array, values: Array, instead: Array) -> bool:
     return infinite
 
 
-@_compile()
+@compile_loop()
 def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Array, ...]:
     """Compute for each group the count, sum, squared deviations from the mean, min and max.
 
@@ -473,6 +431,7 @@ def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Ar
     return count, total, np.maximum(squares, 0.0), low, high
 
 
+@inline
 def _count_bits(size: int) -> int:
     """Return the bits of a table's slot numbers, of which there are at least `size`."""
     bits = 1
@@ -481,15 +440,31 @@ def _count_bits(size: int) -> int:
     return bits
 
 
+@inline
+def _mix(bits: Any) -> Any:
+    """Mix 64 bits: the last three rounds of splitmix64."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+@inline
 def _find_slot(key: Any, bits: int) -> np.int64:
-    """Hash a key to its first slot: the upper bits of splitmix64's last three rounds."""
-    mixed = np.uint64(key)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.int64((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(64 - bits))
+    """Hash a key to its first slot: the upper bits of its mix."""
+    return np.int64(_mix(np.uint64(key)) >> np.uint64(64 - bits))
 
 
-@_compile()
+@compile_loop()
+def _find_drawn(counters: Array, seed: Any, limit: Any) -> Array:
+    """Find the positions of the counters whose splitmix64, given the mixed seed, is below the limit."""
+    out, num_drawn = np.empty(counters.size, np.int64), 0
+    for place in range(counters.size):
+        out[num_drawn] = place
+        num_drawn += _mix((counters[place] + np.uint64(1)) * np.uint64(_STEP) + seed) < limit
+    return out[:num_drawn].copy()
+
+
+@compile_loop()
 def _build_slots(keys: Array, room: int) -> Array:
     """Build a hash table of distinct int64, half full with `room` keys: each slot has a key's position, or -1."""
     bits = _count_bits(2 * room)  # probed linearly: Knuth, "The Art of Computer Programming", volume 3, section 6.4
@@ -502,7 +477,7 @@ def _build_slots(keys: Array, room: int) -> Array:
     return slots
 
 
-@_compile()
+@compile_loop()
 def _find_keys(slots: Array, keys: Array, wanted: Array) -> Array:
     """Find each int64 in the table that `_build_slots` made of the keys: its position as int32, or -1."""
     bits, out = _count_bits(slots.size), np.empty(wanted.size, np.int32)
@@ -514,7 +489,7 @@ def _find_keys(slots: Array, keys: Array, wanted: Array) -> Array:
     return out
 
 
-@_compile()
+@compile_loop()
 def _add_counts(slots: Array, known: Array, sums: Array, num_known: int, keys: Array, counts: Array) -> int:
     """Add the counts (or one for all) of int64 keys to the sums of known and new ones; return how many are known."""
     bits = _count_bits(slots.size)

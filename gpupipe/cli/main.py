@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpupipe.errors import GpupipeError
+from gpupipe.errors import BadConfig, GpupipeError
 from gpupipe.version import __version__
 
 
@@ -109,6 +109,10 @@ def _score(parsed: argparse.Namespace) -> int:
     from gpupipe.cli.table import open_table
     from gpupipe.saving.artifact import load
 
+    stem, dot, ending = parsed.output.rstrip("/").rpartition(".")
+    if dot and ending.lower() in ("csv", "json", "jsonl", "ndjson", "orc", "arrow", "feather", "gz"):
+        problem, expected = "scores are written as a folder of Parquet", "a folder"
+        raise BadConfig("gpupipe score, output", problem, got=parsed.output, expected=expected, remedy=stem)
     scorer = load(parsed.model, allow=parsed.allow)
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     print(predict(open_table(parsed.input)).write_parquet(parsed.output, overwrite=parsed.overwrite))

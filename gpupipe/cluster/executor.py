@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from gpupipe.backend import resolve
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, PartitionFailed
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -48,7 +48,7 @@ class Executor:
                 for item in items:
                     if len(waiting) >= threads:
                         yield waiting.popleft().result()
-                    waiting.append(pool.submit(function, item))
+                    waiting.append(_submit(pool, function, item))
                 while waiting:
                     yield waiting.popleft().result()
             finally:
@@ -62,6 +62,15 @@ class Executor:
     def resolve(self, backend: str = "auto") -> str:
         """Return the name of the backend for `backend` on this machine."""
         return resolve(backend)
+
+
+def _submit(pool: ThreadPoolExecutor, function: Callable[[Item], Result], item: Item) -> Future[Result]:
+    try:
+        return pool.submit(function, item)
+    except RuntimeError as cause:
+        problem, expected = f"no thread can be started ({cause})", f"memory for {default_threads()} threads"
+        remedy = "larger limits (ulimit -v, ulimit -u, the container's); or one core (taskset -c 0), and no threads"
+        raise PartitionFailed("executor", problem, expected=expected, remedy=remedy) from cause
 
 
 _open: list[Executor] = []

@@ -29,7 +29,7 @@ class Comparison(FigureTable):
     Rows have a model's name, its metrics (None where not defined), the `difference` of the first of them to the best
     model's, the seconds of its fit (None of a model that was trained before) and of its predictions, its bytes in
     memory, the parameters of a network or linear model or the nodes of trees, and how it took ids. `models` has the
-    fitted models by name; `gp.save` takes the networks among them.
+    fitted models by name; `gp.save` takes the networks among them, "linear" and "xgboost" too.
 
     Example:
         >>> rows = [{"model": "linear", "auc": 0.75}, {"model": "MLP", "auc": 0.875}]

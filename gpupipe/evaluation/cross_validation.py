@@ -233,7 +233,7 @@ def _read_rows(number: int, backend_name: str, part: Dataset) -> tuple[Frame, An
     backend = select(backend_name)
     (partition,) = part.partitions
     coded = part.read(partition, None, backend)
-    row_ids = partition.row_ids(backend.xp)[backend.positions(coded)]
+    row_ids = partition.frame_ids(coded, backend)
     plain = backend.decode(coded, part.query.own, part.schema).reset_index(drop=True)
     fold = Column("int64", backend.xp.full(len(plain), number, dtype="int64"))
     return backend.select(backend.assign(plain, {"fold": fold}), ["fold", *plain.columns]), row_ids

@@ -22,7 +22,7 @@ from gpupipe.backend.candidates import (
 )
 from gpupipe.errors import BackendMissing, BadConfig
 from gpupipe.evaluation.host_rows import copy_to_host
-from gpupipe.models import XGB
+from gpupipe.models import XGB, Linear
 from gpupipe.models.booster import MAX_CATEGORIES
 from gpupipe.models.tabular import Tabular
 from gpupipe.saving.scorer import Scorer
@@ -164,6 +164,44 @@ class EstimatorEntrant:
         return describe_choice(name, self.ids, self._scores) + [f"{name}: {note}" for note in notes]
 
 
+class LinearEntrant(EstimatorEntrant):
+    """Linear model of scikit-learn, whose weights become a `gp.models.Linear`, which is judged and can be saved."""
+
+    def __init__(self, candidate: Candidate, schema: Schema) -> None:
+        super().__init__(candidate)
+        self._linear = Linear.from_schema(schema)
+        trainer = Trainer(self._linear, progress=False)
+        self._network = NetworkEntrant(candidate.name, {self.ids: trainer}, fits=False)
+
+    @property
+    def model(self) -> Linear:
+        """The network."""
+        return self._linear
+
+    def fit(self, rows: TrainRows, metric: Metric) -> None:
+        """Fit scikit-learn's model on all rows, and take its weights over."""
+        super().fit(rows, metric)
+        weights, bias = map(torch.as_tensor, self.candidate.compute_weights())
+        split = len(self._linear.weight)
+        with torch.no_grad():
+            self._linear.weight.copy_(weights[:split])
+            self._linear.bias.copy_(bias)
+            if self._linear.embedding is not None:
+                self._linear.embedding.table.copy_(weights[split:])
+
+    def predict(self, loader: Loader) -> Tensor:
+        """Predict as the network does."""
+        return self._network.predict(loader)
+
+    def count_bytes(self) -> int:
+        """Count the bytes of the state that `gp.save` writes."""
+        return self._network.count_bytes()
+
+    def count_parts(self) -> dict[str, int]:
+        """Count the parameters."""
+        return self._network.count_parts()
+
+
 def make_entrants(
     models: Sequence[Any] | Mapping[str, Any] | None, schema: Schema, layout: Layout, seed: int
 ) -> dict[str, NetworkEntrant | EstimatorEntrant]:
@@ -183,7 +221,9 @@ def make_entrants(
             if model == TREES:
                 entrants[name] = _make_trees(name, schema, layout, seed, quantiles)
             else:
-                entrants[name] = EstimatorEntrant(make_named(model, name, layout, seed))
+                candidate = make_named(model, name, layout, seed)
+                is_network = model == "linear" and not schema.lists  # whose columns for estimators are others
+                entrants[name] = LinearEntrant(candidate, schema) if is_network else EstimatorEntrant(candidate)
         else:
             _check_estimator(model, layout)
             entrants[name] = EstimatorEntrant(Candidate(name, model, layout))

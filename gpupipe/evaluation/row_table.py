@@ -6,9 +6,11 @@ from typing import Any
 
 from gpupipe.backend import to_pandas
 from gpupipe.errors import BadConfig, nearest
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import RowTable
 
 
+@answer_calls
 class FigureTable(RowTable):
     """Base class of tables of figures that users look rows up in, by name."""
 

@@ -20,6 +20,8 @@ from gpupipe.expressions.tree import Constant
 
 _GROUPS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?P<\w+>|(?!\?))", re.DOTALL)  # and what has no group in it
 
+_FAR = 1 << 32  # Arrow's lists and texts are shorter
+
 
 def rewrite(call: Call) -> Column:
     """Compute text from text."""
@@ -121,10 +123,16 @@ def _one_group(pattern: str) -> str:
     return made + pattern[end:]
 
 
+def _within_text(number: int) -> int:
+    """Return a place in a text or a list, or one that is beyond the end of each, as this is."""
+    return max(-_FAR, min(number, _FAR))
+
+
 def _part(lists: pa.Array, number: int) -> pa.Array:
     """Take one item of each list, counted from the end if `number` is negative; null if there is none."""
-    starts, ends = lists.offsets.to_numpy()[:-1], lists.offsets.to_numpy()[1:]
-    place = (starts if number >= 0 else ends) + number
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    starts, ends = offsets[:-1], offsets[1:]
+    place = (starts if number >= 0 else ends) + _within_text(number)
     return lists.values.take(pa.array(place, mask=(place < starts) | (place >= ends)))
 
 
@@ -134,7 +142,7 @@ _REWRITE: dict[str, Callable[..., Any]] = {
     "strip": pc.utf8_trim_whitespace,
     "extract": lambda texts, pattern: pc.struct_field(pc.extract_regex(texts, _one_group(pattern)), "part"),
     "split": lambda texts, separator, part: _part(pc.split_pattern(texts, separator), part),
-    "slice": pc.utf8_slice_codeunits,
+    "slice": lambda texts, *ends: pc.utf8_slice_codeunits(texts, *map(_within_text, ends)),
     "replace": pc.replace_substring,
     "sub": pc.replace_substring_regex,
 }

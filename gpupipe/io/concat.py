@@ -71,7 +71,8 @@ def _unite_schemas(schemas: Sequence[Schema]) -> Schema:
         if ours != theirs:
             lacking = [(n, s) for n, s in ((number, ours - theirs), (1, theirs - ours)) if s]
             place, names = lacking[0]
-            remedy = f"select({[name for name in first.names if name in theirs]}) of each dataset before"
+            common = [name for name in first.names if name in theirs]
+            remedy = f"select({common}) of each dataset before" if common else "join, for tables of other columns"
             problem = f"dataset {place} has no column {shorten_list(map(repr, sorted(names)))}"
             raise SchemaMismatch("concat", problem, expected="the same columns in all datasets", remedy=remedy)
         for item in first:
@@ -122,6 +123,7 @@ class ConcatSource(Source):
         }
         self.notes: Sequence[FileNote] = [note for table in tables for note in table.source.notes]
         self.queries = [query for table in tables for query in table.queries]
+        self.filters = frozenset[str].intersection(*(table.filters for table in tables))
         self._tables: dict[int, Table] = dict(enumerate(tables))
         self._first_files: list[int] | None = None
         self._partitions: list[Partition] | None = None

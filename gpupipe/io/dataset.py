@@ -29,9 +29,9 @@ from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
-from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions
+from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions, refuse_expressions
 from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
-from gpupipe.io.relational.group_by import GroupBy, refuse_expressions
+from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
@@ -460,7 +460,7 @@ class Dataset(Table):
             [['JFK', 2, 4.0], ['LGA', 1, 1.0]]
         """
         check_bool("group_by", dropna=dropna)
-        refuse_expressions(self, keys)
+        refuse_expressions(self, keys, "group_by")
         return GroupBy(self, _columns(self, keys, "group_by"), dropna)
 
     def join(
@@ -857,6 +857,8 @@ def _no_table(obj: Any) -> SchemaMismatch:
         remedy = f"gp.{_READERS.get(kind, 'read_parquet')}({str(obj)!r})"
     else:
         remedy = frame_remedy(obj) or "gp.read_parquet(path), or a frame"
+        if hasattr(obj, "set_epoch"):
+            remedy = "the Dataset or frame of which the loader was made"
     got = obj if obj is None or isinstance(obj, str | os.PathLike) else type(obj)
     expected = "a Dataset, a pandas, cuDF or Polars DataFrame, or what has the Arrow C stream protocol"
     return SchemaMismatch("data", "not a table", got=got, expected=expected, remedy=remedy)
@@ -877,7 +879,7 @@ def _open(obj: Any) -> tuple[Schema, dict[str, tuple[object, Reading]], pa.Recor
     obj = obj.drop(list(unsent)) if unsent else obj
     try:
         batches = open_stream(obj)
-    except (pa.ArrowException, TypeError) as cause:
+    except TypeError as cause:
         raise _no_table(obj) from cause
     require_unique(batches.schema.names, "from_frame", "rename one")
     fields, readings = map_schema(batches.schema)

@@ -46,7 +46,11 @@ class ParquetFacts:
     def __str__(self) -> str:
         low, high = min(self.groups), max(self.groups)
         rows = f"{low:,} rows" if low == high else f"{low:,} to {high:,} rows"
-        pages = "" if self.pages_per_chunk is None else f", {self.pages_per_chunk:g} pages a column chunk"
+        pages = (
+            ""
+            if self.pages_per_chunk is None
+            else f", {self.pages_per_chunk:g} page{'s' * (self.pages_per_chunk != 1)} a column chunk"
+        )
         written = ", ".join((*self.encodings, *self.compression))
         facts = f"{format_count(len(self.groups), 'row group')} of {rows}{pages}, {written}"
         remedy = f"{'; '.join(self.costs)}: write_parquet(..., layout='gpu')" if self.costs else "laid out well"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -31,7 +32,7 @@ from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BackendMissing, BadConfig, BadData, BadFile
 from gpupipe.support.strict_json import MOST_BYTES, parse_json
 from gpupipe.support.text import format_count
-from gpupipe.support.validation import is_sequence, refuse_argument
+from gpupipe.support.validation import is_sequence, is_utf8, refuse_argument
 
 Result = TypeVar("Result")
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -52,6 +53,7 @@ _AT_ONCE = 16
 # After these the same call again would fail the same.
 _FINAL: tuple[type[Exception], ...] = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 _FINAL += (NotImplementedError, TypeError, ValueError)
+_FINAL_NUMBERS = (errno.ELOOP, errno.ENAMETOOLONG)
 # What botocore and Google's packages raise before they ask a store.
 _NOT_ASKED = ("NoCredentialsError", "PartialCredentialsError", "ParamValidationError", "DefaultCredentialsError")
 _REFUSALS = (400, 401, 403, 404, 405)  # answers of HTTP; 400 is S3's to a wrong region too
@@ -82,7 +84,8 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
         except Exception as cause:
             words = f"{type(cause).__name__}: {one_line(cause)}".strip()
             refused = _get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError)
-            if isinstance(cause, _FINAL) or type(cause).__name__ in _NOT_ASKED or refused:
+            is_final = isinstance(cause, _FINAL) or getattr(cause, "errno", None) in _FINAL_NUMBERS
+            if is_final or type(cause).__name__ in _NOT_ASKED or refused:
                 here = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
                 elsewhere = "the right path, endpoint and region; storage_options= or the environment for credentials"
                 problem, expected = f"it cannot be {doing} ({words})", "a file that is there and may be used"
@@ -180,8 +183,14 @@ def get_stat(path: str, storage_options: StorageOptions | None = None) -> Stat:
 
 def get_stamp(path: str, storage_options: StorageOptions | None = None) -> str | None:
     """Return a stamp that changes with the file: size and modification time, or etag; None if it is missing."""
+    stat = find_stat(path, storage_options)
+    return None if stat is None else stat.stamp
+
+
+def find_stat(path: str, storage_options: StorageOptions | None = None) -> Stat | None:
+    """Return the current size and stamp of a file, as `get_stat` does; None if it is missing."""
     try:
-        return get_stat(path, storage_options).stamp
+        return get_stat(path, storage_options)
     except BadFile as error:
         if isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
             return None
@@ -426,11 +435,12 @@ class Manifest:
     def read(cls, folder: str | Path, storage_options: StorageOptions | None = None) -> Manifest | None:
         """Read the manifest of a folder; None if it has none, `BadFile` if it is damaged."""
         path = f"{str(folder).rstrip('/')}/{MANIFEST}"
-        if get_stamp(path, storage_options) is None:
+        stat = find_stat(path, storage_options)
+        if stat is None:
             return None
         try:
             with open_stored(path, storage_options) as file:
-                body = parse_json(file.read(MOST_BYTES + 1), _SHAPE)
+                body = parse_json(file.read(min(stat.size, MOST_BYTES) + 1), _SHAPE)
             parts = tuple(map(Part.from_json, body["parts"]))
             notes = tuple(FileNote(**{name: note.get(name) for name in _NOTE}) for note in body["notes"])
             for dtype in body["partition_by"].values():
@@ -471,7 +481,12 @@ def find_files(paths: Paths, suffixes: Sequence[str], storage_options: StorageOp
         raise BadFile("files", "the list of paths is empty", expected="one path at least", remedy="['data.parquet']")
     threads = Executor(_AT_ONCE if any(map(is_remote, names)) else 1)
     expand = partial(_expand, suffixes=suffixes, storage_options=check_options("read", storage_options))
-    return [file for files in threads.map(expand, names) for file in files]
+    inputs = [file for files in threads.map(expand, names) for file in files]
+    for file in inputs:
+        if not is_utf8(file.path):
+            problem, remedy = "the name of a file is not UTF-8", "another name (`mv`, or `convmv` for many)"
+            raise BadFile("files", problem, got=file.path, expected="a name in UTF-8", remedy=remedy)
+    return inputs
 
 
 def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions | None) -> list[Input]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 import torch
 from torch import Tensor, nn
 
-from gpupipe.errors import BadConfig, SchemaMismatch, nearest
+from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.models.embeddings import (
     BAGS,
     RESERVED,
@@ -24,7 +24,7 @@ from gpupipe.models.embeddings import (
 )
 from gpupipe.schema import Field, Schema
 from gpupipe.support import validation
-from gpupipe.support.calls import answer_calls, answer_constructor
+from gpupipe.support.calls import answer_calls, answer_constructor, find_argument
 from gpupipe.support.validation import check_integer, check_integers, is_integer, is_number, refuse_argument
 from gpupipe.tensors.batch import Batch
 
@@ -45,6 +45,8 @@ class Tabular(nn.Module):
     """How many updates `Trainer(max_epochs="auto")` makes on a table that does not need more for two epochs."""
     embedding_l2: ClassVar[float] = 300.0
     """L2 penalty of embedded ids, in rows: what fewer rows say of an id moves it little (see `compute_l2`)."""
+    params_names: ClassVar[frozenset[str]] = frozenset()
+    """What a model's argument `params` may hold, where it has one."""
     _config: dict[str, Any]
     id_keys: Tensor
     """A key for each id of each column, those of lists last: equal keys are equal values of one column; 0 is unknown.
@@ -122,8 +124,10 @@ class Tabular(nn.Module):
         known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists", "task")]
         if all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
             for option in [option for option in options if option not in known]:
-                near, expected = nearest(option, known), f"some of {', '.join(known)}"
+                near, expected = find_argument(option, known), f"some of {', '.join(known)}"
                 remedy = f"{where}(schema)" if near is None else f"{near}="
+                if option in cls.params_names:
+                    remedy = f"params={{{option!r}: ...}}"
                 raise BadConfig(where, "no such option", got=option, expected=expected, remedy=remedy)
         sizes = _sizes(schema, where) | ({"task": schema.task} if "task" in parameters else {})
         if "numbers" in parameters and 0 < len(schema.numeric) <= MAX_EMBEDDED and schema.edges:

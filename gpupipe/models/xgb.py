@@ -6,12 +6,12 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch, nearest
+from gpupipe.errors import BackendMissing, NotFitted, SchemaMismatch
 from gpupipe.models.booster import (
     DTYPES,
     MAX_CATEGORIES,
@@ -25,6 +25,7 @@ from gpupipe.models.booster import (
 from gpupipe.models.forest import make_forest
 from gpupipe.models.tabular import Tabular
 from gpupipe.schema import Schema
+from gpupipe.support.calls import find_argument
 from gpupipe.support.validation import (
     check_choice,
     check_instance,
@@ -89,6 +90,8 @@ class XGB(Tabular):
         torch.Size([300])
     """
 
+    params_names: ClassVar[frozenset[str]] = frozenset(PARAMS)
+
     def __init__(
         self,
         numeric: int,
@@ -110,7 +113,7 @@ class XGB(Tabular):
         self.remember(locals())
         config = self._config
         _check(self, config)
-        config["params"] = {name: to_python(value) for name, value in (params or {}).items()}
+        config["params"] = {name: to_python(value) for name, value in params.items()} if params else None
         sizes = (numeric, tuple(config["cardinalities"]), self.outputs, task, config["max_categories"])
         self.layout = Layout(*sizes, self.quantiles or ())
         self._trees: Arrays = {}
@@ -163,7 +166,7 @@ class XGB(Tabular):
                 "learning_rate": config["learning_rate"],
                 "max_depth": config["max_depth"],
                 "seed": config["seed"] % (1 << 31),
-                **config["params"],
+                **(config["params"] or {}),
             },
             rounds=rounds,
             patience=config["early_stopping_rounds"],
@@ -292,7 +295,7 @@ def _check(model: XGB, config: Mapping[str, Any]) -> None:
     check_instance(model, Mapping, "parameters of XGBoost by their names", None, params=params)
     for name, value in (params or {}).items():
         if name not in PARAMS:
-            near = nearest(str(name), [*PARAMS, *config])
+            near = find_argument(str(name), [*PARAMS, *config])
             remedy = "params=None" if near is None else f"{near}=..." if near in config else f"params={{{near!r}: ...}}"
             expected, problem = f"some of {', '.join(sorted(PARAMS))}", "no parameter that may be set here"
             raise refuse_argument(model, "params", name, expected, remedy, problem=problem)

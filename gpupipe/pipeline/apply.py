@@ -119,6 +119,13 @@ class TransformPlan:
                 sentences.append(f"{step.class_name} makes {format_columns(unused)}, which nothing uses")
         return sentences
 
+    def list_owned(self) -> AbstractSet[str]:
+        """List the columns that `run` puts out in memory nobody else holds."""
+        owned: AbstractSet[str] = frozenset()
+        for step, before, _ in self._stages:
+            owned = step.list_owned(owned, before)
+        return owned
+
     def changed(self, **attributes: Any) -> TransformPlan:
         """Return the plan with other attributes."""
         made = copy(self)
@@ -281,11 +288,8 @@ class BoundPipeline:
         past = (history or frozenset()) - {*names}
         source = source.assign(replace(source[name], nullable=True) for name in source.names if name in past)
         after, there, target = None, set(names), None if features is None else features.target
-        self.owned_columns: set[str] = set()
         if features is not None:
             after = TransformPlan(steps, source, None, predicting=predicting).output_schema
-            owned = [group for group in features.groups if group.steps and group.steps[-1].allocates]
-            self.owned_columns = {group.rename(item.name) for group in owned for item in group.fields(after)}
             wanted = _select_wanted(features, after, source, there, predicting) if wanted is None else wanted
             wanted = wanted if also is None else {*wanted, also}
             if with_target_only:
@@ -293,7 +297,11 @@ class BoundPipeline:
         self.plan = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)
         self.seen = self.plan.output_schema.select(self.plan.wanted)
         self._features, self._only_with = features, target if with_target_only else None
-        self.schema = self.seen if features is None else features._output_schema(self.seen, after)
+        self.schema, self.owned_columns = self.seen, self.plan.list_owned()
+        if features is not None and after is not None:
+            owned = [group for group in features.groups if group.steps and group.steps[-1].allocates]
+            self.owned_columns = {group.rename(item.name) for group in owned for item in group.fields(after)}
+            self.schema = features._output_schema(self.seen, after)
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
         self.reads = self.plan.reads
         self.keeps_rows = self.plan.keeps_rows and self._only_with is None

@@ -24,13 +24,14 @@ from gpupipe.expressions import Expression, parse
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.io import Dataset, as_dataset
 from gpupipe.pipeline.auto_features import NUM_FIRST, look_at_rows, propose_groups
+from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import defer_columns, find_fused_start
 from gpupipe.schema import FLOATS, INTEGERS, WIDE, Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.selectors import Selector
 from gpupipe.step import in_step
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import Origins, find_leaks
+from gpupipe.support.origins import ANY_ROW, Origins, When, find_leaks, shift
 from gpupipe.support.text import derive, format_columns
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, is_sequence, refuse_choice
 
@@ -78,8 +79,8 @@ class FeatureGroup:
             known, made = {item.name for item in fields if step.keeps_units}, []
             for item in step.output_fields(fields):
                 units = item.units if item.name in known else ""
-                traced = replace(item, lineage=item.lineage or lineage, origins=item.origins or origins)
-                made.append(replace(traced, step=step.class_name, units=units))
+                traced = {"lineage": item.lineage or lineage, "origins": item.origins or origins}
+                made.append(item.changed(**traced, step=step.class_name, units=units))
             fields = made
         return fields
 
@@ -517,7 +518,8 @@ class TargetSet(Labels):
         if len(one.numbers) == 2:
             return True, f"the numbers {values}", "" if one.is_binary else few
         if len(one.numbers) == 1:
-            return False, f"all rows have the value {values}", few
+            nothing = ": nothing can be learned from one class or value; another split or target"
+            return False, f"all rows have the value {values}", few or nothing
         if one.is_repeated(one.numbers):
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few
@@ -672,6 +674,7 @@ class Features:
         self.weight = None if weight is None else Weight([weight])
         self.keep, self.allow_leak = as_list(keep), as_list(allow_leak)
         self.lineage_: str | None = None
+        self.fitted_rows: RowSet | None = None  # not saved
         self.left_out: list[str] = []
         self.omitted: list[str] = []
         self.remarks: list[str] = []
@@ -707,11 +710,11 @@ class Features:
         so do strings and integers in lists; integers of few values (in the first 10,000 rows at most 32, or at most 256
         of 40 rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and
         places in the year, the week and the day, imputed and scaled. Left out, and named by the log, the `repr` and the
-        fit report, are columns without a value in these rows, types that no step takes, and row names that pandas
-        writes (an empty name, or `__index_level_0__`). Said in the same places of columns that are taken: ids that no
-        two rows share, one value in all rows, text that stands for numbers, money, percent or dates, with the steps
-        that parse it, and text of many values, with a step for its parts. It knows nothing of what the columns mean:
-        look for those that are only known after the target is.
+        fit report, are columns without a value in these rows, types that no step takes, row names that pandas writes
+        (an empty name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in
+        the same places of columns that are taken: ids that no two rows share, one value in all rows, text that stands
+        for numbers, money, percent or dates, with the steps that parse it, and text of many values, with a step for its
+        parts. It knows nothing of what the columns mean: look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
@@ -732,17 +735,22 @@ class Features:
         _check_labels("Features.auto", target, weight, keep)
         dataset = None if isinstance(data, Schema) else as_dataset(data)
         schema: Schema = data if dataset is None else dataset.schema
-        taken = {*as_list(keep)}
-        taken.update([] if target is None else TargetSet(as_list(target)).reads(schema))
-        taken.update([] if weight is None else Weight([weight]).reads(schema))
+        labels = set() if target is None else {*TargetSet(as_list(target)).reads(schema)}
+        taken = {*as_list(keep), *labels, *([] if weight is None else Weight([weight]).reads(schema))}
         first = look_at_rows(schema, dataset)
+        secret: Origins = frozenset().union(*(item.origins for item in schema if item.name in labels))
+        leaks = {item.name: find_leaks(item.origins, secret) for item in schema}
+        useless = {
+            name: f"computed from {', '.join(sources)}, as the target is" for name, sources in leaks.items() if sources
+        }
+        useless |= first.useless
         least = first.min_frequency if min_frequency is None else min_frequency
-        free = [item for item in schema if item.name not in taken and item.name not in first.useless]
+        free = [item for item in schema if item.name not in taken and item.name not in useless]
         groups = propose_groups(free, first.ids, least)
         task = "auto" if dataset is None or target is None else _decide_task(TargetSet(as_list(target)), dataset)
         made = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = taken.union(*(group[0] for group in groups))
-        reasons = {item.name: first.useless.get(item.name, item.dtype) for item in schema if item.name not in used}
+        reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
         made.remarks = [f"{item.name}: {first.remarks[item.name]}" for item in free if item.name in first.remarks]
         for line in made._proposal_notes():
@@ -846,7 +854,7 @@ class Features:
         fields: list[Field] = []
         for group in self.groups:
             made = group.fields(schema if in_fit is None else in_fit)
-            fields += [_feature(replace(item, name=group.rename(item.name))) for item in made]
+            fields += [_feature(item, group.rename(item.name)) for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
             fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]
@@ -869,9 +877,11 @@ class Features:
 
     def _check_leaks(self, schema: Schema) -> list[str]:
         """Raise for a feature that holds the target, unless that is allowed; return notes on those that are."""
+        columns: dict[str, Origins] = {}
         for group in self.groups:
-            group.fields(schema)  # columns that are not there, or of a type that a step does not take, come first
-        columns = list(dict.fromkeys(name for group in self.groups for name in group.columns))
+            whens = ANY_ROW if any(isinstance(step, pre.GroupStats) for step in group.steps) else (When.NOW,)
+            for name in group.columns:
+                columns[name] = columns.get(name, frozenset()) | shift(schema[name].origins, *whens)
         for name in self.allow_leak:
             if name not in columns:
                 expected = f"features, each by its column's own name: {shorten_list(map(repr, columns), _SHOWN)}"
@@ -881,8 +891,8 @@ class Features:
         if self.target is None:
             return []
         notes, secret = [], self.target.origins(schema)
-        for name in columns:
-            if not (leaked := find_leaks(schema[name].origins, secret)):
+        for name, origins in columns.items():
+            if not (leaked := find_leaks(origins, secret)):
                 continue
             why = f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too"
             if name in self.allow_leak:
@@ -909,21 +919,39 @@ class Features:
         kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
         return chain_columns(*made, labels, kept)
 
+    def _mark_own_target(self, schema: Schema, after: Schema) -> Schema:
+        """Return the output's schema, where columns learned from these rows' target have its origins too."""
+        if self.target is None:
+            return schema
+        secret, groups = self.target.origins(after), [group for group in self.groups if group.cross_fits]
+        names = [group.rename(item.name) for group in groups for item in group.fields(after)]
+        return schema.assign(
+            replace(schema[name], origins=schema[name].origins | secret) for name in names if name in schema
+        )
+
+    def _target_sources(self, schema: Schema) -> list[str]:
+        """List the columns of the data that the target reads, by the transformed `schema`."""
+        reads = [] if self.target is None else self.target.reads(schema)
+        return sorted({source for name in reads for source in schema[name].lineage})
+
     def _label_sources(self, schema: Schema) -> list[str]:
         """List the columns of the data that target-learning steps and the target read, by the transformed `schema`."""
         names = {name for group in self.groups if group.cross_fits for name in group.columns}
         names |= set() if self.target is None else set(self.target.reads(schema))
         return sorted({source for name in names for source in schema[name].lineage})
 
-    def _check_rows(self, lineage: str | None, out_of_fold: bool | None) -> None:
-        """Raise where rows to train on, of this id, would leak their own target to a model."""
+    def _check_rows(self, lineage: str | None, out_of_fold: bool | None, shares_rows: bool) -> None:
+        """Raise where rows to train on, of this id or some of the fit's, would leak their own target to a model."""
         if not self._cross_fits or self.lineage_ is None:
             return
         names = [name for group in self.groups if group.cross_fits for name in group.columns]
         same = lineage == self.lineage_
-        if out_of_fold is None and same:
-            problem = f"these are the rows the pipeline was fitted on, and features of {names} hold their own target"
+        if out_of_fold is None and (same or shares_rows):
+            which = "the rows" if same else "of the table"
+            problem = f"these are {which} the pipeline was fitted on, and features of {names} hold their own target"
             remedy = "loader(train, out_of_fold=True); False if that is meant, as to look at how a model overfits"
+            if not same:
+                remedy = "fit on part of a split(), and load the other; out_of_fold=False if no row was in the fit"
             expected = "features learned from the target of other rows"
             raise LeakageError("loader", problem, expected=expected, remedy=remedy)
         if out_of_fold and not same:
@@ -948,10 +976,11 @@ def _to_chain(target_transform: Any) -> list[pre.LearnedStep] | Literal["auto"]:
     return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
 
 
-def _feature(item: Field) -> Field:
+def _feature(item: Field, name: str) -> Field:
+    item = item.changed(name=name, role=Role.FEATURE)
     of_lists = get_element_dtype(item.dtype) in ("string", "timestamp")
     if item.kind not in (Kind.TEXT, Kind.TIME) and not of_lists:
-        return replace(item, role=Role.FEATURE)
+        return item
     remedy = "another column" if of_lists else f"T.{derive(item.name, 'hour({})', 'hour')}"
     remedy = "pre.Categorify()" if item.kind == Kind.TEXT or item.dtype == "list<string>" else remedy
     remedy += "" if of_lists else f", or keep=[{item.name!r}] to carry it beside the features"

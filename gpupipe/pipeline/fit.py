@@ -17,6 +17,7 @@ from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from threading import Lock
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -26,7 +27,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.kernels import find_bounds, hash_column, splitmix64
+from gpupipe.backend.kernels import draw_positions, find_bounds, hash_column
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
@@ -36,10 +37,11 @@ from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
 from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
+from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema, shorten_list
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Field, Kind, Role, Schema, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.text import format_columns, format_count, html_table, text_table
 from gpupipe.transforms import Expect, Map, Transform, WholeTableTransform
@@ -53,10 +55,14 @@ MAX_HASHED_ROWS = 1 << 20
 """Rows in memory up to this number are known again by a hash of their labels, which takes milliseconds."""
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
+_LEAST_GB = 0.01  # of memory that is shown
 _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 _EXACT = 2**53
 _log = logging.getLogger("gpupipe")
+
+GroupFields: TypeAlias = Sequence[tuple[FeatureGroup, Sequence[Field]]]
+"""The groups of features, each with the fields that come out of it."""
 
 Summaries: TypeAlias = dict[Hashable, Any]
 """What partitions give, and a fold adds up, by key; see `PartitionPass`."""
@@ -65,7 +71,7 @@ Summaries: TypeAlias = dict[Hashable, Any]
 # what is read, and in how many passes ---------------------------------------------------------------------------------
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
     """Return the source's schema, each column the start of a lineage, and those for labels alone marked."""
-    plain = Schema(replace(item.as_source(), role=None) for item in schema)
+    plain = Schema(item.as_source().changed(role=None) for item in schema)
     if features is None:
         return plain
     schemas = _infer_schemas(steps, plain)
@@ -245,10 +251,11 @@ def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dat
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
     parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
+    size = rows * width * at_once / 1e9
     return [
         f"reads: {_format_names(plan.reads)}",
         f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
-        f"memory: about {rows * width * at_once / 1e9:.2f} GB ({parts})",
+        f"memory: {f'about {size:.2f}' if size >= _LEAST_GB else f'less than {_LEAST_GB}'} GB ({parts})",
     ]
 
 
@@ -295,7 +302,7 @@ def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) ->
     wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
     if total <= wanted:
         return slice(0, len(row_ids))
-    return backend.xp.flatnonzero(splitmix64(_SEED, row_ids) < np.uint64(wanted / total * 2.0**64))
+    return draw_positions(_SEED, row_ids, int(wanted / total * 2.0**64), backend.xp)
 
 
 @dataclass(frozen=True)
@@ -322,10 +329,11 @@ class Sample:
             return cls(num_rows, categories=counts)
         matrix, xp = backend.matrix(frame, numbers), backend.xp
         if matrix is not None:
-            values = matrix.data[:, rows].astype("float64")
+            values = xp.array(matrix.data[:, rows], dtype="float64", order="C")  # rows that sort fast, and ours
         else:
             values = xp.stack([floats(backend.column(frame, name).take(rows), xp) for name in numbers])
-        return cls(num_rows, tuple(numbers), (backend.to_host(xp.where(xp.isinf(values), xp.nan, values)),), counts)
+        xp.copyto(values, xp.nan, where=xp.isinf(values))
+        return cls(num_rows, tuple(numbers), (backend.to_host(values),), counts)
 
     def __add__(self, other: Self) -> Self:
         categories = {name: item + other.categories[name] for name, item in self.categories.items()}
@@ -363,18 +371,22 @@ def _profile_numbers(values: Any, missing: float) -> Profile:
     edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
     last = _find_run_ends(values)
-    known, weight = values[last], np.diff(last + 1, prepend=0) / len(values)
+    known, counts = values[last], last + 1
+    counts[1:] -= last[:-1] + 1
+    weight = counts / len(values)
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((known * weight).sum())
     std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
-    ends = np.append(np.searchsorted(values, edges, side="right"), len(values))
-    shares = np.diff(ends, prepend=0) / len(values)
-    return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares.tolist()))
+    ends = [0, *values.searchsorted(edges, side="right").tolist(), len(values)]
+    shares = [(end - start) / len(values) for start, end in pairwise(ends)]
+    return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares))
 
 
 def _find_run_ends(values: Any) -> Any:
     """Return the last position of each run of equal neighbours."""
-    return np.flatnonzero(np.append(values[1:] != values[:-1], True))
+    is_last = np.ones(len(values), dtype=bool)
+    np.not_equal(values[1:], values[:-1], out=is_last[:-1])
+    return is_last.nonzero()[0]
 
 
 def _compute_deciles(values: Any) -> Any:
@@ -489,7 +501,7 @@ class PartitionPass:
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
         steps = (step for task in self.tasks for step in task.group.steps)
         draws = self.total is not None or any(isinstance(s, pre.GatheredStep | pre.CrossFittedStep) for s in steps)
-        return _Rows(frame, raw, partition.row_ids(backend.xp)[backend.positions(frame)] if draws else None)
+        return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
 
     @cached_property
     def _uses(self) -> ColumnUses:
@@ -702,7 +714,7 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features.lineage_ = None
+            features.lineage_ = features.fitted_rows = None
             for learned in (*features._labels, *features._steps):
                 learned.reset()
             resolve_selectors(steps, features, schema, strict=False)
@@ -754,6 +766,7 @@ class PipelineFit:
         is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
+            features.fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
 
     def _fold(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
@@ -818,13 +831,14 @@ class PipelineFit:
         stats, unscaled = collect_stats(found, uses), {*uses.unscaled}.difference(uses.numbers)
         self.profiles = build_profiles(found, stats, uses)
         self.stats = {name: seen for name, seen in stats.items() if name not in unscaled}
-        self.ranges = _output_ranges(features, self.schema, self.stats)
+        fields = [(group, group.fields(self.schema)) for group in features.groups]
+        self.ranges = _output_ranges(fields, self.schema, self.stats)
         self.edges = compute_edges(features, self.schema, found["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
         ends = {name: self.stats[name].range for name in same if name in self.stats}
         self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
-        self._warn_of_float32(features, stats)
+        self._warn_of_float32(fields, stats)
         for line in _list_uninformative(features, self.stats):
             self._note(line, logging.WARNING)
         if findings := select_kind(found, "expect"):
@@ -834,10 +848,10 @@ class PipelineFit:
         used = features._learned  # without the target's steps, where its classes need none
         self.report.steps = [self._report_step(*entry) for entry in self._learned if entry[1].group in used]
 
-    def _warn_of_float32(self, features: Features, stats: Mapping[str, ColumnStats]) -> None:
+    def _warn_of_float32(self, fields: GroupFields, stats: Mapping[str, ColumnStats]) -> None:
         coarse: dict[str, str] = {}
-        for group in features.groups:
-            for item in group.fields(self.schema):
+        for group, outputs in fields:
+            for item in outputs:
                 name = group.rename(item.name)
                 plain = stats[item.name].range if not group.steps and item.name in stats else None
                 ends = plain or self.ranges.get(name)
@@ -893,9 +907,9 @@ class PipelineFit:
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
+        features._output_schema(self.schema)  # before leaks: columns that are not there, or of a type no step takes
         for note in features._check_leaks(self.schema):
             self._note(note, logging.WARNING)
-        features._output_schema(self.schema)
 
     def _add_missing_targets(self, error: BadData) -> BadData:
         without = self.report.num_without_target
@@ -947,12 +961,12 @@ def _finalize(step: pre.LearnedStep, backend: str, summary: Any) -> dict[str, An
 
 
 def _output_ranges(
-    features: Features, schema: Schema, stats: Mapping[str, ColumnStats]
+    fields: GroupFields, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
     """Compute the minimum and maximum of ids, and of numbers that go through steps which keep their order."""
     found: dict[str, tuple[float, float]] = {}
-    for group in features.groups:
-        for item in group.fields(schema):
+    for group, outputs in fields:
+        for item in outputs:
             if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
                 found[group.rename(item.name)] = (0, item.cardinality - 1)
         if group.steps and all(step.monotone for step in group.steps):

@@ -29,6 +29,7 @@ from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Pr
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
 from gpupipe.pipeline.features import FeatureGroup, Features
 from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
+from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
 from gpupipe.support.calls import answer_calls
@@ -182,8 +183,10 @@ class Pipeline:
         """
         table, earlier = as_rows(data, self.backend), None if history is None else as_dataset(history)
         run = self._bind_to(table, earlier)
-        identity, own = self._fingerprint, run.owned_columns
-        return run.run_on(table, run.apply, run.table_schema, self.backend, identity, own, rows, earlier)
+        identity, own, schema = self._fingerprint, run.owned_columns, run.table_schema
+        if isinstance(table, Dataset) and self.features is not None and self._shares_rows(select_rows(table, rows)):
+            schema = self.features._mark_own_target(schema, self._after)
+        return run.run_on(table, run.apply, schema, self.backend, identity, own, rows, earlier)
 
     def fit_transform(
         self, data: Any, y: None = None, *, rows: str | None = None, executor: Executor | None = None
@@ -269,6 +272,13 @@ class Pipeline:
         changed.features.keep = [*self.features.keep, name]
         return changed
 
+    def _shares_rows(self, dataset: Dataset) -> bool:
+        """Whether some of these rows may have taught a step their own target."""
+        features = self.features
+        if features is None or not features._cross_fits or features.fitted_rows is None:
+            return False
+        return features.fitted_rows.may_share(RowSet.of(dataset, features._target_sources(self._after)))
+
     def _bind_to_train(
         self,
         dataset: Dataset,
@@ -280,8 +290,9 @@ class Pipeline:
     ) -> tuple[BoundPipeline, Dataset]:
         """Bind this pipeline to rows to train on, unless they leak their own target; return also the rows it reads."""
         if self.features is not None and self.features._cross_fits and self._source is not None:
-            lineage = compute_lineage(select_rows(dataset, rows), self.features._label_sources(self._after))
-            self.features._check_rows(lineage, out_of_fold)
+            part = select_rows(dataset, rows)
+            lineage = compute_lineage(part, self.features._label_sources(self._after))
+            self.features._check_rows(lineage, out_of_fold, self._shares_rows(part))
         run = self._bind_to(dataset, history, with_target_only=True, out_of_fold=bool(out_of_fold), also=also)
         return run, run.prepare(dataset, backend, rows, history)
 

@@ -20,6 +20,7 @@ from gpupipe.errors import BadConfig, BadData, NotFitted, SchemaMismatch
 from gpupipe.preprocessing.learned_state import check_value, find_lengths, require_state
 from gpupipe.schema import FLOATS, INTEGERS, Field, Kind, get_element_dtype, to_list_dtype
 from gpupipe.step import Step, in_step
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import derive, format_count
 from gpupipe.support.validation import as_list
 
@@ -162,6 +163,7 @@ class LearnedStep(Step, ABC):
         for name in ("names_in_", "unfinished"):
             vars(self).pop(name, None)
 
+    @answer_calls
     def fit(self, frame: Frame, y: object = None) -> Self:
         """Learn from a user's frame, all columns. `y` is ignored."""
         columns, backend = self._columns_to_fit(frame)
@@ -178,6 +180,7 @@ class LearnedStep(Step, ABC):
         self._dtypes_seen = {item.name: item.dtype for item in fields}
         return columns, backend
 
+    @answer_calls
     def transform(self, frame: Frame) -> Frame:
         """Return the output columns for a user's frame, with its index; columns outside the fit are left out.
 
@@ -190,10 +193,12 @@ class LearnedStep(Step, ABC):
             self.output_fields(fields)
         return to_frame(self.transform_columns(columns, backend), frame, backend)
 
+    @answer_calls
     def fit_transform(self, frame: Frame, y: object = None) -> Frame:
         """Fit and transform the same frame."""
         return self.fit(frame).transform(frame)
 
+    @answer_calls
     def get_feature_names_out(self, input_features: str | Sequence[str] | None = None) -> list[str]:
         """Return the names of the outputs, for the fitted columns unless others are given."""
         self.check_fitted()
@@ -248,6 +253,7 @@ class Invertible(LearnedStep):
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the inputs of these outputs as far as they can be recovered; outputs are not modified."""
 
+    @answer_calls
     def inverse_transform(self, frame: Frame) -> Frame:
         """Return the inputs for a user's frame of outputs, with its index.
 
@@ -531,8 +537,8 @@ def float32_rows(
 def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
     """Return the fields of numbers or booleans that become other numbers of the same names; checks types."""
     check_numeric(fields, where)
-    made = [replace(item, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None) for item in fields]
-    return [replace(item, classes=None, vocabulary=None) for item in made]
+    made = {"dtype": "float32", "kind": Kind.CONTINUOUS, "cardinality": None, "classes": None, "vocabulary": None}
+    return [item.changed(**made) for item in fields]
 
 
 class FloatStep(Invertible):

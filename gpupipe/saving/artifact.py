@@ -297,6 +297,7 @@ class Facts(NamedTuple):
     pipeline: dict[str, Any]
     model: dict[str, Any]  # empty without a model
     num_parameters: int  # of the model
+    num_nodes: int | None  # of trees
 
 
 def read_facts(path: str | Path, storage_options: StorageOptions | None = None) -> Facts:
@@ -306,13 +307,14 @@ def read_facts(path: str | Path, storage_options: StorageOptions | None = None) 
     sizes = {name: (artifact.path / name).stat().st_size for name in names}
     pipeline = _read_json(artifact.path / "pipeline.json", _PIPELINE)
     if "model.json" not in names:
-        return Facts(artifact.where, sizes, pipeline, {}, 0)
+        return Facts(artifact.where, sizes, pipeline, {}, 0, None)
     weights = artifact.path / "model.safetensors"
     with _blame_file(weights), safe_open(weights, "numpy") as file:
-        parts = [file.get_slice(name) for name in file.keys() if not name.endswith("id_keys")]  # noqa: SIM118 - no mapping
-        shapes = [part.get_shape() for part in parts]
+        names = [name for name in file.keys() if not name.endswith("id_keys")]  # noqa: SIM118 - no mapping
+        counts = {name: math.prod(file.get_slice(name).get_shape()) for name in names}
     model = _read_json(artifact.path / "model.json", _MODEL)
-    return Facts(artifact.where, sizes, pipeline, model, sum(map(math.prod, shapes)))
+    nodes = counts.get("left_children") if model["class"] == "XGB" else None
+    return Facts(artifact.where, sizes, pipeline, model, sum(counts.values()), nodes)
 
 
 def _check_model(function: str, given: object) -> None:
@@ -324,6 +326,8 @@ def _check_model(function: str, given: object) -> None:
     library = type(given).__module__.partition(".")[0]
     if isinstance(given, type):
         remedy = f"{given.__name__}(...), an object of the class"
+    elif isinstance(given, Scorer) and function == "save":
+        remedy = "gp.save(path, scorer), which keeps its threshold and calibration"
     elif isinstance(getattr(given, "model", None), torch.nn.Module):
         found = f"{type(given).__name__.lower()}.model"
         remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
@@ -380,7 +384,11 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
         is_there = manifest.is_file()
     if not is_there:
         problem, expected = "it holds no saved pipeline (manifest.json is missing)", "a folder written by gpupipe.save"
-        raise ArtifactError(artifact.where, problem, expected=expected, remedy="the folder's path")
+        remedy = "the folder's path"
+        if artifact.path.is_file():
+            problem = "a file, and no saved pipeline: models of other libraries are not safe to load"
+            remedy = "gp.models.XGB for trees, gp.models.Linear for a linear model, and gp.save(path, pipeline, model)"
+        raise ArtifactError(artifact.where, problem, expected=expected, remedy=remedy)
     found = _read_json(manifest, {"format": int})["format"]
     if found != _FORMAT:
         expected, remedy = f"format {_FORMAT}", "the gpupipe version that wrote it"

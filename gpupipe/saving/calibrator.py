@@ -185,7 +185,8 @@ class Calibrator(TableReport):
         return cls(probabilities, conformal)
 
     @property
-    def _title(self) -> str:
+    def title(self) -> str:
+        """What is calibrated, and how."""
         lines = list[str]()
         if (part := self.probabilities) is not None:
             steps = [f"{value:.4g}" for value in part.temperatures]
@@ -195,6 +196,10 @@ class Calibrator(TableReport):
             by = "" if sets.by is None else f", by {sets.by}"
             lines.append(f"coverage {sets.coverage:.4g} by {format_count(sets.num_rows, 'row')}{by}")
         return "; ".join(lines) or "not calibrated"
+
+    @property
+    def _title(self) -> str:
+        return self.title
 
     def _table(self) -> list[list[str]]:
         if (sets := self.conformal) is None:

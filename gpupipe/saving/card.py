@@ -68,8 +68,11 @@ def _format_model(facts: Facts) -> str:
     if model["class"]:
         name = f"{model['class']}({_format_changed(getattr(models, model['class'], None), config)})"
     limits = f", threshold {model['threshold']}" if "threshold" in model else ""
-    size = f"{format_count(facts.num_parameters, 'parameter')}, {_format_bytes(facts.sizes['model.safetensors'])}"
-    return f"{name}, {size}{limits}"
+    is_network = facts.num_nodes is None
+    parts = (
+        format_count(facts.num_parameters, "parameter") if is_network else format_count(facts.num_nodes or 0, "node")
+    )
+    return f"{name}, {parts}, {_format_bytes(facts.sizes['model.safetensors'])}{limits}"
 
 
 def _list_steps(title: str, steps: Iterable[Mapping[str, Any]]) -> Iterator[str]:

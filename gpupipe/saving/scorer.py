@@ -91,7 +91,8 @@ class Scorer:
         features = self.pipeline.features
         target = "" if features is None or features.target is None else f" for {schema.task} {features.target.text!r}"
         limit = "" if self.threshold is None else f", threshold {self.threshold}"
-        return f"Scorer of {model} on {self.device}: {count_features(schema)}{target}{limit}"
+        calibration = "" if self.calibrator is None else f", calibrated: {self.calibrator.title}"
+        return f"Scorer of {model} on {self.device}: {count_features(schema)}{target}{limit}{calibration}"
 
     def transform(self, data: Any, *, history: Any = None) -> Any:
         """Compute the features of a frame or Dataset, as `pipeline.transform` does.
@@ -221,6 +222,10 @@ class Scorer:
         model = self._require_model("evaluate")
         pipeline = self.pipeline if by is None else self.pipeline._keep_also(by)
         loader = pipeline.loader(data, rows=rows, history=history, batch_size=batch_size, device=str(self.device))
+        if not loader.schema.targets:
+            problem, remedy = "the rows have no target", "predict(data), which needs none"
+            expected = "the columns that the target is computed from"
+            raise BadConfig("evaluate", problem, got=loader.schema.names, expected=expected, remedy=remedy)
         trainer = Trainer(model, precision="32-true", device=self.device)
         return trainer.evaluate(loader, by=by, threshold=self.threshold)
 

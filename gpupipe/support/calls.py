@@ -36,6 +36,10 @@ _ELSEWHERE = {
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
     "by": "groupby group_by",
     "order_by": "sort_by",
+    "n_estimators": "num_boost_round n_rounds num_rounds nrounds iterations num_iterations",
+    "learning_rate": "eta lr shrinkage",
+    "max_depth": "depth",
+    "early_stopping_rounds": "early_stopping patience",
 }
 """What other libraries call an argument, by our name for it."""
 _OF_FEATURES = frozenset({"allow_leak", "keep", "target", "target_transform", "weight"})
@@ -117,9 +121,11 @@ def _explain(
     expected = f"some of {', '.join(by_name)}" if by_name else "no argument"
     for name in options:
         if name not in by_name:
-            near = _find_meant(name, by_name)
+            near = find_argument(name, by_name)
             shown = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
             remedy = f"gp.Features(..., {name}=...)" if name in _OF_FEATURES else f"{called}(...) without it"
+            if not args and parameters and str(parameters[0].annotation).startswith("Mapping["):
+                remedy = f"{called}({{{name!r}: {shown}}})"  # for a step that takes its columns by a mapping
             remedy = remedy if near is None else f"{near}={shown}"
             problem = "no such argument"
             return BadCall(f"{called}({name}=)", problem, got=options[name], expected=expected, remedy=remedy)
@@ -142,7 +148,7 @@ def _explain(
     return None
 
 
-def _find_meant(name: str, known: Sequence[str]) -> str | None:
+def find_argument(name: str, known: Sequence[str]) -> str | None:
     """Find the argument that was meant: another library's name for it, or a name that is spelt nearly so."""
     meant = [ours for ours, theirs in _ELSEWHERE.items() if ours in known and name.lower() in theirs.split()]
     return meant[0] if meant else nearest(name, known)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import quote, unquote
 
 
 class When(StrEnum):
@@ -35,6 +37,10 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
 }
 
 
+ANY_ROW = (When.BEFORE, When.NOW, When.AFTER)
+"""The times of a row that may be any, as those of a group are."""
+
+
 class Origin(NamedTuple):
     """Column of a table that values come from; the table is empty for the one at hand."""
 
@@ -61,8 +67,8 @@ def shift(origins: Origins, *whens: When) -> Origins:
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it. Parts of a table are related to all of it, and to parts of
-    themselves: `a` to `a/x`, but `a/x` not to `a/y`.
+    Keys by which a target was looked up tell nothing of it. Parts of a table are related to all of it, and to each
+    other unless no row can be in both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)
@@ -79,13 +85,57 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
             one.column
             for one in feature
             for (table, column), rank in latest.items()
-            if one.column == column and _RANK[one.when] >= rank and _is_related(one.table, table)
+            if one.column == column and _RANK[one.when] >= rank and are_related(one.table, table)
         }
     )
 
 
-def _is_related(one: str, other: str) -> bool:
-    return one == other or f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+def are_related(one: str, other: str) -> bool:
+    """Whether rows may be in both of two tables, or parts of tables, whose names `name_part` has gone on with.
+
+    Example:
+        >>> early, late = (f"a/{name_part('by date', bounds)}" for bounds in ((None, 5), (5, None)))
+        >>> are_related(early, "a"), are_related(early, late), are_related(early, f"a/{name_part('by date', (4, 9))}")
+        (True, False, True)
+    """
+    (table, *parts), (other_table, *others) = one.split("/"), other.split("/")
+    return table == other_table and not any(_are_apart(part, another) for part in parts for another in others)
+
+
+def name_part(kind: str, bounds: tuple[Any, Any] | str, *, outside: bool = False) -> str:
+    """Name a part of a table's rows, by how it is cut and the range it has; or by a name, of parts without a range.
+
+    Parts of the same `kind` are apart where their ranges or names are; `outside` is all rows but those.
+    """
+    name = json.dumps([outside, *([bounds] if isinstance(bounds, str) else bounds)])
+    return f"{hashlib.sha256(kind.encode()).hexdigest()[:8]}:{quote(name, safe='')}"
+
+
+def _are_apart(one: str, other: str) -> bool:
+    """Whether no row can be in both parts; False where nobody knows."""
+    try:
+        pairs = [part.split(":") for part in (one, other)]
+        (kind, *names), (other_kind, *other_names) = pairs
+        (is_outside, *part), (is_other_outside, *other_part) = (json.loads(unquote(n)) for n in (*names, *other_names))
+        if kind != other_kind or (is_outside and is_other_outside):
+            return False
+        if is_outside or is_other_outside:  # all but a part, and what may lie in that
+            around, within = (part, other_part) if is_outside else (other_part, part)
+            return bool(around == within or (len(around) == 2 and _covers(around, within)))
+        if len(part) == 1:
+            return bool(part != other_part)
+        return _is_before(part, other_part) or _is_before(other_part, part)
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _covers(around: Sequence[Any], within: Sequence[Any]) -> bool:
+    (low, high), (start, end) = around, within
+    return (low is None or (start is not None and low <= start)) and (high is None or (end is not None and end <= high))
+
+
+def _is_before(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return one[1] is not None and other[0] is not None and one[1] <= other[0]
 
 
 def trace(origins: Origins, sources: Mapping[str, Origins]) -> Origins:

@@ -252,9 +252,14 @@ def to_python(value: Any) -> Any:
 
 
 def is_path(value: Any) -> bool:
-    """Return whether it is the path of something: text, not empty, without the character NUL."""
+    """Return whether it is the path of something: text of UTF-8, not empty, without the character NUL."""
     text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
-    return isinstance(text, str) and text != "" and "\0" not in text
+    return isinstance(text, str) and text != "" and "\0" not in text and is_utf8(text)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be written in UTF-8, as names of files on Linux need not be."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def is_one_of(value: Any, choices: Iterable[Any]) -> bool:

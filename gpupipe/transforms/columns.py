@@ -40,6 +40,9 @@ class Select(ColumnwiseTransform):
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         return backend.select(frame, [name for name in self.columns if name in wanted])
 
+    def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
+        return owned
+
 
 class Drop(ColumnwiseTransform):
     """Leave these columns out; one that is not there raises ColumnNotFound.
@@ -62,6 +65,9 @@ class Drop(ColumnwiseTransform):
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         return backend.select(frame, [name for name in frame.columns if name not in self.columns])
+
+    def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
+        return owned
 
 
 class Rename(Transform):

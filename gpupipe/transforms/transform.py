@@ -38,6 +38,10 @@ class Transform(Step, ABC):
         `frame` holds at least `needs(wanted, schema)`; `schema` has all columns of the unpruned input.
         """
 
+    def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
+        """List the columns that come out in memory nobody else holds, given those that come in so."""
+        return frozenset()
+
     def transform(self, frame: Frame) -> Frame:
         """Apply the step alone to a user's frame; strings come back plain, the index goes with the rows.
 

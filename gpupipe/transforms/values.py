@@ -14,9 +14,8 @@ import numpy as np
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
-from gpupipe.expressions.numbers import apply_function, compute
+from gpupipe.expressions.numbers import apply_function
 from gpupipe.expressions.texts import replace_texts
-from gpupipe.expressions.tree import Constant, Span
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import format_count
 from gpupipe.support.times import parse_microseconds
@@ -67,20 +66,21 @@ class Clip(ColumnwiseTransform):
         made = {}
         for name in (name for name in self.columns if name in wanted):
             column = backend.column(frame, name)
-            for sign, end in zip(("maximum", "minimum"), self._ends(schema[name]), strict=True):
-                if end is not None:
-                    constant = Constant(end, column.dtype, Span(0, 0))
-                    column = compute(sign, column, constant, column.dtype, backend.xp)
-            made[name] = column
+            ends = [None if end is None else column.data.dtype.type(end) for end in self._ends(schema[name])]
+            made[name] = replace(column, data=backend.xp.clip(column.data, *ends))
         return backend.assign(frame, made) if made else frame
 
+    def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
+        return owned | {*self.columns}
+
     def _ends(self, item: Field) -> list[Any]:
-        """Return low and high as the column stores them; None where there is none, or its type cannot exceed it."""
+        """Return low and high as the column stores them, at most what its type can hold; None where there is none."""
         low, high = self.low, self.high
         if item.dtype != "timestamp":
             least, most = _limits(item.dtype)
-            low = None if isinstance(low, int | float) and low < least else low
-            high = None if isinstance(high, int | float) and high > most else high
+            first, last = (-np.inf, np.inf) if item.dtype in FLOATS else (least, most)
+            low = first if isinstance(low, int | float) and low < least else low
+            high = last if isinstance(high, int | float) and high > most else high
         return [None if end is None else _convert_value(end, item, "Clip") for end in (low, high)]
 
 
@@ -121,6 +121,9 @@ class Log1p(ColumnwiseTransform):
                 raise BadData(f"Log1p of column {name!r}", problem, got=got, expected="numbers above -1", remedy=remedy)
         made = {n: apply_function("log1p", c, _get_float_type(c.dtype), xp) for n, c in columns.items()}
         return backend.assign(frame, made)
+
+    def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
+        return owned | {*self.columns}
 
 
 class Replace(ColumnwiseTransform):

@@ -16,7 +16,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import columns_by_plan, require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
-from gpupipe.support.origins import When, shift
+from gpupipe.support.origins import ANY_ROW, When, shift
 from gpupipe.support.validation import (
     as_list,
     check_choice,
@@ -100,7 +100,7 @@ class WholeTableTransform(Transform):
         added = []
         for item, of in zip(made, sources, strict=True):
             # Without an order nobody knows which rows are earlier.
-            whens = self.get_whens(item.name) if self.order else {When.NOW}
+            whens = self.get_whens(item.name) if self.order else ANY_ROW
             origins = shift(item.origins, *whens) | found_by
             added.append(replace(item, lineage=of.lineage, origins=origins, role=of.role, step=where))
         return schema.assign(added)

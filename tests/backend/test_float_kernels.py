@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from textwrap import dedent
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -18,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gpupipe.backend import kernels
 from gpupipe.backend.kernels import Scale, compute_moments, fill_into, find_bounds, scale_into
 
 ARRAY_CODE = ModuleType("what a GPU runs")
@@ -95,18 +86,6 @@ def test_numbers_may_lie_apart_and_be_read_only() -> None:
     assert find_bounds(values[::3], np) == (0, 0.0, 9.0)
 
 
-@pytest.mark.slow
-def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> None:
-    code = """
-        import numpy as np
-        from numba.core.caching import CacheImpl
-        CacheImpl._locator_classes = []  # as if no folder could be written to, which root cannot be told
-        from gpupipe.backend.kernels import find_bounds
-        print(find_bounds(np.ones(3), np))
-    """
-    assert _in_a_process(code, tmp_path) == "(0, 1.0, 1.0)"
-
-
 def test_a_range_of_whole_numbers_is_that_of_floats() -> None:
     block, found = np.array([1.0, 4.0]), []
     for scale in (Scale(1, 3, 2, -1, -1, 0), Scale(1.0, 3.0, 2.0, -1.0, -1.0, 0.0)):
@@ -114,58 +93,3 @@ def test_a_range_of_whole_numbers_is_that_of_floats() -> None:
         scale_into(out, block, scale, np)
         found.append(out.tolist())
     assert found == [[-1.0, 0.0], [-1.0, 0.0]]
-
-
-@pytest.mark.slow
-def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
-    code = """
-        import resource
-        import numpy as np
-        from gpupipe.backend.kernels import find_bounds, compute_moments
-        resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512))
-        print(find_bounds(np.ones(3), np), compute_moments(np.ones(3), np, 1.0))
-    """
-    found = _in_a_process(code, tmp_path)
-    assert found == "(0, 1.0, 1.0) (0, 1.0, 1.0, 0.0, 0.0)"
-
-
-def test_threads_that_meet_at_a_loop_compile_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled: list[Any] = []
-
-    def compile_slowly(function: Any) -> Any:
-        time.sleep(0.02)
-        compiled.append(function)
-        return function
-
-    monkeypatch.setattr(kernels, "_import_numba", lambda: SimpleNamespace(njit=lambda **_: compile_slowly))
-    loop = kernels._compile()(abs)
-    with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(loop, [-1, -2, -3, -4])) == [1, 2, 3, 4]
-    assert compiled == [abs]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("said", "told"), [("", False), ("logging.getLogger('numba').setLevel('DEBUG')", True)])
-def test_what_the_compiler_does_is_logged_if_somebody_asks_for_it(said: str, told: bool, tmp_path: Path) -> None:
-    code = f"""
-        import logging
-        import sys
-        import numpy as np
-        from gpupipe.backend.kernels import find_bounds
-        {said}
-        logging.basicConfig(level="DEBUG", stream=sys.stdout)
-        print(find_bounds(np.ones(3), np))
-    """
-    assert ("numba" in _in_a_process(code, tmp_path)) == told
-
-
-def _in_a_process(code: str, cache: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", dedent(code)],
-        env=os.environ | {"NUMBA_CACHE_DIR": str(cache)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout.strip()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend import Column, select
-from gpupipe.backend.kernels import hash_column, hash_strings, splitmix64
+from gpupipe.backend.kernels import draw_positions, hash_column, hash_strings, splitmix64
 
 several = settings(deadline=None, max_examples=50)
 
@@ -15,6 +15,13 @@ def test_splitmix64_gives_the_published_numbers() -> None:
     # The first outputs of the reference implementation for the state 0 and for 1234567.
     assert splitmix64(0, np.arange(3)).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert splitmix64(np.int64(3), np.arange(3)).tolist() == splitmix64(3, np.arange(3)).tolist()
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**60), st.integers(0, 2**64 - 1))
+def test_positions_are_drawn_by_a_loop_as_by_array_code(seed: int, first: int, limit: int) -> None:
+    counters = np.arange(first, first + 500, dtype=np.uint64)
+    wanted = np.flatnonzero(splitmix64(seed, counters) < np.uint64(limit))
+    assert draw_positions(seed, counters, limit, np).tolist() == wanted.tolist()
 
 
 def test_splitmix64_is_a_bijection_that_spreads() -> None:

@@ -61,7 +61,8 @@ WITHOUT_NAMES = {
     "free_bytes",
     "kmeans",
     "pca",
-    "plan_engine",
+    "scan",
+    "run_plan",
 }
 
 

@@ -70,7 +70,10 @@ def test_bad_input_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest
     assert main(["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), out]) == 2
     assert "column 'k' not found" in capsys.readouterr().err
     assert main(["score", str(tmp_path / "run"), str(tmp_path / "none.parquet"), out]) == 2
-    assert not Path(out).exists()
+    FRAME.to_parquet(tmp_path / "rows.parquet")
+    assert main(["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), f"{out}.csv"]) == 2
+    assert f"a folder of Parquet, got '{out}.csv'" in capsys.readouterr().err
+    assert not Path(out).exists() and not Path(f"{out}.csv").exists()
 
 
 def test_a_function_of_ones_own_has_to_be_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

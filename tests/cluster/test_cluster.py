@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import ipaddress
 import logging
 import os
 import subprocess
@@ -209,6 +210,14 @@ def test_it_shows_where_its_dashboard_is(cluster: gp.Cluster, monkeypatch: pytes
     monkeypatch.setattr(cluster, "dashboard_link", "http://localhost:8787/status?a&b")
     assert repr(cluster) == "Cluster(2 workers, dashboard at http://localhost:8787/status?a&b)"
     assert "<a href='http://localhost:8787/status?a&amp;b'>" in cluster._repr_html_()
+
+
+def test_it_listens_to_this_machine_alone(cluster: gp.Cluster) -> None:
+    """The scheduler in this process, its web server, and the workers with theirs."""
+    workers = psutil.Process().children(recursive=True)
+    ports = [one for process in (psutil.Process(), *workers) for one in process.net_connections("inet")]
+    listening = {one.laddr.ip for one in ports if one.status == psutil.CONN_LISTEN}
+    assert listening and all(ipaddress.ip_address(address).is_loopback for address in listening)
 
 
 # scripts --------------------------------------------------------------------------------------------------------------

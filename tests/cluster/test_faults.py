@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,18 @@ def recovering(cluster: gp.Cluster) -> Iterator[gp.Cluster]:
 
 
 # a worker -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_killed_while_a_fit_starts(recovering: gp.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed while all workers are asked for their backend, when it has not answered yet."""
+    gp.configure(backend="auto")
+    recovering._backends.clear()
+    victim = min(recovering._client.run(os.getpid).values())
+    os.kill(victim, signal.SIGSTOP)
+    monkeypatch.setattr(recovering, "_submit", lambda *_: SimpleNamespace(result=int))  # the other one is there
+    threading.Timer(2, os.kill, (victim, signal.SIGKILL)).start()
+    assert recovering.resolve("auto") == "cpu" and recovering._backends == {"auto": "cpu"}
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize("repetition", REPEATED)

@@ -87,6 +87,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_coverage_is_what_was_asked_for(case: str) -> None:
     target, options, method, holds = CASES[case]
@@ -99,6 +100,7 @@ def test_the_coverage_is_what_was_asked_for(case: str) -> None:
     assert np.std(shares) < 2.5 * bound(CALIBRATED, JUDGED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["interval", "set of three"])
 def test_the_coverage_of_each_group_is_what_was_asked_for(case: str) -> None:
     target, options, method, holds = CASES[case]
@@ -332,6 +334,7 @@ def test_what_is_calibrated_is_saved_and_obeyed_in_a_new_process(tmp_path: Path)
     }
     for name, scorer in scorers.items():
         gp.save(tmp_path / name, scorer)
+    assert repr(scorers["interval"]).endswith(", calibrated: coverage 0.9 by 600 rows, by group")
     code = f"""
 import pandas as pd, gpupipe as gp
 rows = pd.read_parquet({str(tmp_path / "rows.parquet")!r})

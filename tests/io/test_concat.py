@@ -210,6 +210,7 @@ def test_notes_and_nullable_columns_are_put_together(tmp_path: Path) -> None:
         ([], errors.BadConfig, r"concat: not a list of datasets, got \[\]"),
         (None, errors.BadConfig, "not a list of datasets, got None"),
         ([FRAME, FRAME.drop(columns="x")], errors.SchemaMismatch, "dataset 2 has no column 'x'"),
+        ([FRAME[["x"]], FRAME[["s"]]], errors.SchemaMismatch, "Try: join, for tables of other columns"),
         ([FRAME.drop(columns=["x", "s"]), FRAME], errors.SchemaMismatch, "dataset 1 has no column 's', 'x'"),
         (
             [FRAME, FRAME, FRAME.assign(n="1")],

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -700,3 +701,10 @@ def test_a_name_with_a_nul_is_an_error_when_the_table_is_made(make: Any, tmp_pat
     with pytest.raises(BadConfig) as caught:
         make(tmp_path)
     assert "NUL" in caught.value.problem and "frame.rename(columns=" in caught.value.remedy
+
+
+@pytest.mark.parametrize("take", [gp.from_frame, lambda table: T.Join(table, on="k")], ids=["from_frame", "Join"])
+def test_types_nested_deeper_than_arrow_hands_on_are_refused(take: Callable[[pa.Table], Any]) -> None:
+    kind = reduce(lambda inner, _: pa.struct([("a", inner)]), range(400), pa.int64())
+    with pytest.raises(SchemaMismatch, match=r"Arrow data cannot be opened \(Recursion level"):
+        take(pa.table({"k": [1, 2], "deep": pa.nulls(2, kind)}))

@@ -47,7 +47,7 @@ def one_part(step: T.Transform, part: pd.DataFrame, first_row: int) -> pd.DataFr
     return CPU.decode(step.apply(coded, CPU.schema_of(coded), set(part), CPU, ids))
 
 
-@pytest.mark.parametrize("parts", [1, 2, 7, 16])
+@pytest.mark.parametrize("parts", [1, 7, *(pytest.param(parts, marks=pytest.mark.slow) for parts in (2, 16))])
 @pytest.mark.parametrize("step", WHOLE, ids=repr)
 def test_other_rows_are_seen_across_partitions(step: T.Transform, parts: int) -> None:
     """And what comes of them is found by the rows' identities: steps before and after it may drop rows."""

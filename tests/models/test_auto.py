@@ -28,6 +28,7 @@ def test_many_rows_have_an_mlp(num_rows: int | None, network: type[gp.models.MLP
     assert model.get_config()["seed"] == 3 and model.get_config()["hidden"] == [8]
 
 
+@pytest.mark.slow
 def test_the_default_run_needs_no_argument_and_is_right() -> None:
     frame = pd.DataFrame({"x": [number / 500 for number in range(1000)]}).assign(
         y=lambda rows: rows["x"].round() % 2 == 1

@@ -30,7 +30,7 @@ class OfTensors(torch.nn.Module):
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("outputs", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_network_is_exported_with_any_number_of_rows(name: str, outputs: int, rows: Any) -> None:
     cls, options = SMALL[name]
     model = OfTensors(cls(NUMERIC, CARDINALITIES, outputs, **options)).eval()

@@ -152,7 +152,7 @@ def test_nothing_makes_the_host_wait(make: Make, rows: Any) -> None:
         model(batch).sum().item()
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
+@pytest.mark.parametrize("mode", ["train", pytest.param("eval", marks=pytest.mark.slow)])
 def test_it_is_one_graph(make: Make, rows: Any, mode: str) -> None:
     model, batch = make(), rows(16)
     getattr(model, mode)()
@@ -226,7 +226,7 @@ LEARNING: dict[str, tuple[type[Tabular], dict[str, Any], float]] = {
 }
 
 
-@pytest.mark.parametrize("name", LEARNING)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n != "mlp" else ()) for n in LEARNING])
 def test_it_learns_is_saved_and_loaded(name: str, fitted: tuple[gp.Pipeline, pd.DataFrame], tmp_path: Path) -> None:
     cls, options, least = LEARNING[name]
     pipeline, frame = fitted

@@ -159,6 +159,7 @@ scored.to_parquet(f"{folder}/out.parquet")
 """
 
 
+@pytest.mark.slow
 def test_another_process_predicts_the_same_bits(learned: tuple[gp.Pipeline, pd.DataFrame, XGB], tmp_path: Path) -> None:
     pipeline, frame, model = learned
     unlabelled = frame.drop(columns=["y", "z", "kind", "weight"])
@@ -404,6 +405,7 @@ def test_an_interrupt_among_the_rows_ends_the_fit(learned: tuple[gp.Pipeline, pd
         XGB.from_schema(pipeline.schema).fit_loaders(Interrupted([whole(pipeline.loader(frame))]))
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_named() -> None:
     code = """
 import sys
@@ -435,3 +437,24 @@ def test_models_of_other_libraries_are_refused_by_name(tmp_path: Path) -> None:
         with raises(BadConfig, where="save(model=)", got=type(given), match="not safe to load") as caught:
             gp.save(tmp_path / "run", pipeline, given)  # type: ignore[arg-type]
         assert "gp.models.XGB" in caught.value.remedy
+    with raises(BadConfig, where="Trainer(model=)", got=xgb.XGBClassifier, match="gp.compare") as caught:
+        gp.Trainer(xgb.XGBClassifier())  # type: ignore[arg-type]
+    for name in ("model.ubj", "model.txt", "model.json"):
+        (tmp_path / name).write_bytes(b"{L")
+        with raises(ArtifactError, where=str(tmp_path / name), match="models of other libraries are not safe"):
+            gp.load(tmp_path / name)
+
+
+def test_a_trainer_shows_its_trees(learned: tuple[gp.Pipeline, pd.DataFrame, XGB]) -> None:
+    model = learned[2]
+    assert repr(gp.Trainer(model)) == f"Trainer(XGB({model.extra_repr()}))"
+    assert repr(gp.Trainer(XGB(1))) == "Trainer(XGB(binary, 0 rounds))"
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [("eta", "learning_rate="), ("num_boost_round", "n_estimators="), ("subsample", "params={'subsample': ...}")],
+)
+def test_xgboosts_other_names_are_known(option: str, remedy: str) -> None:
+    with raises(BadConfig, where="XGB.from_schema", got=option, remedy=remedy):
+        XGB.from_schema(fitted("y > 0", rows(100)).schema, **{option: 0.1})

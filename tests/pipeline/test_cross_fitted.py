@@ -98,7 +98,9 @@ def test_files_are_known_again_without_a_look_inside(tmp_path: Path) -> None:
         pipeline.loader(again)
     assert again.reads.passes == 0
     assert pipeline.loader(again, out_of_fold=True).num_rows == pipeline.loader(data, out_of_fold=True).num_rows
-    assert pipeline.loader(gp.read_parquet(tmp_path / "flights")).num_rows  # another query
+    with pytest.raises(errors.LeakageError, match="of the table"):  # the rows of the fit are among them
+        pipeline.loader(gp.read_parquet(tmp_path / "flights"))
+    assert pipeline.loader(gp.read_parquet(tmp_path / "flights").filter("hour <= 3")).num_rows
 
 
 def test_other_rows_have_no_folds() -> None:
@@ -117,6 +119,7 @@ def test_other_rows_have_no_folds() -> None:
     )
 
 
+@pytest.mark.slow
 def test_steps_after_it_are_fitted_on_what_a_model_will_see() -> None:
     train = flights()
     chain = [pre.TargetEncoder(smooth=0, cv=2), pre.StandardScaler()]

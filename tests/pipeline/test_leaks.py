@@ -127,6 +127,10 @@ def test_a_joined_table_of_the_same_rows_brings_the_target(join: str, tmp_path: 
         else:
             assert fit(data, "typical", steps=steps).schema.numeric
 
+    data = sales()
+    check(data.split(0.8, seed=1)[0], aggregate(data.split(0.8, seed=2)[0]), leaks=True)  # some rows are in both
+    for train, valid in data.kfold(3):
+        check(valid, aggregate(train), leaks=False)
     past, later = sales().split(by="date", at="2024-01-08")
     for one in (past, later):  # of one table
         whole = replace_query(one, past)
@@ -194,3 +198,30 @@ def test_tomorrow_may_be_predicted_from_today() -> None:
 def test_a_permission_is_for_a_feature() -> None:
     with pytest.raises(errors.BadConfig, match="no feature is called so, got 'sales'"):
         fit(sales(), LAG, steps=WINDOWS, allow_leak=["sales"])
+
+
+def test_statistics_of_all_rows_hold_the_later_ones() -> None:
+    """The mean of a store's lags holds the sales of each of its rows; and so does a lag of lags in whatever order."""
+    data, lags = compute_windows(sales()), {"mean": (LAG, "mean"), "price": ("price", "mean")}
+    joined = data.join(data.group_by("store").agg(**lags), on="store", suffix="_mean")
+    assert fit(joined, "price_mean", LAG).schema.numeric
+    with pytest.raises(errors.LeakageError, match="feature 'mean'"):
+        fit(joined, "mean")
+    with pytest.raises(errors.LeakageError, match="feature 'mean'"):  # tomorrow's sales are among the store's
+        fit(data.join(data.group_by("store").agg(mean=("sales", "mean")), on="store"), "mean", target=LEAD)
+    with pytest.raises(errors.LeakageError, match=f"feature '{LAG}_lag_1'"):
+        fit(data, f"{LAG}_lag_1", steps=[T.Lag(LAG)])
+    statistics = gp.Features((["store", LAG], pre.GroupStats("store")), target="sales", task="regression")
+    with pytest.raises(errors.LeakageError, match=f"feature '{LAG}'"):
+        gp.Pipeline([], statistics).fit(data)
+    statistics = gp.Features((["store", "price"], pre.GroupStats("store")), target="sales", task="regression")
+    assert gp.Pipeline([], statistics).fit(data).schema.numeric
+
+
+def test_a_proposal_leaves_out_what_was_computed_from_the_target() -> None:
+    data = compute_windows(sales())
+    features = gp.Features.auto(data, target="sales")
+    columns = {name for group in features.groups for name in group.columns}
+    assert columns == {"store", "date", "price", "dear", LAG, EARLIER}
+    assert "log (computed from sales, as the target is)" in features.omitted
+    assert gp.Pipeline([], features).fit(data).schema.numeric

@@ -89,6 +89,7 @@ def test_a_metric_is_the_mean_of_scikit_learns(name: str, weighted: bool) -> Non
     assert metric.compute() == pytest.approx(np.mean([by_hand(t) for t in range(3)]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_comparison_and_importance_take_them() -> None:
     made, valid = pipeline(weight="w"), table(500, seed=1)
     train, other = made.loader(table()), made.loader(valid)

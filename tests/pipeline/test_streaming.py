@@ -61,7 +61,7 @@ def told(loader: Loader) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("steps", [[], [T.Filter("x < 250 or x > 320")]], ids=["all rows", "filtered"])
-@pytest.mark.parametrize("partition_bytes", [1, None])
+@pytest.mark.parametrize("partition_bytes", [1, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "order",
     [{}, {"shuffle": "blocks", "block_rows": 64, "window": 3}, {"shuffle": "blocks"}],

@@ -78,6 +78,12 @@ def test_many_whole_numbers_are_amounts(values: list[int], caplog: pytest.LogCap
     assert fitted(values, task="classification").schema.target.cardinality == len(set(values))
 
 
+def test_one_value_is_a_regression_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert fitted([1] * 100).schema.task == "regression"
+    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "all rows have the value 1" in told and "nothing can be learned" in told and "another split" in told
+
+
 def test_few_whole_numbers_are_classes_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     values = repeated(3, 5, 9)
     made = fitted(values, parts=4)

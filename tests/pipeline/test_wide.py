@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import CO_GENERATOR
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from gpupipe.backend.kernels import compute_moments
 from gpupipe.pipeline.fit import Sample, draw_rows
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Moments
+from gpupipe.schema import Field
 from gpupipe.support.text import format_columns, html_table, text_table
 
 CHAINS: dict[str, Callable[[], list[pre.LearnedStep]]] = {
@@ -83,7 +85,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 # the same results -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("num_partitions", [1, 3])
 def test_a_matrix_gives_what_single_columns_give(
     chain: str, dtype: str, num_partitions: int, one_by_one: Callable[[], None]
@@ -442,3 +444,16 @@ def test_a_profile_is_that_of_a_histogram(values: list[float]) -> None:
     bins = np.searchsorted(found.edges, known, side="left")
     shares = np.bincount(bins, weights=counted.counts, minlength=len(found.edges) + 1) / counted.total
     assert found.shares == tuple(shares.tolist())
+
+
+def test_many_columns_are_written_without_comparing_any_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, compared, equals = gp.from_frame(table(3)), list[str](), Field.__eq__
+    data.write_parquet(tmp_path / "in")
+
+    def compare(one: Field, other: object) -> bool:
+        compared.append(one.name)
+        return equals(one, other)
+
+    monkeypatch.setattr(Field, "__eq__", compare)
+    gp.read_parquet(tmp_path / "in").write_parquet(tmp_path / "out")
+    assert len(compared) <= 2 * WIDTH

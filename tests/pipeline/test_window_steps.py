@@ -121,7 +121,7 @@ def test_a_job_is_resumed_and_no_new_file_is_added(flights: pd.DataFrame, tmp_pa
     assert len(before) == 3
 
 
-@pytest.mark.parametrize("parts", [1, 7])
+@pytest.mark.parametrize("parts", [1, pytest.param(7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("limit", [None, 100_000])
 def test_windows_are_written_as_they_are_read(
     flights: pd.DataFrame, tmp_path: Path, parts: int, limit: int | None, monkeypatch: pytest.MonkeyPatch

@@ -168,6 +168,7 @@ def test_powers(given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     same_powers(step, dense(step.transform(later)), train, later)
 
 
+@pytest.mark.slow
 def test_powers_of_the_flights(flights: pd.DataFrame, weather: pd.DataFrame) -> None:
     for table, names in ((flights, FLIGHTS), (weather, WEATHER)):
         same_powers(*in_pieces(pre.PowerTransformer(), table, names), table[names], table[names])

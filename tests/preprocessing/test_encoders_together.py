@@ -52,6 +52,7 @@ def test_partitions_and_files_make_no_difference(flights: pd.DataFrame, tmp_path
     assert all(wanted[name].max() < size for name, size in zip(names, sizes, strict=True))
 
 
+@pytest.mark.slow
 def test_flights_as_scikit_learn_encodes_them(flights: pd.DataFrame) -> None:
     names = ["carrier", "dest", "tailnum", "month"]
     pairs = [

@@ -21,7 +21,7 @@ def run(*options: str) -> tuple[int, str]:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr
@@ -44,6 +44,19 @@ def test_too_few_cases_on_a_gpu_fail_the_run_and_what_passed_is_not_run_again(tm
 
     file.write_text("\n".join(["of other code", *passed]) + "\n")
     assert GpuCases(0, file).done == set()
+
+
+def test_what_passed_is_not_run_again_by_several_processes(tmp_path: Path) -> None:
+    file = tmp_path / "passed.txt"
+    GpuCases(0, file)  # begins it
+    with file.open("a") as lines:
+        lines.write("gpu tests/expressions/test_times.py::test_floor_keeps_the_zone_apart\n")
+    two = ["-k", "keeps", "--resume", str(file), "-n", "2"]
+    status, told = run(*two, "--gpu-cases", "2")
+    assert status == 1 and "1 passed" in told and "1 cases passed on a GPU, at least 2 are asked for" in told, told
+    assert len(file.read_text().splitlines()) == 3
+    status, told = run(*two, "--gpu-cases", "1")
+    assert status == 0 and "passed on a GPU" in told and not file.exists(), told
 
 
 def test_where_a_gpu_is_required_its_cases_come_first() -> None:

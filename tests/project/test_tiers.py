@@ -86,6 +86,6 @@ def test_every_slow_area_is_there() -> None:
 
 def test_the_quick_tier_tries_a_few_examples_and_always_the_same() -> None:
     few = settings.get_profile("few")
-    assert few.derandomize and few.max_examples == 25
+    assert few.derandomize and few.max_examples == 12
     assert examples(40).max_examples == 40 * settings.default.max_examples // 100
     assert examples(4).max_examples == 4

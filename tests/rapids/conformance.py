@@ -14,10 +14,12 @@ import cupy
 import pylibcudf as plc
 from cudf.core.accessors.categorical import CategoricalAccessor
 from cudf.core.series import DatetimeProperties
+from cudf_polars.dsl.ir import IR
+from cudf_polars.dsl.translate import Translator
 from cuml.cluster import KMeans
 from cuml.decomposition import PCA
 
-from .signatures import mismatch
+from .signatures import mismatch, signature_of
 
 ROOTS = {
     "cudf",
@@ -40,6 +42,8 @@ RECEIVERS = (
     cupy.ndarray,
     KMeans,
     PCA,
+    IR,
+    Translator,
     plc.io.orc.OrcReaderOptions,
     plc.io.orc.OrcReaderOptionsBuilder,
     plc.io.parquet.ChunkedParquetWriter,
@@ -56,6 +60,7 @@ class Report:
     problems: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     keywords: list[ast.keyword] = field(default_factory=list)
+    unbound: set[str] = field(default_factory=set)  # what is called and tells its parameters nowhere
 
 
 def users_of_rapids(package: Path) -> list[Path]:
@@ -91,6 +96,7 @@ def _check_call(call: ast.Call, imported: dict[str, str], report: Report, *, met
         targets = []
     if not targets:
         return
+    report.unbound |= {name for name, target, _ in targets if signature_of(target) is None}
     report.keywords += [keyword for keyword in call.keywords if keyword.arg is not None]
     starred = any(isinstance(arg, ast.Starred) for arg in call.args)
     args = [] if starred else [None] * len(call.args)

@@ -22,12 +22,16 @@ import pytest
 import rmm as real_rmm
 import sklearn.cluster
 import sklearn.decomposition
+from cudf_polars import containers
+from cudf_polars.dsl import ir
+from cudf_polars.dsl import translate as translation
 from cudf_polars.dsl.translate import Translator
 
 import gpupipe.backend
 from gpupipe.io.relational import gpu_engine
 from tests.as_cudf_writes import rewrite
 
+from . import standin_plans
 from .signatures import check, checked, signature_of
 from .standin_cupy import DeviceArray, cupy
 from .standin_frame import cudf
@@ -161,7 +165,9 @@ def rehearsed_module(modules: dict[str, Any]) -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
         for name, standin in modules.items():  # cuML is imported by the steps that call it
             patch.setitem(sys.modules, name, None if name.startswith("cuml") else standin)
+        patch.setitem(sys.modules, spec.name, module)  # where dataclasses look
         spec.loader.exec_module(module)
+    module._is_on_device = standin_plans.Flag()  # type: ignore[attr-defined]
     return module
 
 
@@ -181,6 +187,8 @@ def rehearsed() -> Iterator[Any]:
         )
         for name in ("cuml", "cuml.cluster", "cuml.decomposition"):
             patch.setitem(sys.modules, name, modules[name])
+        for owner, name in ((containers, "DataFrame"), (ir, "IRExecutionContext"), (translation, "Translator")):
+            patch.setattr(owner, name, getattr(standin_plans, name))
         patch.setattr(gpu_engine, "rmm", modules["rmm"])
         patch.setattr(cudf_polars, "execute_with_cudf", translate)
         write = gpu_engine.write

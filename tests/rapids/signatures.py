@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, wraps
 from pathlib import Path
@@ -18,12 +20,12 @@ _NAMED_ONLY = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 def signature_of(target: Any) -> inspect.Signature | None:
     """The parameters of a function, method or class of RAPIDS; None where it tells them nowhere.
 
-    Compiled code often has none: then the first line of the docstring has it, or RMM's source, which its wheel has.
+    Compiled code often has none: then RMM's source has it, pylibcudf's stubs, or the first line of the docstring.
     """
     try:
         found = inspect.signature(target)
     except (TypeError, ValueError):
-        return _from_source(target) or _from_docstring(target)
+        return _from_source(target) or _from_stub(target) or _from_docstring(target)
     if (
         isinstance(target, type)
         and hasattr(target, "get_params")
@@ -101,6 +103,28 @@ def _from_source(target: Any) -> inspect.Signature | None:
     source = Path(memory_resource.__file__).with_name("_memory_resource.pyx").read_text()
     found = re.search(rf"cdef class {target.__name__}\b.*?def __cinit__\(\s*self,?(.*?)\)\s*:", source, re.DOTALL)
     return None if found is None else _parsed(found[1])
+
+
+def _from_stub(target: Any) -> inspect.Signature | None:
+    """A signature from the `.pyi` beside a compiled module."""
+    file = getattr(sys.modules.get(getattr(target, "__module__", None) or ""), "__file__", None)
+    if file is None:
+        return None
+    stub = Path(file).with_name(Path(file).name.partition(".")[0] + ".pyi")
+    if not stub.is_file():
+        return None
+    found: Any = ast.parse(stub.read_text())
+    for name in [*target.__qualname__.split("."), *(["__init__"] if isinstance(target, type) else [])]:
+        found = next((node for node in found.body if getattr(node, "name", None) == name), None)
+        if found is None:
+            return None
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    for parameter in (*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs):
+        parameter.annotation = None
+    if isinstance(target, type):
+        del found.args.args[0]
+    return _parsed(ast.unparse(found.args))
 
 
 def _parsed(parameters: str) -> inspect.Signature | None:

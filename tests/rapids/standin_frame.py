@@ -200,9 +200,15 @@ class DataFrame:
         )
 
     @classmethod
-    @checked("cudf.DataFrame.from_pylibcudf", real.DataFrame.from_pylibcudf)
-    def from_pylibcudf(cls, table: Any) -> DataFrame:
-        return cls.from_arrow(table)
+    @checked("cudf.DataFrame.from_pylibcudf", real.DataFrame.from_pylibcudf.__func__)
+    def from_pylibcudf(cls, table: Any, metadata: Any = None) -> DataFrame:
+        """Of what a reader has read, which knows its names, or of a table with names beside it."""
+        if isinstance(table, pa.Table):
+            assert metadata is None
+            return cls.from_arrow(table)
+        assert set(metadata) == {"columns"}
+        columns = dict(zip(metadata["columns"], table.columns, strict=True))
+        return cls.from_arrow(pa.table({name: column.cast(_as_read(column.type)) for name, column in columns.items()}))
 
     @own
     def to_arrow(self, preserve_index: Any = None) -> pa.Table:

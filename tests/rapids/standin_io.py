@@ -112,7 +112,7 @@ class ColumnInMetadata:
 
 def table(*args: Any) -> SimpleNamespace:
     check("pylibcudf.Table", real.Table, args, {})
-    return SimpleNamespace(columns=list(args[0]))
+    return SimpleNamespace(columns=list(args[0]), num_rows=args[1] if len(args) > 1 else None)
 
 
 def _table_metadata(*args: Any) -> SimpleNamespace:

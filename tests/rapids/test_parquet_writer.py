@@ -16,6 +16,7 @@ pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 import gpupipe as gp
 from gpupipe.backend.columns import Backend
 from gpupipe.io import inspect
+from gpupipe.io.jobs import part_writer
 
 TIMES = [dt.datetime(1969, 12, 31, 23, 0, 0, 1), None, dt.datetime(2013, 1, 1), dt.datetime(2262, 6, 1)]  # noqa: DTZ001
 TABLE = pa.table(
@@ -30,6 +31,7 @@ TABLE = pa.table(
         "words": pa.array([["a", None], [], None, ["b"]], pa.large_list(pa.large_string())),
     }
 ).append_column(pa.field("speed", pa.float64(), metadata={"units": "m/s"}), pa.array([1.0, 2.0, None, 4.0]))
+DAYS = pa.array([dt.date(1969, 12, 31), None, dt.date(2013, 1, 1), dt.date(2013, 1, 1)])
 NAIVE = pa.array(TIMES, pa.timestamp("us"))
 ZONED = pa.array(TIMES, pa.timestamp("us", "Europe/Oslo"))
 
@@ -130,3 +132,39 @@ def test_without_memory_on_the_device_a_part_is_written_on_the_host(
     manifest = gp.from_frame(TABLE, backend="gpu").write_parquet(tmp_path / "out")
     assert "out_of_memory" in manifest.parts[0].halved[0]
     assert pq.read_table(tmp_path / "out" / "part-00000.parquet").equals(TABLE)
+
+
+@pytest.mark.parametrize("keys", [["s"], ["n", "ok"], ["day", "s"]])
+def test_folders_by_key_are_what_pyarrow_writes(
+    rehearsed_backend: Backend, tmp_path: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.concat_tables([TABLE.set_column(4 + 1, "day", [DAYS])] * 3)
+    dataset = gp.from_frame(table, backend="gpu", num_partitions=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(part_writer, "_write_hive", None)
+        dataset.write_parquet(tmp_path / "gpu", partition_by=keys)
+    gp.from_frame(table, backend="cpu", num_partitions=2).write_parquet(tmp_path / "cpu", partition_by=keys)
+    there, here = (sorted(path.rglob("*.parquet")) for path in (tmp_path / "gpu", tmp_path / "cpu"))
+    names = [[file.relative_to(tmp_path / side) for file in files] for side, files in (("gpu", there), ("cpu", here))]
+    assert names[0] == names[1]
+    for one, other in zip(there, here, strict=True):
+        assert pq.ParquetFile(one).read().equals(pq.ParquetFile(other).read(), check_metadata=True)
+
+
+def test_folders_of_what_the_device_does_not_write_are_written_on_the_host(
+    rehearsed_backend: Backend, tmp_path: Path
+) -> None:
+    gp.from_frame(TABLE, backend="gpu").write_parquet(tmp_path / "gpu", partition_by=["s"], compression="gzip")
+    assert len(gp.read_parquet(tmp_path / "gpu", backend="cpu").to_pandas()) == 4
+
+
+def test_folders_that_take_more_than_the_device_has_are_written_on_the_host(
+    rehearsed_backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit")
+
+    monkeypatch.setattr(rehearsed_backend, "run_plan", fail)
+    gp.from_frame(TABLE, backend="gpu").write_parquet(tmp_path / "gpu", partition_by=["s"])
+    assert "written on the host" in caplog.text
+    assert len(gp.read_parquet(tmp_path / "gpu", backend="cpu").to_pandas()) == 4

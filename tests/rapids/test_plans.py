@@ -30,6 +30,7 @@ from gpupipe.errors import PlanFailed
 from gpupipe.io.relational import engine, gpu_engine, group_by
 from gpupipe.io.relational.scan import scan
 
+from . import standin_plans
 from .rehearsal import FREE, TOTAL
 from .test_verbs import VERBS, same_frames, sample  # noqa: F401 - a fixture
 
@@ -106,25 +107,29 @@ def without_lists(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", ["sort of equal rows", "the last of each", "list of x", "outer join, many=True"])
-def test_rows_beyond_a_gpus_memory_are_cut_into_buckets(
-    rehearsed_backend: Backend,
+@pytest.mark.parametrize("suffices", [True, False])
+def test_rows_beyond_a_gpus_memory_stream_and_are_cut_into_buckets_last(
+    engines: list[Any],
     files: list[str],
     name: str,
+    suffices: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     wanted = PLANS[name](gp.read_parquet(files, backend="cpu")).to_pandas()
     monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 200_000)
+    if not suffices:
+        monkeypatch.setattr(gpu_engine, "SPMDEngine", Full)
     with caplog.at_level("INFO", "gpupipe"):
         found = PLANS[name](gp.read_parquet(files, backend="gpu")).to_pandas()
-    assert "are cut into" in caplog.text
+    assert ("are cut into" in caplog.text) != suffices and bool(engines) == suffices
     same_frames(without_lists(found), without_lists(wanted))
 
 
 @pytest.mark.parametrize("name", ["sort by x", "first of at", "outer join, many=True", "list of k"])
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_a_large_result_is_written_by_the_gpu(
-    rehearsed_backend: Backend, files: list[str], name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch
+    engines: list[Any], files: list[str], name: str, in_parts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one file, or by an engine that streams as a folder of them."""
     plans: dict[str, Any] = {**PLANS, "list of k": lambda d: d.group_by("n").agg(found=("k", "list"))}
@@ -146,6 +151,7 @@ def test_a_large_result_is_written_by_the_gpu(
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
+    monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 0)
     monkeypatch.setattr(gpu_engine, "collect", collect)
     data = plans[name](gp.read_parquet(files, backend="gpu"))
     same_frames(without_lists(data.to_pandas()), without_lists(wanted))
@@ -157,9 +163,10 @@ def test_a_large_result_is_written_by_the_gpu(
 
 
 def test_a_large_result_is_joined_by_its_time(
-    rehearsed_backend: Backend, files: list[str], monkeypatch: pytest.MonkeyPatch
+    engines: list[Any], files: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """cuDF writes its times as UTC, and Polars joins no such time with another."""
+    monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 0)
     monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
     days = pd.DataFrame({"at": FRAME["at"].unique(), "day": range(FRAME["at"].nunique())})
     found, wanted = (
@@ -170,7 +177,7 @@ def test_a_large_result_is_joined_by_its_time(
 
 
 def test_every_place_that_makes_a_plan_is_tried(
-    rehearsed_backend: Backend,
+    engines: list[Any],
     files: list[str],
     sample: Path,  # noqa: F811
     tmp_path: Path,
@@ -196,6 +203,7 @@ def test_every_place_that_makes_a_plan_is_tried(
     monkeypatch.setattr(gpu_engine, "refuse", refuse)
     monkeypatch.setattr(engine.PlannedRun, "__init__", made)
     monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 500_000)
+    monkeypatch.setattr(gpu_engine, "SPMDEngine", Full)
     for verb in VERBS.values():
         verb(gp.read_parquet(sample, backend="gpu")).compute()
     gp.read_parquet(files, backend="gpu").write_parquet(tmp_path / "shuffled", shuffle="full")
@@ -263,15 +271,17 @@ def test_what_fails_on_the_device_names_the_verb_and_leaves_nothing(
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     monkeypatch.setattr(cudf_polars, "execute_with_cudf", lambda plan, _, config: plan.set_udf(fail))
+    monkeypatch.setattr(standin_plans.Node, "evaluate", lambda *_, **__: fail())
     if large:
         monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
+        monkeypatch.setattr(gpu_engine, "_free_memory", lambda: 200_000)
     with pytest.raises(PlanFailed) as caught:
         gp.read_parquet(files, backend="gpu").sort("x").compute()
     assert caught.value.where == "sort" and str(cause)[:12] in caught.value.problem
     assert list(scratch.iterdir()) == []
 
 
-def test_a_memory_limit_cuts_rows_into_more_buckets(engines: list[Any]) -> None:
+def test_a_memory_limit_is_the_most_that_plans_use(engines: list[Any]) -> None:
     assert gpu_engine.memory() == FREE - TOTAL // 10
     gp.configure(memory_limit=1 << 30)
     assert gpu_engine.memory() == 1 << 30
@@ -325,6 +335,13 @@ class StandIn(pl.GPUEngine):
             gpu_engine.rmm.mr.set_current_device_resource(self.before)
 
 
+class Full(StandIn):
+    """An engine whose spilling does not suffice."""
+
+    def __enter__(self) -> Any:
+        raise MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit")
+
+
 class OnWorkers(StandIn):
     puts_back = False
 
@@ -374,43 +391,45 @@ def test_a_large_table_streams_and_spills_within_the_limit(engines: list[Any]) -
 
 
 @pytest.mark.parametrize("name", ["sort by x", "outer join, many=True"])
-@pytest.mark.parametrize("large", [False, True])
 def test_a_plan_that_is_out_of_memory_is_run_again_by_the_engine_that_streams(
     engines: list[Any],
     files: list[str],
     name: str,
-    large: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit")
+
     wanted = PLANS[name](gp.read_parquet(files, backend="cpu")).to_pandas()
-    scratch = Path(files[0]).parent / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    if large:
-        monkeypatch.setattr(gpu_engine, "get_table_limit", lambda: 0)
-    run = pl.LazyFrame.collect
-
-    def in_memory_fails(plan: pl.LazyFrame, engine: Any = "auto", **options: Any) -> pl.DataFrame:
-        frame = run(plan, engine=engine, **options)
-        in_memory = isinstance(engine, pl.GPUEngine) and not isinstance(engine, StandIn)
-        if in_memory:
-            assert len(list(scratch.rglob("*.parquet"))) == large
-            raise MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit")
-        return frame
-
-    class Streams(StandIn):
-        def __enter__(self) -> Any:
-            assert not list(scratch.rglob("*.parquet")), "half a file would be in the way"
-            return super().__enter__()
-
-    monkeypatch.setattr(gpu_engine, "SPMDEngine", Streams)
-
-    monkeypatch.setattr(pl.LazyFrame, "collect", in_memory_fails)
+    monkeypatch.setattr(standin_plans.Node, "evaluate", fail)
     with caplog.at_level("INFO", "gpupipe"):
         found = PLANS[name](gp.read_parquet(files, backend="gpu")).to_pandas()
     assert engines and "out of memory" in caplog.text
     same_frames(found, wanted)
+
+
+def test_half_a_file_is_removed_before_the_engine_that_streams_writes_it(
+    engines: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pl.LazyFrame.collect
+
+    def in_memory_fails(plan: pl.LazyFrame, engine: Any = "auto", **options: Any) -> pl.DataFrame:
+        frame = run(plan, engine=engine, **options)
+        if isinstance(engine, StandIn):
+            return frame
+        assert list(tmp_path.iterdir())
+        raise MemoryError("std::bad_alloc: out_of_memory: RMM failure at: x.hpp: Exceeded memory limit")
+
+    class Streams(StandIn):
+        def __enter__(self) -> Any:
+            assert not list(tmp_path.iterdir()), "half a file would be in the way"
+            return super().__enter__()
+
+    monkeypatch.setattr(gpu_engine, "SPMDEngine", Streams)
+    monkeypatch.setattr(pl.LazyFrame, "collect", in_memory_fails)
+    gpu_engine.write(pl.LazyFrame({"x": [1, 2]}), 10, 1, tmp_path / "a.parquet")
+    assert engines and pq.read_table(tmp_path / "a.parquet").num_rows == 2
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["our resource", "a user's"])

@@ -67,6 +67,7 @@ def test_a_round_trip_gives_the_same_features(saved: Path, pipeline: gp.Pipeline
     assert repr(loaded.pipeline).replace("Dataset", "") != ""
 
 
+@pytest.mark.slow
 def test_another_process_predicts_the_same_bits(saved: Path, flights: pd.DataFrame, tmp_path: Path) -> None:
     unlabelled = flights.drop(columns="arr_delay")
     unlabelled.to_parquet(tmp_path / "in.parquet")

@@ -134,3 +134,10 @@ def test_it_shows_what_it_holds() -> None:
         "b         2  as all"
     )
     assert "<td" in CALIBRATORS["y"]._repr_html_()
+
+
+def test_a_scorer_in_the_models_place_is_told_how_its_calibration_is_kept(tmp_path: Path) -> None:
+    scorer = scorer_of("late", CALIBRATORS["late"])
+    with raises(BadConfig, where="save(model=)") as caught:
+        gp.save(tmp_path / "run", scorer.pipeline, scorer)  # type: ignore[arg-type]
+    assert caught.value.remedy == "gp.save(path, scorer), which keeps its threshold and calibration"

@@ -66,6 +66,14 @@ def test_a_card_says_what_is_in_the_folder(tmp_path: Path, pipeline: gp.Pipeline
     assert lines[12] == "3 features:" and repr(pipeline.schema).splitlines()[0] == lines[13]
 
 
+def test_trees_have_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("xgboost", reason="XGBoost is not installed here: run `make setup`")
+    trees = gp.fit(FRAME, target="y > 0", model=gp.models.XGB)
+    gp.save(tmp_path / "trees", trees)
+    line = describe_artifact(tmp_path / "trees").splitlines()[2]
+    assert line.startswith(f"model: XGB(), {trees.model.num_nodes:,} node")  # type: ignore[union-attr]
+
+
 def test_a_pipeline_alone_and_a_network_of_ones_own(tmp_path: Path) -> None:
     plain = gp.Pipeline([], gp.Features(["x"])).fit(FRAME)
     gp.save(tmp_path / "plain", plain)

@@ -17,6 +17,8 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.errors import BadCall, BadConfig, ExpressionError, GpupipeError
+from gpupipe.evaluation.row_table import FigureTable
+from gpupipe.io.description.report import Description
 from gpupipe.support.calls import answer_calls
 from tests.raising import raises
 
@@ -42,11 +44,14 @@ def list_public() -> dict[str, Callable[..., Any]]:
 
 def list_methods() -> dict[str, Callable[..., Any]]:
     methods = {}
-    for cls in WHOLE:
+    for cls in (*WHOLE, FigureTable, Description):
         for name, member in vars(cls).items():
             if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod)):
                 bound = partial(member, None) if inspect.isfunction(member) else getattr(cls, name)
                 methods[f"{cls.__name__}.{name}"] = bound
+    step = pre.StandardScaler()
+    for name in ("fit", "transform", "fit_transform", "inverse_transform", "get_feature_names_out"):
+        methods[f"StandardScaler.{name}"] = getattr(step, name)
     return methods
 
 
@@ -83,6 +88,8 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: T.Lag("x", groupby="s"), "Lag(groupby=)", "by='s'"),
         (lambda: T.Lag("x", window=3), "Lag(window=)", "Lag(...) without it"),
         (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
+        (lambda: T.Cast(x="int64"), "Cast(x=)", "Cast({'x': 'int64'})"),
+        (lambda: T.Cast(x="int64", errors="coerce"), "Cast(x=)", "Cast({'x': 'int64'})"),
         (gp.Trainer, "Trainer", "Trainer(model=...)"),
         (lambda: gp.save("a", "b", path="c"), "save", "save(path=...)"),
         (gp.Features.auto, "Features.auto", "Features.auto(data=...)"),

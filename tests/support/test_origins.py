@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from gpupipe.support.origins import Origin, When, find_leaks, read_origins, rename_tables, shift, trace, write_origins
+from gpupipe.support.origins import (
+    Origin,
+    When,
+    are_related,
+    find_leaks,
+    name_part,
+    read_origins,
+    rename_tables,
+    shift,
+    trace,
+    write_origins,
+)
 
 X = Origin("a", "x")
 BEFORE, NOW, AFTER, KEY = When.BEFORE, When.NOW, When.AFTER, When.KEY
@@ -48,10 +59,28 @@ def test_what_is_as_late_as_the_target_leaks(feature: list[When], target: list[W
     assert find_leaks(origins(*feature, table="b"), origins(*target)) == []
 
 
-def test_parts_are_related_to_the_whole_and_not_to_each_other() -> None:
-    whole, one, other = origins(NOW), origins(NOW, table="a/1"), origins(NOW, table="a/2")
-    assert find_leaks(whole, one) == find_leaks(one, whole) == find_leaks(one, one) == ["x"]
-    assert find_leaks(one, other) == [] == find_leaks(origins(NOW, table="a/11"), one)
+def test_parts_are_related_unless_no_row_can_be_in_both() -> None:
+    def are_apart(one: str, other: str) -> bool:
+        assert are_related(f"a/{one}", "a") and are_related("a", f"a/{other}") and not are_related(f"a/{one}", "b")
+        apart = not are_related(f"a/{one}", f"a/{other}")
+        assert apart == (not are_related(f"a/x/{other}", f"a/{one}/y"))
+        return apart
+
+    early, late, some = (name_part("time", bounds) for bounds in ((None, 5), (5, None), (4, 9)))
+    assert are_apart(early, late)
+    assert not are_apart(early, early) and not are_apart(early, some) and not are_apart(late, some)
+    assert not are_apart(early, name_part("price", (5, None)))
+    assert are_apart(name_part("name", (None, "a/b")), name_part("name", ("a/b", "c")))
+    but_some = name_part("time", (4, 9), outside=True)
+    assert are_apart(some, but_some) and are_apart(name_part("time", (5, 6)), but_some)
+    assert not are_apart(early, but_some) and not are_apart(but_some, but_some)
+    but_early = name_part("time", (None, 5), outside=True)
+    assert are_apart(early, but_early) and not are_apart(late, but_early)
+    one, other, but_one = name_part("groups", "1"), name_part("groups", "2"), name_part("groups", "1", outside=True)
+    assert are_apart(one, other) and are_apart(one, but_one)
+    assert not are_apart(one, one) and not are_apart(other, but_one)
+    for text in ("", "x", "x:", "x:[[", "x:1", f"{early}:", f'{early.split(":")[0]}:[false,"a",1]'):
+        assert not are_apart(text, early) and not are_apart(text, text)
 
 
 def test_columns_at_hand_are_traced_to_their_own_origins() -> None:

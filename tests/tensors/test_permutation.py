@@ -29,6 +29,7 @@ def probability(counts: np.ndarray, expected: np.ndarray | float, freedom: int) 
     return NormalDist().cdf(-normal)
 
 
+@pytest.mark.slow
 def test_it_is_a_bijection_for_every_small_n() -> None:
     for n in range(1, 4097):
         assert np.array_equal(np.sort(order_of(n, seed=n, epoch=n % 3)), np.arange(n)), n
@@ -79,6 +80,7 @@ def test_seeds_and_epochs_give_other_orders() -> None:
     assert order_of(20, seed=-1).tolist() == order_of(20, seed=2**64 - 1).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_every_order_of_few_rows_comes_equally_often(n: int) -> None:
     orders, repeats = list(permutations(range(n))), 3000
@@ -87,6 +89,7 @@ def test_every_order_of_few_rows_comes_equally_often(n: int) -> None:
     assert probability(counts, repeats / len(orders), len(orders) - 1) > SURE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [10, 64, 1000])
 def test_every_row_comes_everywhere_equally_often(n: int) -> None:
     groups = min(n, 16)

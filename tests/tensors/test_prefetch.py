@@ -94,6 +94,7 @@ def test_a_fault_while_it_is_closed_is_told(caplog: pytest.LogCaptureFixture) ->
     assert threads() == [] and "at the end" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_program_may_end_with_an_open_iterator() -> None:
     """A notebook's last cell, or a script that takes one batch: nothing on stderr, and the source is closed."""
     program = """

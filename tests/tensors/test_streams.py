@@ -1,7 +1,7 @@
 """What a streamed table asks of a GPU's streams, in order: fakes of torch's streams and events write it down.
 
 A copy that starts before its rows are written, or memory that is used again while a copy of it waits, gives wrong
-batches and no error. No GPU is here: what is looked at is the order of the calls.
+batches and no error. Where no GPU is, what is looked at is the order of the calls.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpupipe.backend import Column
-from gpupipe.tensors import loader
+from gpupipe.backend import Column, select
+from gpupipe.schema import Field, Role, Schema
+from gpupipe.tensors import FeatureTable, Loader, loader
 from gpupipe.tensors.order import Sharding
 
 GPU = torch.device("cuda:0")
@@ -194,3 +195,25 @@ def test_copies_do_not_wait_for_the_window_after_theirs(cuda: Cuda, monkeypatch:
     run(cuda, monkeypatch, [], steps=6)
     own = [what[2] for what in cuda.done if what[:2] == ("wait", "slabs")]
     assert len(own) == ROWS // WINDOW, "one event for each window"
+
+
+on_gpu = pytest.param(
+    "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+)
+
+
+@pytest.mark.parametrize("device", ["cpu", on_gpu])
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+def test_rows_of_the_host_arrive_whole(reuse_buffers: bool, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slab is used late, behind a slow kernel, while those after it are copied; torch alone is needed."""
+    monkeypatch.setattr(loader, "SLAB_BYTES", 1 << 14)
+    table = FeatureTable.allocate(Schema([Field("x", "float32", role=Role.FEATURE)]), 100_000, "cpu")
+    table.write(0, {"x": Column("float32", np.arange(100_000, dtype="float32"))}, select("cpu"))
+    batches = Loader(table, batch_size=1000, residency="host", device=device, reuse_buffers=reuse_buffers)
+    matrix = torch.ones((4096, 4096) if device == "cuda" else (8, 8), device=device)
+    sums = []
+    for batch in batches:
+        for _ in range(2):
+            matrix = matrix @ matrix * 1e-4
+        sums.append(batch.numeric.double().sum())
+    assert torch.stack(sums).cpu().tolist() == [sum(range(at, at + 1000)) for at in range(0, 100_000, 1000)]

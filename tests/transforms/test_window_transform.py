@@ -252,7 +252,7 @@ def test_a_window_may_be_of_centuries() -> None:
 
 
 @pytest.mark.parametrize("by", [None, "k"])
-@pytest.mark.parametrize("bits", [34, 54, 56, 60, 62])
+@pytest.mark.parametrize("bits", [34, 62, *(pytest.param(bits, marks=pytest.mark.slow) for bits in (54, 56, 60))])
 def test_many_rows_of_one_time_are_in_order(bits: int, by: str | None) -> None:
     """Times so close or so far apart that rows, or rows of one time, can be numbered between them, or not."""
     random = np.random.default_rng(6)

@@ -1,10 +1,10 @@
 """Make an environment of the parts that lie beside this file, on a GPU host without a network.
 
-    python3.12 unpack.py ENVIRONMENT
+    python3.12 unpack.py ENVIRONMENT [--so-far]
 
 Needs Python's standard library alone. The environment has what the parts bring and, behind it, the packages of the
-Python that runs this: its torch, Triton, CuPy. It may be run after each part that arrives, to check it, and again after
-it was ended: what is whole stays, the rest is done.
+Python that runs this: its torch, Triton, CuPy. It may be run after each part that arrives, with `--so-far` to install
+what is whole by then, and again after it was ended: what is whole stays, the rest is done.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import os
 import shutil
 import sys
 import sysconfig
+import tarfile
 import venv
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +37,31 @@ class NotYet(SystemExit):
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
+    words = [word for word in sys.argv[1:] if word != "--so-far"]
+    if len(words) != 1:
         raise NotYet(__doc__)
-    environment = Path(sys.argv[1]).absolute()
+    environment = Path(words[0]).absolute()
     manifest = json.loads((HERE / "manifest.json").read_text())
     check_host(manifest["host"])
-    parts = whole_parts(manifest["parts"])
+    parts, missing = whole_parts(manifest["parts"])
+    if missing:
+        here = (
+            f"{len(parts)} of {len(manifest['parts'])} parts are here and whole. Bring {', '.join(missing)} into {HERE}"
+        )
+        if "--so-far" not in sys.argv:
+            raise NotYet(f"{here} and run this again; with --so-far what has arrived is installed.")
+        print(f"{here}, too.")
     packages = made_by_us(environment, sha256((HERE / "manifest.json").read_bytes()).hexdigest())
-    count = install(manifest["wheels"], parts, packages)
+    arrived = contents(manifest, parts)
+    count = install(arrived, packages, environment / "whole")
     link(packages, manifest["host"]["libraries"])
-    print(f"{count} packages installed, {len(manifest['wheels']) - count} were there. Now, in the checkout:")
+    print(f"{count} packages installed, {len(arrived) - count} were there. Now, in the checkout:")
     for target in ("smoke-gpu", "test-gpu", "bench-gpu"):
         print(f"    make {target} PYTHON={environment}/bin/python")
 
 
-def whole_parts(wanted: list[dict[str, Any]]) -> bytes:
-    """The parts, joined; each is checked, also where others are not here yet."""
+def whole_parts(wanted: list[dict[str, Any]]) -> tuple[dict[str, bytes], list[str]]:
+    """The parts that are here, each checked, and the names of the others."""
     read = {part["name"]: (HERE / part["name"]).read_bytes() for part in wanted if (HERE / part["name"]).is_file()}
     damaged = [
         f"{part['name']} is damaged: it has {len(read[part['name']]):,} bytes of {part['bytes']:,}, "
@@ -63,11 +71,18 @@ def whole_parts(wanted: list[dict[str, Any]]) -> bytes:
     ]
     if damaged:
         raise NotYet("\n".join(damaged))
-    missing = [part["name"] for part in wanted if part["name"] not in read]
-    if missing:
-        here = f"{len(read)} of {len(wanted)} parts are here and whole"
-        raise NotYet(f"{here}. Bring {', '.join(missing)} into {HERE} and run this again.")
-    return b"".join(read[part["name"]] for part in wanted)
+    return read, [part["name"] for part in wanted if part["name"] not in read]
+
+
+def contents(manifest: dict[str, Any], parts: dict[str, bytes]) -> dict[str, bytes]:
+    """The packages whose bytes are all here, by name and in their order."""
+    row = b"".join(parts.get(part["name"], bytes(part["bytes"])) for part in manifest["parts"])
+    start, arrived = 0, {}
+    for wheel in manifest["wheels"]:
+        if parts.keys() >= set(wheel["parts"]):
+            arrived[wheel["name"]] = row[start : start + wheel["bytes"]]
+        start += wheel["bytes"]
+    return arrived
 
 
 def check_host(asked: dict[str, Any]) -> None:
@@ -119,27 +134,26 @@ def made_by_us(environment: Path, origin: str) -> Path:
     return packages
 
 
-def install(wheels: list[dict[str, Any]], parts: bytes, packages: Path) -> int:
-    """Unpack each wheel that is not there whole, beside each other; how many those were."""
-    ends = list(accumulate(wheel["bytes"] for wheel in wheels))
-    contents = [memoryview(parts)[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+def install(arrived: dict[str, bytes], packages: Path, whole: Path) -> int:
+    """Unpack each package that is not there whole, beside each other; how many those were."""
+    whole.mkdir(exist_ok=True)
+    wanted = [name for name in arrived if not (whole / name).exists()]
     with ThreadPoolExecutor() as pool:
-        return sum(pool.map(lambda content: unpack(content, packages), contents))
+        list(pool.map(lambda name: unpack(arrived[name], packages, whole / name), wanted))
+    return len(wanted)
 
 
-def unpack(content: memoryview, packages: Path) -> bool:
-    """One wheel; its RECORD is written last, so a package that has it is whole."""
-    with zipfile.ZipFile(BytesIO(content)) as archive:
-        *names, record = archive.namelist()
-        if (packages / record).exists():
-            return False
-        for folder in {(packages / name).parent for name in archive.namelist()}:
-            folder.mkdir(parents=True, exist_ok=True)  # `extractall` is not ready for others who make the same folder
-        archive.extractall(packages, names)
-        draft = packages / f"{record}.draft"
-        draft.write_bytes(archive.read(record))
-        draft.rename(packages / record)
-    return True
+def unpack(content: bytes, packages: Path, mark: Path) -> None:
+    """One package; the mark tells that all of it is there."""
+    with tarfile.open(fileobj=BytesIO(content), mode="r:xz") as archive:
+        for info in archive:
+            path = packages / info.name
+            # `extract` fails where others make the folder, too, and writes to where a link leads: the host's library.
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_symlink():
+                path.unlink()
+            archive.extract(info, packages, filter="data")
+    mark.touch()
 
 
 def link(packages: Path, libraries: list[str]) -> None:

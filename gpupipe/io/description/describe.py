@@ -88,5 +88,5 @@ def _summarize(
             expression, {name: backend.column(frame, name) for name in expression.reads}, backend, len(frame)
         )
         plain = backend.assign(plain, {target: values})
-    row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+    row_ids = partition.frame_ids(frame, backend)
     return TableSummary(len(frame), columns, RowSample.of(plain, row_ids, backend))

@@ -14,6 +14,7 @@ from gpupipe.files import replacing
 from gpupipe.io.description.column_description import ColumnDescription, format_value
 from gpupipe.io.stores import FileNote
 from gpupipe.support.bars import draw_bars, format_bars
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.page import format_page
 from gpupipe.support.text import flush_right, format_count, text_table
 from gpupipe.support.validation import check_bool, is_path, refuse_argument
@@ -27,6 +28,7 @@ _SECTIONS = (
 _CELL, _NUMBER = 'style="text-align:left"', 'style="text-align:right"'
 
 
+@answer_calls
 @dataclass(frozen=True, repr=False)
 class Description:
     """Description of a table: displays itself as text and in a notebook, and becomes a file or a frame.

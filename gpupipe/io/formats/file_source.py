@@ -407,7 +407,7 @@ def _read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fie
     frame = take_spans(frame, file.group_rows, spans, backend)
     if len(held) == len(fields):
         return frame
-    added = [item for item in fields if item not in held]
+    added = [item for item in fields if not file.holds(item.name)]
     constants = backend.from_arrow(_repeat_keys(file, groups, added, len(frame)), added)
     frame = backend.assign(frame, {item.name: backend.column(constants, item.name) for item in added})
     return backend.select(frame, [item.name for item in fields])
@@ -449,7 +449,7 @@ def _read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Fie
         pieces = locate_spans(file.group_rows, spans)
         table = pa.concat_tables(table.slice(start, length) for start, length in pieces)
         columns = dict(zip(table.column_names, table.columns, strict=True))
-    added = [item for item in fields if item not in held]
+    added = [item for item in fields if not file.holds(item.name)]
     constants = _repeat_keys(file, groups, added, sum(span.num_rows for span in spans))
     columns |= dict(zip(constants.column_names, constants.columns, strict=True))
     return pa.table({item.name: columns[item.name] for item in fields})

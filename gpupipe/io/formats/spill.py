@@ -43,8 +43,10 @@ class FrameSource(Source):
 
     def __init__(self, frame: Frame, schema: Schema, cuts: Sequence[tuple[int, int]], readings: Readings) -> None:
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
-        self.left_out = {name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None}
-        self.notes = write_conversion_notes("frame", readings)
+        self.left_out: Mapping[str, str] = {
+            name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
+        }
+        self.notes: Sequence[FileNote] = write_conversion_notes("frame", readings)
         self.partitions = []
         for index, (first, num_rows) in enumerate(cuts):
             spans = (RowRange(0, index, first, num_rows),) if num_rows else ()
@@ -60,6 +62,15 @@ class FrameSource(Source):
         owner = infer_backend(self._frame)
         part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
         return part if backend.name == owner.name else backend.from_arrow(owner.to_arrow(part), fields)
+
+    def whole(self, fields: Sequence[Field], backend: Backend) -> tuple[int, Frame] | None:
+        """Return the first row's number, and these columns of all rows; None if not all are there, or not on it."""
+        num_rows, names = sum(partition.num_rows for partition in self.partitions), [item.name for item in fields]
+        if infer_backend(self._frame).name != backend.name or num_rows != len(self._frame):
+            return None
+        for partition in self.partitions:
+            self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
+        return self._first_row, backend.select(self._frame, names)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         owner = infer_backend(self._frame)
@@ -238,6 +249,14 @@ class DerivedSource(Source):
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         raise make_subset_error()
+
+
+class DerivedFrame(DerivedSource, FrameSource):
+    """Source of computed rows that are one coded frame, on the device of its backend."""
+
+    def __init__(self, frame: Frame, partitions: Sequence[Partition], *origin: Any) -> None:
+        DerivedSource.__init__(self, *origin)
+        self.partitions, self._frame, self._first_row = partitions, frame, 0
 
 
 class SpillSource(DerivedSource):

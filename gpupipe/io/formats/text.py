@@ -303,8 +303,7 @@ class _CsvParser(_Parser):
     def _parse(self, one: Input) -> ParquetFile:
         form, folder = self._form, self._spool.folder
         with open_text(one, folder, "CSV", form.encoding, form.skip_rows) as text:
-            is_whole = self._chosen is None and not self._policy.casts
-            file = CsvFile(one.path, text, form, folder, self._engine, is_whole=is_whole)
+            file = CsvFile(one.path, text, form, folder, self._engine)
             first = self._first or (one.path, file.names)
             columns = self._columns or self._infer(file, one)
             missing = [name for name in columns if name not in file.names]

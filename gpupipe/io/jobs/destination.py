@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadConfig, BadFile
-from gpupipe.files import local_scratch, publish, remove_folder, replacing, sync, writing
+from gpupipe.files import follow_links, local_scratch, publish, remove_folder, replacing, sync, writing
 from gpupipe.io.stores import (
     MANIFEST,
     PART_SHAPE,
@@ -47,7 +47,7 @@ def open_destination(where: str, storage_options: StorageOptions | None) -> Iter
     if is_remote(where):
         yield StoreFolder(where.rstrip("/"), storage_options)
     else:
-        folder = LocalFolder(os.path.realpath(where))  # workers may run in another folder
+        folder = LocalFolder(str(follow_links(where)))  # workers may run in another folder
         with writing(Path(folder.where)), folder.lock():
             yield folder
 

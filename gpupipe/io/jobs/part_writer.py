@@ -6,16 +6,19 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain, pairwise
+from operator import and_
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
@@ -44,7 +47,7 @@ from gpupipe.io.relational.gathering import PlanSource, count_largest_partition,
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import shuffle
 from gpupipe.io.stores import Manifest, Part, StorageOptions, check_folder_text, folder_name, is_remote, locate
-from gpupipe.schema import FLOATS, Schema, get_element_dtype
+from gpupipe.schema import FLOATS, ID, ROW, Schema, get_element_dtype
 from gpupipe.support.origins import IN_MEMORY, rename_tables, write_origins
 from gpupipe.support.validation import check_choice, check_integer
 
@@ -141,6 +144,65 @@ def _write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: 
     how = form.make_write_options(compression=layout.compression, use_dictionary=coded)
     sizes = {"max_rows_per_group": layout.rows_per_group, "max_partitions": 10_000, "use_threads": False}
     pads.write_dataset(batches(), folder, schema=written, format=form, file_options=how, **place, **sizes)
+
+
+def _write_hive_on_device(
+    frames: Sequence[Callable[[], Frame]],
+    schema: Schema,
+    backend: str,
+    options: ParquetOptions,
+    folder: Path,
+    name: str,
+    tell: Tell,
+) -> bool:
+    """Write frames as `_write_hive` does if the backend has a writer; only the distinct keys go to the host."""
+    if backend == "cpu" or not frames or any(schema[key].dtype in FLOATS for key in options.partition_by):
+        return False
+    try:
+        write = partial(_write_groups, schema=schema, backend=backend, options=options, folder=folder, tell=tell)
+        is_written = all(write(frame(), name=f"{name}-{number}.parquet") for number, frame in enumerate(frames))
+    except Exception as cause:
+        if not is_out_of_memory(cause):
+            raise
+        tell(f"{name}: the device has not enough memory to write it ({cause}), written on the host")
+        is_written = False
+    if not is_written:
+        shutil.rmtree(folder)
+        folder.mkdir()
+    return is_written
+
+
+def _write_groups(
+    frame: Frame, *, schema: Schema, backend: str, options: ParquetOptions, folder: Path, name: str, tell: Tell
+) -> bool:
+    """Write the rows of each key to a file in its folder; return whether the backend has a writer for them."""
+    keys, device = list(options.partition_by), select(backend)
+    fields, rest = list(schema.select(keys)), schema.select(item for item in schema.names if item not in keys)
+    types = _get_file_types(Schema(fields))
+    names = pa.schema([types.field(key).with_name(folder_name(key)) for key in keys])
+    folders = pads.partitioning(names, flavor="hive")
+    rows = device.scan(frame, fields)
+    counted = device.run_plan(rows.group_by(keys).agg(pl.len().alias(ROW)).sort(keys), [*fields, ID])
+    ordered = device.run_plan(rows.with_row_index(ROW).sort([*keys, ROW]), [ID])
+    order, groups = device.column(ordered, ROW).data, device.to_arrow(counted)
+    sizes, groups = groups.column(ROW).to_pylist(), _cast_to_file_types(groups, types)
+    for key in (key for key in keys if schema[key].dtype == "string"):
+        check_folder_text(key, groups.column(key))
+    stop = 0
+    for group, num_rows in zip(groups.to_pylist(), sizes, strict=True):
+        start, stop = stop, stop + num_rows
+        rows_of_group = partial(device.select, device.take(frame, order[start:stop]), rest.names)
+        path = folder / folders.format(_match_keys(group))[0] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not _write_on_device([rows_of_group], rest, backend, options, path, tell):
+            return False
+    return True
+
+
+def _match_keys(values: Mapping[str, Any]) -> pads.Expression:
+    """Match rows by their keys, as pyarrow names a folder of them."""
+    parts = ((pads.field(folder_name(key)), value) for key, value in values.items())
+    return reduce(and_, (field.is_null() if value is None else field == pa.scalar(value) for field, value in parts))
 
 
 def _count_gpu_group_rows(schema: Schema) -> int:
@@ -324,9 +386,11 @@ class _PartWriter:
         options, schema = self.options, dataset.schema
         with self.folder.scratch() as scratch:
             file = scratch / f"{record.name}{self.folder.suffix}.parquet"
+            tell = record.halved.append
             if options.partition_by:
-                _write_hive(tables, schema, scratch, file.stem, options)
-            elif not _write_on_device(frames, schema, self.backend, options, file, record.halved.append):
+                if not _write_hive_on_device(frames, schema, self.backend, options, scratch, file.stem, tell):
+                    _write_hive(tables, schema, scratch, file.stem, options)
+            elif not _write_on_device(frames, schema, self.backend, options, file, tell):
                 write_file(tables, schema, file, options)
             written = sorted(scratch.rglob("*.parquet"))
             record = replace(record, files={str(path.relative_to(scratch)): read_group_rows(path) for path in written})
@@ -413,7 +477,7 @@ def _read_frame(backend_name: str, options: ParquetOptions, part: Table) -> Fram
     backend, (partition,) = select(backend_name), part.partitions
     frame = part.read(partition, None, backend)
     if options.shuffle == "partition":
-        ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        ids = partition.frame_ids(frame, backend)
         frame = backend.take(frame, backend.xp.argsort(splitmix64(shuffle_seed(options.seed), ids), kind="stable"))
     return frame
 

@@ -15,6 +15,7 @@ from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.planning.table import Partition, RandomSplit, Table, run_partitions
+from gpupipe.support.origins import name_part
 from gpupipe.support.text import format_count
 
 
@@ -28,6 +29,9 @@ class GroupSplit(RandomSplit):
     groups: Any = field(default=None, repr=False, compare=False)
     digest: str = ""
     share: float = 0.0
+
+    def name_part(self, drawn_from: str) -> str:
+        return name_part(f"groups {self.seed} {self.by}", self.digest, outside=self.outside)
 
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
         xp = backend.xp

@@ -14,10 +14,11 @@ from gpupipe.backend import Array, Backend, select
 from gpupipe.backend.columns import require_comparable, require_comparable_constant
 from gpupipe.backend.kernels import splitmix64
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig, BadData
+from gpupipe.errors import BadConfig, BadData, GpupipeError
+from gpupipe.expressions import parse
 from gpupipe.io.planning.group_split import draw_group_parts, too_many_classes
 from gpupipe.io.planning.table import Between, Query, RandomSplit, StratifiedSplit, Table, comparable, run_partitions
-from gpupipe.schema import FLOATS, INTEGERS, Field
+from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
 
@@ -36,9 +37,29 @@ def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, strati
         expected = "by= and at= (and gap=), or fraction= (and by=, stratify= or both, of two columns)"
         remedy = "split(by='time', at='2013-10-01') or split(fraction=0.8)"
         raise BadConfig("split", "not one way to split", got=given, expected=expected, remedy=remedy)
-    for name in filter(None, (by, stratify)):
+    for argument, name in (("by", by), ("stratify", stratify)):
+        if name is None:
+            continue
+        refuse_expressions(table, name, where, f"{argument}=")
         table.require([name], where)
         require_comparable(table.schema.select(name), where)
+
+
+def refuse_expressions(table: Table, keys: object, verb: str, argument: str = "") -> None:
+    """Raise BadConfig for a key that is no column, but an expression over columns, with the steps that make it one."""
+    for key in keys if isinstance(keys, list | tuple) else [keys]:
+        if isinstance(key, str) and key not in table.columns and _is_expression(key, table.schema):
+            problem, expected = "a key is an expression", "names of columns"
+            derive_key = f"gp.Pipeline([T.Derive(key={key!r})]).fit(data).transform(data)"
+            remedy = f"{derive_key}.{verb}({argument}'key')"
+            raise BadConfig(verb, problem, got=key, expected=expected, remedy=remedy)
+
+
+def _is_expression(text: str, schema: Schema) -> bool:
+    try:
+        return bool(parse(text, "").check(schema))
+    except GpupipeError:
+        return False
 
 
 def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]:

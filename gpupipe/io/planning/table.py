@@ -38,7 +38,7 @@ from gpupipe.io.stores import FileNote, fetch, get_stat, is_remote, make_lost_fi
 from gpupipe.progress import Progress
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger
 from gpupipe.step import IN_STEP
-from gpupipe.support.origins import rename_tables
+from gpupipe.support.origins import name_part, rename_tables
 from gpupipe.support.text import format_count
 from gpupipe.support.times import parse_microseconds, to_microseconds
 from gpupipe.support.validation import as_list, check_choice, check_integer
@@ -122,8 +122,19 @@ class Partition:
 
         Memory: allocates 8 bytes per row.
         """
-        ids = [xp.arange(span.num_rows, dtype="uint64") + np.uint64(span.identity) for span in self.spans]
-        return xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
+        ends = [(span.identity, span.identity + span.num_rows) for span in self.spans]
+        ids = [xp.arange(*pair, dtype="uint64") for pair in ends]
+        return ids[0] if len(ids) == 1 else xp.concatenate(ids) if ids else xp.zeros(0, dtype="uint64")
+
+    def frame_ids(self, frame: Frame, backend: Backend) -> Array:
+        """Return the row ids (uint64) of a frame whose index says which of these rows it holds.
+
+        Memory: allocates 8 bytes per row.
+        """
+        positions = backend.positions(frame)
+        if len(self.spans) == 1:
+            return positions.astype("uint64", copy=False) + np.uint64(self.spans[0].identity)
+        return self.row_ids(backend.xp)[positions]
 
 
 class ReadCounter:
@@ -167,6 +178,7 @@ class Source(Protocol):
     notes: Sequence[FileNote]  # the files and columns that are skipped or converted
     reads: ReadCounter
     queries: Sequence[Query] = ()  # those that its partitions have been through, where tables are put together
+    filters: frozenset[str] = frozenset()  # those that all its rows have passed before
     # What made the rows out of the inputs, the same text in any process; empty where they are as they lie in files,
     # None where a function that made them has no name.
     made_by: str | None
@@ -341,6 +353,10 @@ class Between(Selection):
     def reads(self) -> AbstractSet[str]:
         return frozenset({self.column})
 
+    def name_part(self, drawn_from: str) -> str:
+        """Name these rows among all of the table, for their origins."""
+        return name_part(f"range of {self.column}", (self.low, self.high))
+
     @property
     def conditions(self) -> Sequence[Condition]:
         bounds = ((">=", self.low), ("<", self.high))
@@ -377,6 +393,11 @@ class RandomSplit(Selection):
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
         return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))
 
+    def name_part(self, drawn_from: str) -> str:
+        """Name these rows among all of the table, for their origins; the identities drawn are of rows made so."""
+        kind = f"{type(self).__name__} {self.seed} {self.by} {drawn_from}"
+        return name_part(kind, (self.low, self.high), outside=self.outside)
+
     def keep_rows(self, row_ids: Array, backend: Backend) -> Array:
         """Compute a boolean per row, given the row ids."""
         return self._inside(splitmix64(self.seed, row_ids))
@@ -400,7 +421,7 @@ class StratifiedSplit(RandomSplit):
     @staticmethod
     def draw(frame: Frame, by: str, seed: int, partition: Partition, backend: Backend) -> tuple[Array, Array]:
         """Draw for each row of a frame 64 bits of its class in column `by`, and 63 bits of its row id."""
-        row_ids = partition.row_ids(backend.xp)[backend.positions(frame)]
+        row_ids = partition.frame_ids(frame, backend)
         return hash_column(backend.column(frame, by), 0, backend), splitmix64(seed, row_ids) >> np.uint64(1)
 
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
@@ -612,16 +633,21 @@ class Table:
         """Return whether a split has removed rows that precede or separate others with the same keys."""
         return any(query.cuts_history(keys) for query in self.queries)
 
+    @property
+    def filters(self) -> frozenset[str]:
+        """The conditions that all rows have passed."""
+        return self.source.filters | {stage.text for stage in self.query.stages if isinstance(stage, Where)}
+
     def locate_origins(self) -> Schema:
         """Return the schema with the origins of this part of the rows, where splits have left out others.
 
         What is computed of one part, such as the mean of each group in it, tells nothing of the rows of another.
         """
         cuts = (*self.query.draws, *self.query.stages)
-        splits = [repr(one) for one in cuts if isinstance(one, Between | RandomSplit)]
-        if not splits:
+        drawn_from = repr(self.source.made_by)  # which gives the rows other identities
+        part = "".join(f"/{one.name_part(drawn_from)}" for one in cuts if isinstance(one, Between | RandomSplit))
+        if not part:
             return self.schema
-        part = "".join(f"/{hashlib.sha256(split.encode()).hexdigest()[:8]}" for split in splits)
         return self.schema.assign(
             replace(item, origins=rename_tables(item.origins, lambda table: table + part)) for item in self.schema
         )

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -17,14 +17,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import dtype_from_arrow
+from gpupipe.backend.byte_masks import BLOCK, count_bits, fill_quoted, find_byte, shift_mask
+from gpupipe.backend.columns import Array
+from gpupipe.backend.compiled import compile_loop
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.files import writing_scratch
-from gpupipe.io.relational.text_file import BLOCK_BYTES, REWRITTEN, Column, TextFile, infer, invalidate, parse
+from gpupipe.io.relational.text_file import (
+    BLOCK_BYTES,
+    REWRITTEN,
+    Column,
+    TextFile,
+    cut_lines,
+    infer,
+    invalidate,
+    parse,
+    read_lines,
+)
 from gpupipe.support.text import format_count
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
 
-_CHUNK = 1 << 17
 _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
 _ROW = "⟨row⟩"
@@ -60,7 +73,7 @@ class CsvForm:
 class CsvFile(TextFile):
     """CSV file whose rows have the same number of values, copied to `folder` where Polars would read it otherwise."""
 
-    def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str, *, is_whole: bool) -> None:
+    def __init__(self, path: str, text: Path, form: CsvForm, folder: Path, backend: str) -> None:
         super().__init__(path, text, backend, _CONTENT)
         self._form, self._copy = form, folder / REWRITTEN
         self._is_rewritten, self._num_heads = False, 0 if form.names else 1
@@ -72,9 +85,8 @@ class CsvFile(TextFile):
             twice = sorted({name for name in self.names if self.names.count(name) > 1})
             remedy = "names=[...] with skip_rows=1, or another header row"
             raise SchemaMismatch(path, "columns share a name", got=twice, expected="unique names", remedy=remedy)
-        each = backend == "gpu" or not is_whole
-        self._num_rows, is_regular, self._has_signs = _survey_bytes(text, form.delimiter, len(self.names), each=each)
-        if form.comment or not is_regular:
+        self._survey = survey_rows(text, form.delimiter, len(self.names))
+        if form.comment or not self._survey.is_regular:
             self._rewrite()
 
     def infer(self, asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
@@ -108,10 +120,10 @@ class CsvFile(TextFile):
         if self._backend == "gpu" or (self._form.decimal, self._form.thousands) != (".", None):
             return True
         whole = any(pa.types.is_integer(column.kind) and not column.is_asked for column in columns.values())
-        return whole and self._has_signs
+        return whole and (self._survey.has_signs or self._is_rewritten)
 
     def _is_complete(self, target: Path, columns: Mapping[str, Column]) -> bool:
-        if self._is_rewritten or pq.read_metadata(target).num_rows == self._num_rows - self._num_heads:
+        if self._is_rewritten or pq.read_metadata(target).num_rows == self._survey.num_rows - self._num_heads:
             return True
         self._rewrite()
         return False
@@ -256,54 +268,81 @@ class CsvFile(TextFile):
         self._text, self._is_rewritten = self._copy, True
 
 
-def _survey_bytes(path: Path, delimiter: str, num_columns: int, *, each: bool) -> tuple[int, bool, bool]:
-    """Scan the bytes of a file for the cases in which Polars and pandas parse CSV differently.
+class Survey(NamedTuple):
+    """Survey of the bytes of a CSV file, for what parsers read in different ways."""
 
-    Returns the number of rows that the line ends make, the header's included; whether Polars reads them as pandas does:
-    no blank lines, no quotes within values, no line ends of old Macs, and as many delimiters as the rows need; and
-    whether a value may begin with a plus sign, or with a zero before another digit. `each` says whether each row's
-    delimiters are counted: a GPU's parser does not refuse rows that are too long, nor does Polars without all columns.
+    num_rows: int  # line ends outside of quotes
+    is_regular: bool  # rows have as many delimiters as they need, quotes are around values, lines are not blank
+    has_signs: bool  # a value may begin with a plus sign, or with a zero before another digit
+
+
+def survey_rows(path: Path, delimiter: str, num_columns: int) -> Survey:
+    """Survey the bytes of a file, parts of it in threads; of an irregular file no more than its first such part."""
+
+    def survey(cut: tuple[int, int], is_inside: bool = False, num_delimiters: int = 0) -> tuple[Any, ...]:
+        text = read_lines(path, *cut)
+        return cut, _survey_lines(text, ord(delimiter), num_columns - 1, is_inside, num_delimiters)
+
+    num_rows, num_delimiters, is_inside, has_signs = 0, 0, False, False
+    for cut, counts in Executor().map(survey, cut_lines(path)):
+        # A part begins behind a line end: outside of quotes, in most files.
+        counts_here = survey(cut, is_inside, num_delimiters)[1] if is_inside else counts
+        num_rows_here, num_delimiters, is_inside, is_regular, is_signed = counts_here
+        num_rows, has_signs = num_rows + num_rows_here, has_signs or is_signed
+        if not is_regular:
+            break
+    return Survey(num_rows, is_regular and not is_inside, has_signs)
+
+
+@compile_loop()
+def _survey_lines(
+    text: Array, delimiter: int, num_needed: int, is_inside: bool, num_delimiters: int
+) -> tuple[int, int, bool, bool, bool]:
+    """Survey lines by bits, 64 bytes at a time; where they begin within quotes, that row has `num_delimiters` already.
+
+    Returns the number of rows, the delimiters of the row that goes on behind them, whether it goes on within quotes,
+    whether the rows are regular, and whether a value may have a sign. For example, with `/` for a line end:
+
+        text         a , " x / y " / 0 7 , b / c /
+        quotes       0 0 1 0 0 0 1 0 0 0 0 0 0 0 0
+        inside       0 0 1 1 1 1 0 0 0 0 0 0 0 0 0   from an opening quotation mark on
+        ends         0 0 0 0 0 0 0 1 0 0 0 0 1 0 1   of three rows
+        delimiters   0 1 0 0 0 0 0 0 0 0 1 0 0 0 0   below the first end one, as two columns need; then one, and none
+        starts       1 0 1 1 0 0 0 1 1 0 0 1 0 1 0   of values; that of row 2 has a zero before another digit
     """
-    num_rows = num_delimiters = 0
-    is_regular, has_signs, is_inside = True, False, False
-    before = b" \n"
-    with path.open("rb") as file:
-        while some := file.read(_CHUNK):
-            text = np.frombuffer(before + some, np.uint8)
-            ends, delimiters = text == _NEWLINE, text == ord(delimiter)
-            begins = ends | delimiters
-            if b'"' in some:
-                quotes = text == _QUOTE
-                quotes[:2] = False  # they were counted
-                inside = np.logical_xor.accumulate(quotes) ^ is_inside
-                begins |= text == _QUOTE
-                opening = quotes & inside
-                is_regular &= not (opening[1:] & ~begins[:-1]).any()
-                is_inside = bool(inside[-1])
-                ends &= ~inside
-                delimiters &= ~inside
-            elif is_inside:
-                ends[2:] = delimiters[2:] = False
-            if each:
-                counts = num_delimiters + np.cumsum(delimiters[2:])[ends[2:]]
-                wanted = np.arange(num_rows + 1, num_rows + len(counts) + 1) * (num_columns - 1)
-                is_regular &= bool((counts == wanted).all())
-            num_rows += int(np.count_nonzero(ends[2:]))
-            num_delimiters += int(np.count_nonzero(delimiters[2:]))
-            is_blank = ends[2:] & ends[1:-1]
-            if b"\r" in some:
-                returns = text == _RETURN
-                is_blank |= ends[2:] & returns[1:-1] & ends[:-2]
-                is_regular &= not (returns[1:-1] & (text[2:] != _NEWLINE)).any()
-            is_regular &= not is_blank.any()
-            zeros = (text[1:-1] == _ZERO) & (text[2:] - _ZERO < 10)
-            has_signs |= bool((begins[:-2] & (zeros | (text[1:-1] == _PLUS))).any())
-            before = (before + some)[-2:]
-    if before[-1] != _NEWLINE:
-        num_rows += 1
-        is_regular &= before[-1] != _RETURN
-    is_regular &= not is_inside and num_delimiters == num_rows * (num_columns - 1)
-    return num_rows, is_regular, has_signs
+    none, one, last = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
+    odd, signs, num_rows = none, none, 0
+    # The block before, of which the last bit is looked at: as if it were a line end.
+    marks_before, returns_before, zeros_before = last, none, none
+    inside_before, ends_before = (last, none) if is_inside else (none, last)
+    for start in range(0, text.size, BLOCK):
+        quotes = find_byte(text, start, _QUOTE)
+        inside = fill_quoted(quotes)
+        if inside_before & last:
+            inside = ~inside
+        ends = find_byte(text, start, _NEWLINE) & ~inside
+        returns = find_byte(text, start, _RETURN) & ~inside
+        delimiters = find_byte(text, start, delimiter) & ~inside
+        marks = quotes | ends | delimiters
+        starts = shift_mask(marks, marks_before)
+        odd |= quotes & inside & ~starts  # quotes within a value
+        odd |= shift_mask(returns, returns_before) & ~ends  # a line end of old Macs
+        odd |= shift_mask(ends, ends_before) & (ends | returns)  # a blank line
+        zeros, digits = starts & find_byte(text, start, _ZERO), none
+        for digit in range(10):
+            digits |= find_byte(text, start, _ZERO + digit)
+        signs |= (starts & find_byte(text, start, _PLUS)) | (shift_mask(zeros, zeros_before) & digits)
+        inside_before, ends_before, marks_before, returns_before, zeros_before = inside, ends, marks, returns, zeros
+        while ends:
+            below = ~ends & (ends - one)  # bits below the lowest that is set
+            num_delimiters += count_bits(delimiters & below)
+            if num_delimiters != num_needed:
+                odd = one
+            num_rows, num_delimiters = num_rows + 1, 0
+            delimiters &= ~below
+            ends &= ends - one
+        num_delimiters += count_bits(delimiters)
+    return num_rows, num_delimiters, (inside_before & last) != none, odd == none, signs != none
 
 
 _SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

@@ -22,7 +22,7 @@ from gpupipe.backend.arrow import arrow_from_polars, get_arrow_types
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BackendMissing, OutOfDeviceMemory, PlanFailed
 from gpupipe.files import ScratchFolder, writing_scratch
-from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_memory_limit
+from gpupipe.io.relational.gathering import Gathered, PreparedPlan, count_batch_rows, get_memory_limit, is_cut
 from gpupipe.io.relational.scan import STEP, Scan, explain_failure, number, random_bits
 from gpupipe.io.stores import one_line
 from gpupipe.progress import Progress
@@ -62,7 +62,12 @@ class PlannedRun(PreparedPlan):
         num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
             result_bytes = sum(one.num_bytes for one in self.scans)
-            _import_gpu_engine().gather(found, Progress(plans, self.title, leave=False), num_bytes, result_bytes)
+            shown = Progress(plans, self.title, leave=False)
+            if num_buckets == 1:
+                for plan in shown:
+                    _import_gpu_engine().run(found, plan, num_bytes, result_bytes)
+            else:
+                _import_gpu_engine().gather(found, shown, num_bytes, result_bytes)
             try:
                 self.check(found.lazy())
             except BaseException:
@@ -143,9 +148,14 @@ def run(
 
 
 def count_buckets(scans: Sequence[Scan], backend: str) -> int:
-    """Count the buckets that rows are cut into; 1 if they fit in the memory of the host or of the GPU."""
+    """Count the buckets that rows are cut into; 1 if they fit in the memory of the host.
+
+    On a GPU, whose engine spills, rows are cut only where that has failed: see `cut_on_failure`.
+    """
+    if backend == "gpu" and not is_cut.get():
+        return 1
     limit = get_memory_limit() if backend == "cpu" else _import_gpu_engine().memory()
-    return max(1, min(-(-_estimate_bytes(scans) // limit), _MOST_BUCKETS))
+    return max(1 if backend == "cpu" else 2, min(-(-_estimate_bytes(scans) // limit), _MOST_BUCKETS))
 
 
 def collect(plan: pl.LazyFrame, scans: Sequence[Scan], title: str) -> pl.DataFrame:

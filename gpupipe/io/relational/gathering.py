@@ -3,31 +3,66 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpupipe.backend import Backend, Frame, free_host_memory
+from gpupipe.backend import Backend, Frame, free_host_memory, infer_backend, is_out_of_device_memory
 from gpupipe.backend.arrow import get_arrow_types, parquet_path, polars_from_arrow
+from gpupipe.backend.columns import host_table
+from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
+from gpupipe.errors import OutOfDeviceMemory, PlanFailed
 from gpupipe.files import writing_scratch
-from gpupipe.io.formats.spill import GROUP_BYTES, DerivedSource, SpillFile, SpillSource, TempParquet
+from gpupipe.io.formats.spill import GROUP_BYTES, DerivedFrame, DerivedSource, SpillFile, SpillSource, TempParquet
 from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.support.forks import require_threads
 
+Result = TypeVar("Result")
+
 _KEPT_SHARE = 16  # a table in memory takes no more than this part of it: several may be alive
 _UNKNOWN = 8 << 30
+_log = logging.getLogger("gpupipe")
+
+
+is_cut = ContextVar("is_cut", default=False)  # whether rows on a GPU are cut into buckets
+
+
+def cut_on_failure(run: Callable[[], Result]) -> Result:
+    """Run plans; where the memory of a GPU does not suffice, even streaming, run them again with rows in buckets."""
+    try:
+        return run()
+    except (PlanFailed, OutOfDeviceMemory) as error:
+        if is_cut.get() or not get_executor().in_process or not _is_out_of_device_memory(error):
+            raise
+        _log.warning("%s: the rows are cut into buckets, as the device's memory does not suffice", error.where)
+    token = is_cut.set(True)
+    try:
+        return run()
+    finally:
+        is_cut.reset(token)
+
+
+def _is_out_of_device_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, means that the device is out of memory."""
+    while error is not None:
+        if isinstance(error, OutOfDeviceMemory) or is_out_of_device_memory(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 def get_memory_limit() -> int:
@@ -53,7 +88,7 @@ def identify_plan(verb: str, tables: Sequence[Table], options: object) -> str | 
 
 
 class Gathered:
-    """Table accumulated from batches."""
+    """Rows of a plan: batches in host memory, a frame in device memory, or Parquet files."""
 
     def __init__(self, fields: Sequence[Field], limit: int | None = None) -> None:
         self.fields = list(fields)
@@ -62,6 +97,7 @@ class Gathered:
         self.num_rows = 0
         self._limit = get_table_limit() if limit is None else limit
         self._tables: list[pa.Table] = []
+        self._frame: Frame | None = None
         self._num_bytes = 0
         self._spool: TempParquet | None = None
         self._files: list[SpillFile] = []
@@ -100,6 +136,10 @@ class Gathered:
             self._files.append(_describe_file(file))
             self.num_rows += self._files[-1].num_rows
 
+    def take_frame(self, frame: Frame) -> None:
+        """Keep a coded frame, which has all rows, where it is."""
+        self._frame, self.num_rows = frame, len(frame)
+
     @property
     def paths(self) -> list[str]:
         """The paths of the temporary files; none if the rows are in memory."""
@@ -107,6 +147,8 @@ class Gathered:
 
     @property
     def table(self) -> pa.Table:
+        if self._frame is not None:
+            return host_table(self._frame, self.fields, infer_backend(self._frame))
         return pa.concat_tables([self.types.empty_table(), *self._tables])
 
     def column(self, name: str) -> Iterator[Any]:
@@ -119,6 +161,8 @@ class Gathered:
 
     def lazy(self) -> pl.LazyFrame:
         """Scan the rows with Polars, in order; the caller keeps this object alive until the plan has run."""
+        if self._frame is not None:
+            return infer_backend(self._frame).scan(self._frame, self.fields)
         if not self._files:
             return polars_from_arrow(self.table).lazy()
         # cuDF writes every time as UTC.
@@ -137,7 +181,10 @@ class Gathered:
         if not self._files or self._spool is None:
             cuts = enumerate(range(0, self.num_rows, partition_rows))
             packs = [[RowRange(0, n, start, min(partition_rows, self.num_rows - start))] for n, start in cuts]
-            return _InMemory(self.table, _build_partitions(packs or [[]], title), schema, made_by, inputs)
+            partitions = _build_partitions(packs or [[]], title)
+            if self._frame is not None:
+                return DerivedFrame(self._frame, partitions, schema, made_by, inputs)
+            return _InMemory(self.table, partitions, schema, made_by, inputs)
         self._files = [replace(file, path=self._spool.keep(Path(file.path))) for file in self._files]
         partitions = _build_partitions(_pack_groups(self._files, partition_rows), title)
         return SpillSource(dict(enumerate(self._files)), partitions, schema, made_by, inputs, self._spool)
@@ -276,7 +323,7 @@ class PlanSource(DerivedSource):
         found = [table.source.inputs() for table in tables]
         inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
         super().__init__(schema, identify_plan(verb, tables, options), inputs)
-        self.notes = tables[0].source.notes
+        self.notes, self.filters = tables[0].source.notes, tables[0].filters
         self._tables, self._verb, self._prepare = tables, verb, prepare
         self._lock, self._made, self._rows = RLock(), None, 0
 
@@ -319,9 +366,9 @@ class PlanSource(DerivedSource):
         with self._lock:
             if self._made is None:
                 require_threads(self._verb)
-                found, self._rows = self._prepare().gather(), self.partition_rows
+                found, self._rows = cut_on_failure(lambda: self._prepare().gather()), self.partition_rows
                 source = found.source(self._rows, self._verb, self.made_by, self._inputs)
-                source.notes, source.reads = self.notes, self.reads
+                source.notes, source.reads, source.filters = self.notes, self.reads, self.filters
                 self._made = found, source
                 del self._tables, self._prepare  # what the rows are made of may go
             return self._made

@@ -7,10 +7,11 @@ user's own resource is kept.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import rmm
@@ -33,6 +34,8 @@ from gpupipe.schema import is_passenger
 
 _CURRENT = MemoryResourceConfig(qualname="rmm.mr.get_current_device_resource")
 _SPILLED_FROM = 0.8
+_ALL = 1 << 62  # more bytes than any device has
+Result = TypeVar("Result")
 _log = logging.getLogger("gpupipe")
 _before_the_engine: list[Any] = []  # the resource of a cluster's worker while the engine's own is current there
 
@@ -50,14 +53,28 @@ def refuse(plan: pl.LazyFrame, title: str) -> None:
 def memory() -> int:
     """Count the bytes that a plan may use: device memory, unlimited with a cluster's engine, which spills by itself.
 
-    `memory_limit` is the most, so that a user can have the rows cut into more buckets.
+    `memory_limit` is the most.
     """
     free = _free_memory() if get_executor().in_process else 1 << 62
     return min(settings().memory_limit or free, free)
 
 
+def run(found: Gathered, plan: pl.LazyFrame, num_bytes: int, result_bytes: int) -> None:
+    """Run a plan that uses about this many bytes: in the device's memory, where its result stays, or streaming.
+
+    What runs out of memory runs again by the engine that streams: joins and lists may make more than the estimate.
+    """
+    if get_executor().in_process and not any(is_passenger(item.dtype) for item in found.fields):
+        frame = _try_in_memory(lambda: select("gpu").run_plan(plan, found.fields), num_bytes)
+        if frame is not None:
+            found.take_frame(frame)
+            return
+        num_bytes = _ALL
+    gather(found, [plan], num_bytes, result_bytes)
+
+
 def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
-    """Run plans one after the other and gather their results."""
+    """Run plans one after the other, and gather their results in the host's memory or in files."""
     if result_bytes <= get_table_limit() or any(is_passenger(item.dtype) for item in found.fields):
         found.gather(arrow_from_polars(collect(plan, num_bytes), found.types) for plan in plans)
         return
@@ -72,29 +89,47 @@ def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> No
 
 
 def collect(plan: pl.LazyFrame, num_bytes: int, path: Path | None = None) -> pl.DataFrame:
-    """Run a plan that uses about this many bytes; a sink, which writes to `path`, returns an empty frame.
-
-    What runs out of memory runs again by the engine that streams: joins and lists may make more than the estimate.
-    """
+    """Run a plan that uses about this many bytes; a sink, which writes to `path`, returns an empty frame."""
     executor = get_executor()
-    try:
+    with _convert_errors():
         if isinstance(executor, Cluster):
             return executor.call_all(partial(_collect_on_workers, plan))
-        if num_bytes <= _free_memory():
-            try:
-                return _count_transfer(plan.collect(engine=select("gpu").plan_engine()))
-            except (MemoryError, RuntimeError) as cause:
-                if not is_out_of_device_memory(cause):
-                    raise
-                _log.info("a plan is out of memory in the device and runs again, streaming: %s", cause)
+        frame = _try_in_memory(lambda: _collect_in_memory(plan), num_bytes)
+        if frame is None:
             if path is not None:
                 path.unlink(missing_ok=True)
-        # Here the error is gone, and with it the device memory that its traceback held.
-        with SPMDEngine.from_options(_build_options(_free_memory())) as engine:
-            return _count_transfer(plan.collect(engine=engine))
+            with SPMDEngine.from_options(_build_options(memory())) as engine:
+                frame = plan.collect(engine=engine)
+        return _count_transfer(frame)
+
+
+def _collect_in_memory(plan: pl.LazyFrame) -> pl.DataFrame:
+    resource = rmm.mr.get_current_device_resource()
+    return plan.collect(engine=pl.GPUEngine(executor="in-memory", memory_resource=resource, raise_on_fail=True))
+
+
+def _try_in_memory(run: Callable[[], Result], num_bytes: int) -> Result | None:
+    """Run what uses about this many bytes; None if the device has not as many, or they do not suffice."""
+    with _convert_errors():
+        if num_bytes > memory():
+            return None
+        try:
+            return run()
+        except (MemoryError, RuntimeError) as cause:
+            if not is_out_of_device_memory(cause):
+                raise
+            _log.info("a plan is out of memory in the device and runs again, streaming: %s", cause)
+    return None  # the error is gone, and with it the device memory that its traceback held
+
+
+@contextmanager
+def _convert_errors() -> Iterator[None]:
+    """Convert the errors of RMM and cuDF, which Polars passes on, to Polars' own."""
+    try:
+        yield
     except GpupipeError:
         raise
-    except (MemoryError, RuntimeError) as cause:  # of RMM and cuDF, which Polars passes on
+    except (MemoryError, RuntimeError) as cause:
         raise pl.exceptions.ComputeError(f"{type(cause).__name__}: {cause}") from cause
 
 

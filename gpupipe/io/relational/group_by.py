@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, cast
 
 import polars as pl
 
+from gpupipe.backend import select
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig, BadData, GpupipeError, SchemaMismatch
-from gpupipe.expressions import parse
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
-from gpupipe.io.relational.engine import PlannedRun, assign_ranges, collect, has_many_groups
+from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_buckets, has_many_groups
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.origins import When, shift
+from gpupipe.support.origins import ANY_ROW, When, shift
 from gpupipe.support.text import arguments, derive
-from gpupipe.support.validation import check_number
+from gpupipe.support.validation import is_number
 
 _WHOLE = ("median", "quantile", "mode", "nunique", "list")
 _FUNCTIONS = ("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last", *_WHOLE)
@@ -68,12 +69,14 @@ class GroupBy(Generic[AnyTable]):
             raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
         for name, parts in cast(dict[str, Any], named).items():
             is_pair = isinstance(parts, tuple) and all(isinstance(part, str) for part in parts[:2])
-            if not (is_pair and len(parts) == (3 if parts[1:2] == ("quantile",) else 2)):
+            is_quantile = is_pair and parts[1:2] == ("quantile",)
+            if is_quantile and len(parts) == 3 and is_number(parts[2]) and 0 <= parts[2] <= 1:
+                continue
+            if is_quantile or not (is_pair and len(parts) == 2):
                 expected, remedy = "a column and a function, as (column, function)", f"agg({name}=('delay', 'mean'))"
-                if is_pair and parts[1:2] == ("quantile",):
+                if is_quantile:
                     expected, remedy = "a number from 0 to 1 behind it", f"agg({name}=({parts[0]!r}, 'quantile', 0.9))"
                 raise BadConfig(f"agg({name}=)", "makes no sense", got=parts, expected=expected, remedy=remedy)
-            check_number("agg", "[0, 1]", None, **{name: parts[2] if len(parts) > 2 else None})
         wanted = [_Aggregate(name, *pair) for name, pair in named.items()]
         self._check(wanted)
         return _plan_groups(self.table, self.keys, wanted, dropna=self.dropna)
@@ -103,22 +106,6 @@ class GroupBy(Generic[AnyTable]):
                 raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
 
 
-def refuse_expressions(table: Table, keys: object) -> None:
-    """Raise BadConfig for a key that is no column, but an expression over columns, with the steps that make it one."""
-    for key in keys if isinstance(keys, list | tuple) else [keys]:
-        if isinstance(key, str) and key not in table.columns and _is_expression(key, table.schema):
-            derive_key = f"gp.Pipeline([T.Derive(key={key!r})]).fit(data).transform(data)"
-            remedy = f"{derive_key}.group_by('key')"
-            raise BadConfig("group_by", "a key is an expression", got=key, expected="names of columns", remedy=remedy)
-
-
-def _is_expression(text: str, schema: Schema) -> bool:
-    try:
-        return bool(parse(text, "group_by").check(schema))
-    except GpupipeError:
-        return False
-
-
 def _suggest_call(asked: Any, table: Table) -> str:
     """Suggest the call with named aggregates for arguments in the style of pandas."""
     by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
@@ -139,7 +126,7 @@ class _Aggregate:
 
     def field(self, item: Field) -> Field:
         """Return the field of the result, with the type that pandas gives it."""
-        return replace(self._type(item), lineage=frozenset({self.name}), origins=item.origins)
+        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, *ANY_ROW))
 
     def _type(self, item: Field) -> Field:
         if self.function in ("size", "count", "nunique"):
@@ -174,21 +161,17 @@ class _Aggregate:
                 found = values.sort_by(values.is_not_null(), ROW).last()
             case "first" | "last":
                 found = getattr(values, self.function)(ignore_nulls=True)
-            case "min" | "max":
-                found = getattr(self._put_zeros_together(item), self.function)()
             case "median" | "quantile":  # `median` goes from the lower value by a half of the distance: NaN from -inf
                 way: Any = "midpoint" if self.function == "median" else "linear"
                 found = values.cast(pl.Float64).quantile(float(self.q), way)
             case "mode":
-                found = self._put_zeros_together(item).drop_nulls().mode().min()
-            case _:
+                values = _drop_zero_sign(self.column) if item.dtype in FLOATS else values
+                found = values.drop_nulls().mode().min()
+            case "mean" | "var" | "std":
                 found = getattr(values.cast(pl.Float64), self.function)()
+            case _:  # "min" and "max"
+                found = getattr(values, self.function)()
         return found.alias(self.name)
-
-    def _put_zeros_together(self, item: Field) -> pl.Expr:
-        """Make -0.0 of floats 0.0; adding 0.0 would do that on some engines only."""
-        values = pl.col(self.column)
-        return pl.when(values == 0.0).then(values.abs()).otherwise(values) if item.dtype in FLOATS else values
 
 
 def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:
@@ -204,32 +187,44 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
         for one in quantiles
     ]
 
-    def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
-        frame = frame.drop_nulls(keys) if dropna else frame
+    holds_rows = any(one.function in _WHOLE for one in wanted)
+    ends = [o for o in wanted if o.function in ("min", "max") and table.schema[o.column].dtype in FLOATS]
+
+    def plan(frame: pl.LazyFrame, dictionaries: Mapping[str, pl.Series]) -> pl.LazyFrame:
+        frame = frame.drop_nulls(keys) if dropna and holds_rows else frame
         if backend == "gpu" and any(one.function == "list" for one in wanted):
             frame = frame.sort(ROW)
         groups = frame.group_by(keys).agg(aggregations)
+        groups = groups.drop_nulls(keys) if dropna else groups  # a few groups, where all rows would be copied before
+        groups = groups.with_columns(_drop_zero_sign(one.name) for one in ends)
+        groups = groups.with_columns(pl.lit(text).gather(pl.col(key)).alias(key) for key, text in dictionaries.items())
         groups = groups.with_columns(_mend_infinite_quantile(one.name) for one in quantiles)
         return groups.with_columns(_mask_wrapped_sum(one.name) for one in sums).sort(keys, nulls_last=True)
 
     def check(groups: pl.LazyFrame) -> None:
         for one in sums:
-            lost = collect(groups.filter(pl.col(one.name).is_null()).select(keys).head(1), [], "group")
+            device = select(backend if get_executor().in_process else "cpu")
+            lost = device.run_plan(groups.filter(pl.col(one.name).is_null()), list(schema.select(keys)))
             if len(lost):
-                dtype, got = schema[one.name].dtype, lost.row(0, named=True)
+                dtype, got = schema[one.name].dtype, device.to_arrow(lost).slice(0, 1).to_pylist()[0]
                 problem = f"the sum of column {one.column!r} does not fit {dtype} in a group"
                 expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
                 remedy = f"T.{derive(one.column, 'float({})')} before it, which returns float64"
                 raise BadData(f"agg({one.name}=)", problem, got=got, expected=expected, remedy=remedy)
 
     def groups() -> PlannedRun:
-        rows = scan(table, columns, "group")
+        # Codes are grouped in less time than text; in buckets, which are ranges of keys, they would be out of order.
+        coded = set(keys).difference(one.column for one in wanted) if backend == "cpu" else ()
+        rows = scan(table, columns, "group", coded=coded)
+        if rows.dictionaries and count_buckets([rows], backend) > 1:
+            rows = scan(table, columns, "group")
 
         def cut(num_buckets: int) -> list[pl.Expr]:
             return [assign_ranges(rows, keys, [True] * len(keys), num_buckets)]
 
-        large = any(one.function in _WHOLE for one in wanted) or has_many_groups(rows, keys, backend)
-        return PlannedRun(plan, [rows], list(schema), backend, "group", cut if large else None, check)
+        large = holds_rows or has_many_groups(rows, keys, backend)
+        finish = partial(plan, dictionaries=rows.dictionaries)
+        return PlannedRun(finish, [rows], list(schema), backend, "group", cut if large else None, check)
 
     before = table.locate_origins()
     of_keys = [replace(item, nullable=item.nullable and not dropna) for item in before.select(keys)]
@@ -237,6 +232,12 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
     made = (one.field(before[one.column]) for one in wanted)
     schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in made)])
     return plan_rows(table, schema, "group", (keys, dropna, wanted), groups)
+
+
+def _drop_zero_sign(name: str) -> pl.Expr:
+    """Make -0.0 of floats 0.0; adding 0.0 would do that on some engines only."""
+    values = pl.col(name)
+    return pl.when(values == 0.0).then(values.abs()).otherwise(values).alias(name)
 
 
 def _mask_wrapped_sum(name: str) -> pl.Expr:

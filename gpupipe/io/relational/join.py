@@ -20,9 +20,9 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table, map_frames
 from gpupipe.io.relational.engine import PlannedRun, ZippedRuns, assign_hashes, collect, count_buckets, hash_keys, run
-from gpupipe.io.relational.gathering import count_batch_rows, identify_plan, plan_rows
+from gpupipe.io.relational.gathering import count_batch_rows, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, scan
-from gpupipe.io.relational.side_columns import Attach, collect_columns
+from gpupipe.io.relational.side_columns import Attach, SideColumns, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.origins import When, shift
@@ -392,16 +392,8 @@ class AsOfSpec(_Sides):
 
 def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
     """Run `Dataset.join_asof`: the left rows keep their partitions, and the added columns are looked up by row id."""
-    left, backend = ensure_unique_row_ids(left), get_executor().resolve(left.backend)
-    ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_keys])], "join_asof")
-    items = dict.fromkeys([asof.on[1], *asof.right_keys, *(item for item, _ in asof.right_columns)])
-    theirs = scan(right, [item.name for item in items], "join_asof, right table")
-    if not theirs.num_rows:
-        remedy = "rows in its files, or another filter"
-        raise BadData("join_asof, right table", "it has no rows", expected="rows to match", remedy=remedy)
-    scans = [replace(rows, frame=asof.select_side(rows.frame, side)) for side, rows in enumerate((ours, theirs))]
-    plan = partial(asof.plan, backend=backend)
-    side = collect_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
+    left = ensure_unique_row_ids(left)
+    side = cut_on_failure(lambda: _find_nearest(left, right, asof))
     added = tuple(item.name for item in asof.made)
     attach = Attach(((side, added),), (*left.columns, *added))
 
@@ -411,6 +403,19 @@ def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
 
     schema = Schema([*left.schema, *asof.made])
     return map_frames(left, attach, schema, left.columns, keeps_rows=True, identity=identity, draws_rows=True)
+
+
+def _find_nearest(left: Table, right: Table, asof: AsOfSpec) -> SideColumns:
+    """Find the columns of each left row's nearest right row."""
+    ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_keys])], "join_asof")
+    items = dict.fromkeys([asof.on[1], *asof.right_keys, *(item for item, _ in asof.right_columns)])
+    theirs = scan(right, [item.name for item in items], "join_asof, right table")
+    if not theirs.num_rows:
+        remedy = "rows in its files, or another filter"
+        raise BadData("join_asof, right table", "it has no rows", expected="rows to match", remedy=remedy)
+    scans = [replace(rows, frame=asof.select_side(rows.frame, side)) for side, rows in enumerate((ours, theirs))]
+    plan = partial(asof.plan, backend=get_executor().resolve(left.backend))
+    return collect_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
 
 
 def _cast_order_key(value: pl.Expr, dtype: str) -> pl.Expr:

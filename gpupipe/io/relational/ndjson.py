@@ -22,15 +22,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpupipe.backend.arrow import arrow_type, dtype_from_arrow, is_list
+from gpupipe.backend.byte_masks import BLOCK, count_bits, fill_quoted, find_byte, shift_mask
+from gpupipe.backend.columns import Array
+from gpupipe.backend.compiled import compile_loop, inline
+from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadFile, SchemaMismatch
 from gpupipe.expressions.translate import POLARS_TYPES
-from gpupipe.io.relational.text_file import BLOCK_BYTES, MOST_FLOAT32, NAIVE, Column, TextFile, infer, infer_text, parse
+from gpupipe.io.relational.text_file import (
+    BLOCK_BYTES,
+    MOST_FLOAT32,
+    NAIVE,
+    Column,
+    TextFile,
+    cut_lines,
+    infer,
+    infer_text,
+    parse,
+    read_lines,
+)
 from gpupipe.io.stores import one_line, refuse_packed
 
-_CHUNK = 1 << 17
-_QUOTE, _COLON, _N, _SPACE = b'":n '
+_QUOTE, _COLON, _N, _U, _SPACE, _BACKSLASH = b'":nu \\'
 _LOOKED_AT = 50_000
-_LINE = 4096
 _ORDERED = 32
 _ROW = "⟨row⟩"
 _SOURCE = "as asked for or as the first values show"
@@ -125,12 +138,12 @@ class JsonFile(TextFile):
     def _has_counts(self, written: Mapping[str, tuple[int, int]]) -> bool:
         if self._is_whole:
             sums = tuple(map(sum, zip(*written.values(), strict=True)))
-            return _count(self._text, None) == [sums]
+            return count_values(self._text, None) == [sums]
         # A CPU's parser refuses numbers that do not fit.
         doubtful = {name: of for name, of in written.items() if of[1] or self._backend == "gpu"}
         if not doubtful:
             return True
-        found = _count(self._text, [json.dumps(name, ensure_ascii=False) for name in doubtful])
+        found = count_values(self._text, [json.dumps(name, ensure_ascii=False) for name in doubtful])
         return found is not None and all(
             keys == values and (strings == texts or not texts)
             for (keys, strings), (values, texts) in zip(found, doubtful.values(), strict=True)
@@ -305,39 +318,89 @@ def _parse_finite(text: str) -> float:
     return value
 
 
-def _count(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | None:
-    """Count for each key its values and how many of them are text; None where the count may be wrong.
+def count_values(path: Path, names: Sequence[str] | None) -> list[tuple[int, int]] | None:
+    """Count the values of each key and how many of them are text; None where the count may be wrong.
 
-    The keys are quoted and escaped as in the file; None is for all together. A quotation mark and a colon end a key
-    anywhere, and any value that begins with an n is null.
+    The keys are quoted and escaped as in the file; None is for all together, and then texts in lists count, too.
     """
-    found = np.zeros((1 if names is None else len(names), 2), np.int64)
-    with path.open("rb") as file:
-        while some := file.read(_CHUNK):
-            some += file.readline()
-            if b"\\" in some:
-                if b"\\u" in some and _LONE_SURROGATE.search(some):
-                    return None
-                some = some.replace(b"\\\\", b"").replace(b'\\"', b"")
-            found += [_count_all_keys(some)] if names is None else [_count_key(name, some) for name in names]
-    return [(int(keys), int(strings)) for keys, strings in found]
+    keys = [name.encode() for name in names or ()]
+    ends, joined = np.cumsum([0, *map(len, keys)]), np.frombuffer(b"".join(keys), np.uint8)
+
+    def count(cut: tuple[int, int]) -> Array | None:
+        text = read_lines(path, *cut)
+        counts, has_escapes = _count_keys(text, joined, ends)
+        return None if has_escapes and _LONE_SURROGATE.search(text) else counts
+
+    total = np.zeros((len(keys) + 1, 2), np.int64)
+    for counts in Executor().map(count, cut_lines(path)):
+        if counts is None:
+            return None
+        total += counts
+    return [(int(values), int(texts)) for values, texts in (total if names is None else total[:-1])]
 
 
-def _count_all_keys(some: bytes) -> tuple[int, int]:
-    text = np.frombuffer(some, np.uint8)
-    quotes, ends, missing = text == _QUOTE, text[1:-2] == _COLON, text[2:-1] == _N
-    ends &= quotes[:-3]
-    if b'": ' in some[:_LINE]:  # whoever writes a space writes it everywhere
-        missing |= (text[2:-1] == _SPACE) & (text[3:] == _N)
-    missing &= ends
-    keys = int(np.count_nonzero(ends))
-    return keys - int(np.count_nonzero(missing)), int(np.count_nonzero(quotes)) // 2 - keys
+@inline
+def _is_key(text: Array, stop: int, name: Array) -> bool:
+    """Return whether the text up to `stop` ends in a quoted name."""
+    start, num_same = stop - name.size, 0
+    while start >= 0 and num_same < name.size and text[start + num_same] == name[num_same]:
+        num_same += 1
+    return bool(num_same == name.size)
 
 
-def _count_key(name: str, some: bytes) -> tuple[int, int]:
-    key = f"{name}:".encode()
-    missing, strings = (some.count(key + text) + some.count(key + b" " + text) for text in (b"null", b'"'))
-    return some.count(key) - missing, strings
+@compile_loop()
+def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
+    r"""Count the values and texts of each name, and in a last row those of other keys; tell whether a `\u` is there.
+
+    The quoted names stand one behind the other, name i from `ends[i]` up to `ends[i + 1]`. Strings that are no keys are
+    texts of the last row, in lists too. For example, with `/` for a line end, two keys, a value and two texts:
+
+        text       { " a " : n u l l } / { " b " : [ " \ " " , " c " ] } /
+        quotes     0 1 0 1 0 0 0 0 0 0 0 0 1 0 1 0 0 1 0 0 1 0 1 0 1 0 0 0   without those behind a backslash
+        inside     0 1 1 0 0 0 0 0 0 0 0 0 1 1 0 0 0 1 1 1 0 0 1 1 0 0 0 0   from an opening quotation mark on
+        keys       0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0   colons behind a closing one
+    """
+    none, one, last = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
+    counts, has_escapes = np.zeros((ends.size, 2), np.int64), False
+    other, num_strings, num_keys = ends.size - 1, 0, 0
+    # The block before, of which the last bit is looked at.
+    inside_before, closing_before, slashes_before = none, none, none
+    for start in range(0, text.size, BLOCK):
+        quotes, slashes = find_byte(text, start, _QUOTE), find_byte(text, start, _BACKSLASH)
+        if slashes | (slashes_before & last):
+            escaped = shift_mask(none, slashes_before)
+            slashes &= ~escaped
+            rest = slashes
+            while rest:
+                slash = rest & ~(rest - one)
+                escaped |= slash << one
+                slashes &= ~(slash << one)
+                rest &= ~(slash | (slash << one))
+            quotes &= ~escaped
+            has_escapes |= (escaped & find_byte(text, start, _U)) != none
+        inside = fill_quoted(quotes)
+        if inside_before & last:
+            inside = ~inside
+        closing = quotes & ~inside
+        keys = shift_mask(closing, closing_before) & find_byte(text, start, _COLON)
+        inside_before, closing_before, slashes_before = inside, closing, slashes
+        num_strings += count_bits(quotes & inside)
+        while keys:
+            colon = start + count_bits(~keys & (keys - one))
+            keys &= keys - one
+            num_keys += 1
+            place = colon + 1
+            while text[place] == _SPACE:
+                place += 1
+            if text[place] == _N:  # null
+                continue
+            row = 0
+            while row < other and not _is_key(text, colon, names[ends[row] : ends[row + 1]]):
+                row += 1
+            counts[row, 0] += 1
+            counts[row, 1] += text[place] == _QUOTE
+    counts[other, 1] = num_strings - num_keys
+    return counts, has_escapes
 
 
 def _count_written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
@@ -348,13 +411,15 @@ def _count_written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple
         for chunk in map(group.column, range(group.num_columns)):
             values[chunk.path_in_schema] += chunk.num_values - chunk.statistics.null_count
     found = {name: (values[name], values[name] * _is_text(column.kind)) for name, column in columns.items()}
+    counts = {}
     for name in [name for name, column in columns.items() if pa.types.is_nested(column.kind)]:
         leaves = [*_iter_leaves(pl.col(name), columns[name].kind)]
         of_keys = [each.count() for each, _, is_key in leaves if is_key]
         of_texts = [each.count() for each, kind, _ in leaves if _is_text(kind)]
-        sums = (pl.sum_horizontal(pl.lit(0), *each) for each in (of_keys, of_texts))
-        keys, texts = (pl.scan_parquet(path, glob=False).select(one).collect(engine="streaming").item() for one in sums)
-        found[name] = keys, texts
+        counts[name] = pl.concat_list(pl.sum_horizontal(pl.lit(0), *each) for each in (of_keys, of_texts))
+    if counts:
+        row = pl.scan_parquet(path, glob=False).select(**counts).collect(engine="streaming").row(0, named=True)
+        found |= {name: tuple(pair) for name, pair in row.items()}
     return found
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import and_
 from typing import TypeAlias
@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend import Backend, Column, Frame, select
-from gpupipe.backend.arrow import get_file_type
+from gpupipe.backend.arrow import get_file_type, polars_from_arrow
 from gpupipe.backend.columns import host_table
 from gpupipe.backend.kernels import mix_seed
 from gpupipe.cluster.executor import get_executor
@@ -23,6 +23,7 @@ from gpupipe.expressions.translate import POLARS_TYPES, NotTranslated, translate
 from gpupipe.expressions.tree import Constant, Name, Span
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
+from gpupipe.io.formats.spill import FrameSource
 from gpupipe.io.planning.table import (
     EVERYTHING,
     Between,
@@ -36,7 +37,7 @@ from gpupipe.io.planning.table import (
 )
 from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
-from gpupipe.schema import FLOATS, ID, ROW, Field, Schema
+from gpupipe.schema import FLOATS, ID, ROW, Field, Schema, is_passenger
 
 STEP = 0x9E3779B97F4A7C15
 
@@ -92,6 +93,13 @@ _MOST_FILES = 500  # a plan has a node for each file; beyond so many it takes lo
 _STRING_BYTES = 24
 _PIECE_ROWS = 250_000
 _COUNTED_SHARE = 16  # rows beyond this part of the memory may be cut into buckets
+_DEVICE_SHARE = 6  # what a plan may use of a device's memory, as a multiple of its rows; see `engine`
+
+
+def estimate_bytes(fields: Sequence[Field], num_rows: int) -> int:
+    """Estimate the bytes of rows in memory, with their row ids."""
+    strings = sum(item.dtype == "string" for item in fields)
+    return num_rows * (row_bytes(fields) + strings * (_STRING_BYTES - 4) + 8)
 
 
 @dataclass(frozen=True)
@@ -106,12 +114,12 @@ class Scan:
     owner: object
     pieces: Sequence[pl.LazyFrame] = ()
     repeating: frozenset[str] = frozenset()  # text columns that files store as codes of few values
+    dictionaries: Mapping[str, pl.Series] = field(default_factory=dict)  # of text columns that are codes
 
     @property
     def num_bytes(self) -> int:
         """The approximate size of the rows in memory, in bytes."""
-        strings = sum(item.dtype == "string" for item in self.fields)
-        return self.num_rows * (row_bytes(self.fields) + strings * (_STRING_BYTES - 4) + 8)
+        return estimate_bytes(self.fields, self.num_rows)
 
     def with_categories(self, keys: Sequence[str]) -> Scan:
         """Make categories of those text keys whose values repeat: Polars groups them in less time and memory."""
@@ -151,14 +159,15 @@ def _cast_to_written(item: Field) -> pl.Expr:
     return column.dt.replace_time_zone("UTC").dt.convert_time_zone(kind.tz)
 
 
-def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False) -> Scan:
+def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False, coded: Collection[str] = ()) -> Scan:
     """Make a lazy frame of these columns and the row ids.
 
-    Local Parquet files are scanned by Polars itself, with filters that it evaluates alike; whatever else a dataset is
-    made of is read by partitions first, by the executor in force.
+    Local Parquet files are scanned by Polars itself, with filters that it evaluates alike, and so are frames in memory,
+    whose text columns among `coded` stay codes. Whatever else a dataset is made of is read by partitions first, by the
+    executor in force.
     """
     fields = [table.schema[name] for name in columns]
-    found = _scan_plan(table, fields) or _scan_files(table, fields)
+    found = _scan_plan(table, fields) or _scan_frame(table, fields, coded) or _scan_files(table, fields)
     if found is None:
         found = scan_computed(table, partial(_read_rows, columns), fields, title, 1 << 62 if keep else None)
     return found
@@ -201,13 +210,49 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
     return Scan(frame.with_columns(_replace_nan(fields)), fields, found.num_rows, found.check, found.check, source)
 
 
+def _scan_frame(table: Table, fields: Sequence[Field], coded: Collection[str]) -> Scan | None:
+    """Scan a frame in memory, its integers shared; None on a GPU, or where rows or types are not all Polars' own."""
+    source, cpu = table.source, select("cpu")
+    plain = bool(fields) and all(item.dtype in POLARS_TYPES for item in fields)
+    is_whole = table.query == EVERYTHING and get_executor().resolve(table.backend) == "cpu"
+    rows = source.whole(fields, cpu) if is_whole and plain and isinstance(source, FrameSource) else None
+    if rows is None:
+        return None
+    first_row, frame = rows
+    columns = {item.name: cpu.column(frame, item.name) for item in fields}
+    texts = {name: column.dictionary for name, column in columns.items() if column.dictionary is not None}
+    dictionaries = {name: polars_from_arrow(pa.table({name: text}))[name] for name, text in texts.items()}
+    series = {name: _to_series(column) for name, column in columns.items()}
+    series |= {name: text.gather(series[name]) for name, text in dictionaries.items() if name not in coded}
+    scanned = pl.DataFrame(series).lazy().with_row_index(ROW, first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
+    kept = {name: text for name, text in dictionaries.items() if name in coded}
+    return Scan(scanned, fields, len(frame), lambda: None, lambda: None, source, dictionaries=kept)
+
+
+def _to_series(column: Column) -> pl.Series:
+    """Convert a column to Polars, of text the codes, null where missing. Shares integers and codes without a gap."""
+    valid = column.valid if column.dictionary is None else column.data >= 0
+    array = pa.array(column.data, mask=None if valid is None or valid.all() else ~valid)
+    series = polars_from_arrow(pa.table({"x": array}))["x"]
+    if column.dtype in FLOATS:
+        return series.fill_nan(None)  # a plan would do it again for each of its branches, a piece at a time
+    return series.cast(pl.Datetime("us")) if column.dtype == "timestamp" else series
+
+
 def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str, limit: int | None = None) -> Scan:
-    """Scan rows computed from a dataset, partition by partition; by default up to a quarter of the memory is kept."""
+    """Scan rows computed from a dataset, partition by partition.
+
+    On a GPU they stay in its memory where a plan over them fits there, too. On the host by default up to a quarter of
+    the memory is kept.
+    """
     backend = get_executor().resolve(table.backend)
-    batches = run_partitions(partial(_read_host_rows, rows, [*fields, ID], backend), table, backend, title)
     found = Gathered([*fields, ID], limit or get_memory_limit() // 4)
     with explain_failure([], title):
-        found.gather(batches)
+        if limit is None and backend == "gpu" and _fits_on_device(table, fields):
+            frames = run_partitions(partial(_read_coded_rows, rows, found.types.names, backend), table, backend, title)
+            found.take_frame(select(backend).concat(list(frames)))
+        else:
+            found.gather(run_partitions(partial(_read_host_rows, rows, found.fields, backend), table, backend, title))
     frame = found.lazy().with_columns(_replace_nan(fields))
     if table.repeats_rows:  # rows computed from one row share its row id
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
@@ -217,7 +262,22 @@ def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str,
 def _read_rows(names: Sequence[str], part: Table, backend: Backend) -> Frame:
     (partition,) = part.partitions
     frame = part.read(partition, names, backend)
-    return backend.assign(frame, {ROW: Column("uint64", partition.row_ids(backend.xp)[backend.positions(frame)])})
+    return backend.assign(frame, {ROW: Column("uint64", partition.frame_ids(frame, backend))})
+
+
+def _fits_on_device(table: Table, fields: Sequence[Field]) -> bool:
+    """Return whether the rows of a dataset, and plans over them, fit in the memory of this process' GPU."""
+    if not get_executor().in_process or any(is_passenger(item.dtype) for item in fields):
+        return False
+    backend = select("gpu")
+    backend.make_room(0)
+    num_rows = sum(partition.num_rows for partition in table.partitions)
+    return estimate_bytes(fields, num_rows) * _DEVICE_SHARE <= backend.free_bytes()
+
+
+def _read_coded_rows(rows: Rows, names: Sequence[str], backend_name: str, part: Table) -> Frame:
+    backend = select(backend_name)
+    return backend.select(rows(part, backend), names)
 
 
 def _read_host_rows(rows: Rows, fields: Sequence[Field], backend_name: str, part: Table) -> pa.Table:

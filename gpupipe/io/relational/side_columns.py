@@ -14,7 +14,7 @@ from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster.executor import get_executor
 from gpupipe.io.planning.table import EVERYTHING, Partition, Table
 from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run
-from gpupipe.io.relational.gathering import count_largest_partition
+from gpupipe.io.relational.gathering import count_largest_partition, cut_on_failure
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_computed
 from gpupipe.io.relational.sort import sort_by_row
 from gpupipe.schema import ID, ROW, Field
@@ -91,12 +91,15 @@ def compute_columns(
     rows: Rows | None = None,
 ) -> SideColumns:
     """Compute columns by a plan that needs all rows of a key at once."""
-    one = (
-        scan(table, [item.name for item in inputs], title)
-        if rows is None
-        else scan_computed(table, rows, inputs, title)
-    )
-    return collect_columns(plan, [one], keys, made, table, title)
+
+    def compute() -> SideColumns:
+        if rows is None:
+            one = scan(table, [item.name for item in inputs], title)
+        else:
+            one = scan_computed(table, rows, inputs, title)
+        return collect_columns(plan, [one], keys, made, table, title)
+
+    return cut_on_failure(compute)
 
 
 def collect_columns(

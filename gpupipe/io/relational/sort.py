@@ -18,7 +18,7 @@ from gpupipe.errors import BadConfig
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
 from gpupipe.io.planning.table import AnyTable, RandomSplit, RowIdFilter, Table, run_partitions
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
-from gpupipe.io.relational.gathering import Gathered, identify_plan, plan_rows
+from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
 from gpupipe.schema import ID, ROW, Field
 
@@ -118,8 +118,18 @@ def _select_lowest(values: Any, n: int) -> Any:
 
 def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     """Run `Dataset.deduplicate`. Only the keys are read; the rows keep their partitions."""
-    table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
-    rows = scan(table, on, "deduplicate")
+    table = ensure_unique_row_ids(table)
+    kept = cut_on_failure(lambda: _find_unique(table, on, keep))
+    # Which rows repeat others depends on all of them: with another input file it is another choice.
+    inputs = sorted((table.source.inputs() or {}).items())
+    made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
+    chosen = RowIdFilter.of(TempParquet(GROUP_BYTES), kept.column(ROW), kept.num_rows, made_by)
+    return replace(table, query=table.query.then(chosen))
+
+
+def _find_unique(table: Table, on: Sequence[str], keep: str) -> Gathered:
+    """Find the row ids of the first or last rows of equal keys, in order."""
+    backend, rows = get_executor().resolve(table.backend), scan(table, on, "deduplicate")
 
     def in_order(frame: pl.LazyFrame) -> pl.LazyFrame:
         if backend == "gpu":  # several GPUs keep no order
@@ -134,12 +144,6 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
 
     if count_buckets([rows], backend) == 1:
         ours = rows if backend == "gpu" else rows.with_categories(on)
-        kept = run(in_order, [ours], [ID], backend, "deduplicate", None)
-    else:  # rows of a bucket are in any order
-        found = run(plan, [rows], [ID], backend, "deduplicate", cut)
-        kept = sort_by_row(found, [ID], backend, "deduplicate").gather()
-    # Which rows repeat others depends on all of them: with another input file it is another choice.
-    inputs = sorted((table.source.inputs() or {}).items())
-    made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
-    chosen = RowIdFilter.of(TempParquet(GROUP_BYTES), kept.column(ROW), kept.num_rows, made_by)
-    return replace(table, query=table.query.then(chosen))
+        return run(in_order, [ours], [ID], backend, "deduplicate", None)
+    found = run(plan, [rows], [ID], backend, "deduplicate", cut)  # rows of a bucket are in any order
+    return sort_by_row(found, [ID], backend, "deduplicate").gather()

@@ -16,10 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend.arrow import arrow_type
+from gpupipe.backend.byte_masks import BLOCK
+from gpupipe.backend.columns import Array
 from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.expressions.translate import POLARS_TYPES
 from gpupipe.files import writing_scratch
@@ -264,6 +267,7 @@ def _fits(texts: pl.Series, kind: type[pl.DataType]) -> bool:
 
 _MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 _COPIED = 1 << 20
+_PART_BYTES = 4 << 20  # that one thread scans at a time
 _DAMAGE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error)
 REWRITTEN = "rewritten"
 
@@ -321,6 +325,33 @@ def _unreadable(one: Input, kind: str, encoding: str, cause: Exception) -> BadFi
     elif kind == "CSV":
         remedy = "encoding=, as the file is written, or the right path"
     return BadFile(one.path, problem, expected=expected, remedy=remedy)
+
+
+def cut_lines(path: Path) -> Iterator[tuple[int, int]]:
+    """Cut a file into parts of whole lines, of some MiB: yield the offsets of the first byte, and behind the last."""
+    size, start = path.stat().st_size, 0
+    with path.open("rb") as file:
+        while start < size:
+            file.seek(start + _PART_BYTES - 1)
+            file.readline()
+            stop = min(file.tell(), size)
+            yield start, stop
+            start = stop
+
+
+def read_lines(path: Path, start: int, stop: int) -> Array:
+    """Read a part of a file as uint8, with zeros behind it up to a multiple of `BLOCK`.
+
+    A last line without a line end gets one, but not after a carriage return, which is no line end by itself.
+    """
+    text: Array = np.empty(((stop - start) // BLOCK + 1) * BLOCK, np.uint8)
+    with path.open("rb") as file:
+        file.seek(start)
+        size = file.readinto(text[: stop - start])
+    text[size:] = 0
+    if text[size - 1] not in b"\n\r":
+        text[size] = ord("\n")
+    return text
 
 
 class TextFile(ABC):

@@ -22,6 +22,7 @@ from gpupipe.preprocessing.learned_state import check_value, require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable
 from gpupipe.schema import FLOATS, Field
+from gpupipe.support.origins import ANY_ROW, shift
 from gpupipe.support.text import derive
 from gpupipe.support.validation import as_list, check_bool, check_choice, check_name, check_names
 
@@ -187,6 +188,7 @@ class GroupStats(_GroupStep):
         for name, (column, stat) in zip(self.output_names(list(known)), self._wanted(list(known)), strict=True):
             reads = keys if stat == _ABOUT_ROWS else [known[column], *keys]
             item = Field.derived(name, "int64" if stat in _COUNTS else "float64", reads, where)
+            item = replace(item, origins=shift(item.origins, *ANY_ROW))
             known_always = self.handle_unknown == "overall" or stat in (*_COUNTS, "sum")
             made.append(replace(item, nullable=not known_always and item.nullable))
         return made

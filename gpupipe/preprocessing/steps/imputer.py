@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -76,7 +75,7 @@ class SimpleImputer(base.LearnedStep):
             self._constant(item.name, item.dtype)
         for item in fields if self.is_fitted and self.strategy != "constant" else ():
             self._check_statistic(item.name, item.dtype)
-        made = [replace(item, dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
+        made = [item.changed(dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
         flags = fields if self.add_indicator else ()
         return made + [make_number_field(item, f"{item.name}_missing", "bool") for item in flags]
 

@@ -274,7 +274,7 @@ class JSONLinesLogger(_FileLogger):
                 return
         with writing(self.path):
             kept = self._read_lines_until(run)
-        with replacing(self.path.resolve(), overwrite=True) as draft:  # where it is a link, the file
+        with replacing(self.path, overwrite=True) as draft:
             draft.write_text("".join(f"{line}\n" for line in kept), "utf-8")
 
     def on_log(self, run: TrainState) -> None:

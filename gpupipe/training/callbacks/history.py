@@ -17,6 +17,7 @@ from gpupipe.errors import BadData, NotFitted
 from gpupipe.support.bars import LEVELS
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import BLUE, GRAY, Line, draw_panel, join_drawings
+from gpupipe.support.text import format_count
 from gpupipe.support.validation import check_integer, check_name, check_number
 
 COLORS = {"train": GRAY, "valid": BLUE}
@@ -167,7 +168,9 @@ class History:
 def format_settings(settings: Mapping[str, float]) -> str:
     """Format what a fit chose as one line."""
     size = f" of {settings['batch_size']:,} rows" if "batch_size" in settings else ""
-    epochs, updates = (f"{settings[name]:,} {name.removeprefix('max_')}" for name in ("max_epochs", "updates"))
+    epochs, updates = (
+        format_count(int(settings[name]), noun) for name, noun in (("max_epochs", "epoch"), ("updates", "update"))
+    )
     return f"{epochs}, {updates}{size}, learning rate up to {settings['lr']:g}"
 
 

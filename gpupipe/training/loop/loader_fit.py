@@ -81,7 +81,7 @@ def fit_loaders(
 ) -> None:
     """Fit the trainer's model, and write a row of history for each round that it reports, an epoch being a round."""
     hidden = not ranks.is_main or (None if trainer.progress == "auto" else not trainer.progress)
-    with Progress(disable=hidden, unit=" rounds") as bar:
+    with Progress(title="fit", disable=hidden, unit=" rounds") as bar:
         before = time.perf_counter()
 
         def append_row(number: int, losses: dict[str, float], output: Tensor | None, truth: Batch | None) -> None:

@@ -90,6 +90,8 @@ def choose_loss(loss: Any, schema: Schema | None, quantiles: Sequence[float] | N
     if callable(loss):
         wrapped: Loss = _wrap_loss(loss)
         return wrapped
+    if is_one_of(loss, ["quantile"]) and quantiles is None:
+        raise lack_quantiles("loss", loss)
     if not is_one_of(loss, ["auto", "pinball", *LOSSES]):
         also = "a callable of the model's output and the batch"
         raise refuse_choice("Trainer", "loss", loss, ["auto", *LOSSES, "pinball"], also)

@@ -64,6 +64,13 @@ class PredictionMetric:
         return float(value)
 
 
+def flatten_metrics(metrics: Any) -> list[Any]:
+    """List metrics that are given alone or in a list; of a collection, such as torchmetrics', those that are in it."""
+    if isinstance(metrics, list | tuple):
+        return [one for metric in metrics for one in flatten_metrics(metric)]
+    return list(metrics.values()) if hasattr(metrics, "values") and hasattr(metrics, "compute") else [metrics]
+
+
 def require_methods(metric: object) -> None:
     """Raise `BadConfig` for an object that lacks what a metric has."""
     names = ["update", "compute", "reset", *(["higher_is_better"] if hasattr(metric, "name") else [])]

@@ -21,7 +21,7 @@ from torch import Tensor
 from gpupipe.schema import Schema
 from gpupipe.support.validation import is_one_of, refuse_argument, refuse_choice
 from gpupipe.training.loop.batches import full_precision, get_weight, matching_target
-from gpupipe.training.loop.metric_adapter import PredictionMetric, require_methods
+from gpupipe.training.loop.metric_adapter import PredictionMetric, flatten_metrics, require_methods
 from gpupipe.training.loop.quantiles import OF_QUANTILES, compute_pinball, is_covered, lack_quantiles
 from gpupipe.training.loop.ranking import Ranking, is_positive
 
@@ -372,16 +372,15 @@ def choose_metrics(
     if is_one_of(metrics, ["auto"]):
         of_loss = METRICS_OF_LOSS if quantiles is None else {"pinball": tuple(available)}
         metrics = of_loss.get(loss, ()) if isinstance(loss, str) else ()
-    listed = isinstance(metrics, list | tuple)
     chosen = list[Metric]()
-    for metric in metrics if listed else [metrics]:
+    for metric in flatten_metrics(metrics):
         if quantiles is None and isinstance(metric, str) and (top := _TOP_K.fullmatch(metric)):
             chosen.append(_TopK(int(top[1])))
         elif isinstance(metric, str) and metric in available:
             chosen.append(available[metric]())
         elif isinstance(metric, str) and metric in OF_QUANTILES:
             raise lack_quantiles("metrics", metric)
-        elif isinstance(metric, str | type) or not listed:
+        elif isinstance(metric, str | type | None):
             also = "a list of these, of 'top_3_accuracy' (or another k), and of objects with update, compute and reset"
             raise refuse_choice("Trainer", "metrics", metric, ["auto", *available], also)
         else:

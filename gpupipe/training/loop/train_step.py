@@ -268,7 +268,7 @@ def explain_not_resident(loader: object, device: torch.device) -> str | None:
         return "the batches are not those of gp.Pipeline's loader"
     if loader.residency != "device" or loader.device != device:
         return "the table is not on the device"
-    if loader.world_size > 1 or not {"sampler", "shards"}.isdisjoint(loader.state_dict()):
+    if loader.world_size > 1 or "sampler" in loader.state_dict():
         return "rows are drawn, or dealt to several processes"
     if loader.schema.lists:
         return "lists are longer in one batch than in another"

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -178,6 +178,8 @@ class Trainer:
     def __repr__(self) -> str:
         weights = [item for item in self.model.parameters() if not isinstance(item, nn.UninitializedParameter)]
         model = f"{type(self.model).__name__} of {format_count(sum(item.numel() for item in weights), 'parameter')}"
+        if isinstance(self.model, FitsLoaders):
+            model = f"{type(self.model).__name__}({self.model.extra_repr()})"
         values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)[1:]}
         changed = arguments({name: value for name, (value, default) in values.items() if value != default})
         return f"Trainer({', '.join(filter(None, [model, changed]))})"
@@ -469,7 +471,10 @@ def _check(trainer: Trainer) -> None:
 
 def _check_objects(trainer: Trainer) -> None:
     check, folder = validation.check_instance, trainer.profile
-    check(trainer, nn.Module, "a torch.nn.Module", remedy="gp.models.MLP.from_schema(schema)", model=trainer.model)
+    model, remedy = cast(Any, trainer.model), "gp.models.MLP.from_schema(schema)"
+    if hasattr(model, "fit") and hasattr(model, "predict") and not isinstance(model, type):
+        model, remedy = type(model), f"gp.compare(train, valid, [{type(model).__name__}()]), or gp.models.XGB for trees"
+    check(trainer, nn.Module, "a torch.nn.Module", remedy=remedy, model=model)
     remedy = "early_stopping=gp.EarlyStopping(patience=3)"
     if not is_one_of(trainer.early_stopping, ["auto"]):
         check(trainer, EarlyStopping, "an EarlyStopping", None, remedy=remedy, early_stopping=trainer.early_stopping)
@@ -638,8 +643,12 @@ def _start_run(
     updates = -(-steps // trainer.accumulate) * epochs
     rates = compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
     if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
-        text = "'one-cycle' has few updates, %d (the last rate is %.1g): smaller batch_size or more epochs"
-        logger.warning(text, updates, rates[-1])
+        is_in_order = getattr(train, "shuffle", None) is False
+        remedy = (
+            "pipeline.loader(train, shuffle=True), which chooses batch_size" if is_in_order else "smaller batch_size"
+        )
+        text = "'one-cycle' has few updates, %d (the last rate is %.1g): %s, or more epochs"
+        logger.warning(text, updates, rates[-1], remedy)
     history.settings = {"max_epochs": epochs, "updates": updates, "lr": trainer.learning_rate}
     size = getattr(train, "batch_size", None)
     history.settings |= {"batch_size": size} if isinstance(size, int) else {}

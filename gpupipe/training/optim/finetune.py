@@ -105,6 +105,11 @@ def load_weights(
     if strict and len(fitting) < len(own | given):
         where, problem = "load_weights", "the weights are not those of the model"
         remedy = "strict=False to load those that fit"
+        if any(
+            name.endswith(("embedding.table", "numbers.weight")) for name in shapes
+        ):  # sized by the other fit's rows
+            numbers = "numbers=gp.models.PiecewiseLinear.from_schema(earlier_pipeline.schema)"
+            remedy = f"from_schema(pipeline.schema, embedding_dim=16, {numbers}) for both models"
         raise SchemaMismatch(where, problem, got=str(report), expected="the same names and shapes", remedy=remedy)
     if not fitting:
         where, problem = "load_weights", "not one weight fits the model"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import TimeSeriesSplit
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import BadConfig, ColumnNotFound
 from tests.examples import examples
 from tests.io.tables import DATA, values
@@ -206,3 +207,13 @@ def test_classes_of_few_rows_miss_no_part_all_together(size: int) -> None:
     assert np.allclose(shares, (0.8, 0.1, 0.1), atol=0.04)
     folds = [len(valid) / len(frame) for _, valid in dataset.kfold(5, stratify="kind")]
     assert np.allclose(folds, 0.2, atol=0.05)
+
+
+def test_an_expression_is_told_how_to_become_a_column() -> None:
+    dataset = gp.from_frame(pd.DataFrame({"x": range(20)}))
+    with raises(BadConfig, where="kfold", got="x > 5", match="a key is an expression") as caught:
+        dataset.kfold(2, stratify="x > 5")
+    remedy = "gp.Pipeline([T.Derive(key='x > 5')]).fit(data).transform(data).kfold(stratify='key')"
+    assert caught.value.remedy == remedy
+    folds = gp.Pipeline([T.Derive(key="x > 5")]).fit(dataset).transform(dataset).kfold(2, stratify="key")
+    assert [int(valid.compute()["key"].sum()) for _, valid in folds] == [7, 7]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, GpupipeError, SchemaMismatch
-from gpupipe.io.relational import csv
+from gpupipe.io.relational import csv, text_file
 from tests.io.tables import arrow, flights, plain, values
 from tests.raising import raises
 
@@ -231,6 +231,56 @@ def test_any_file_is_what_pandas_reads_or_an_error(tmp_path: Path, text: str) ->
     assert [[*row.values()] for row in found] == wanted.astype(object).where(wanted.notna(), None).to_numpy().tolist()
 
 
+def survey_by_characters(text: str, num_columns: int) -> csv.Survey:
+    """What the survey says, one character after the other; of the rows up to the first that is irregular."""
+    num_rows = num_delimiters = 0
+    is_inside, is_regular, has_signs = False, True, False
+    text += "" if text.endswith(("\n", "\r")) else "\n"
+    for place, character in enumerate(text):
+        before, following = text[place - 1] if place else "\n", text[place + 1 : place + 2]
+        is_start = before == '"' or (before in "\n," and not is_inside)
+        has_signs |= is_start and (character == "+" or (character == "0" and following in [*"0123456789"]))
+        if character == '"':
+            is_regular &= is_inside or before in [*'\n,"']
+            is_inside = not is_inside
+        elif not is_inside:
+            is_regular &= character != "\r" or following == "\n"
+            is_regular &= not (character in "\n\r" and before == "\n")
+            num_delimiters += character == ","
+            if character == "\n":
+                is_regular &= num_delimiters == num_columns - 1
+                num_rows, num_delimiters = num_rows + 1, 0
+    return csv.Survey(num_rows, is_regular and not is_inside, has_signs)
+
+
+_VALUES = st.sampled_from(
+    ["", "a", "0", "00", "+1", "-1", '"x"', '"y\nz"', '"p, q"', '"a ""b"""', '"\r\n\n,+0"', " ", "1" * 70]
+)
+_ROWS = st.lists(st.tuples(_VALUES, _VALUES), min_size=1, max_size=30)
+_ODD = st.text(st.sampled_from('a0+,"\n\r'), max_size=8)
+
+
+@several
+@given(
+    rows=_ROWS,
+    num_columns=st.sampled_from([1, 2]),
+    odd=st.none() | _ODD,
+    end=st.sampled_from(["\n", "\r\n"]),
+    part=st.sampled_from([1, 70, 4 << 20]),
+)
+def test_the_survey_is_that_of_each_character(
+    tmp_path: Path, rows: list[tuple[str, str]], num_columns: int, odd: str | None, end: str, part: int
+) -> None:
+    lines = [",".join(row[:num_columns]) for row in rows]
+    text = end.join(lines if odd is None else [*lines[1:], odd, lines[0]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_file, "_PART_BYTES", part)
+        found = csv.survey_rows(write(tmp_path / "a.csv", text or "x"), ",", num_columns)
+    wanted = survey_by_characters(text or "x", num_columns)
+    assert found.is_regular == wanted.is_regular
+    assert found == wanted or not wanted.is_regular
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -298,9 +348,10 @@ def test_leading_zeros_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert "column 'zip' has integers with leading zeros" in caplog.text
     assert values(gp.read_csv(tmp_path / "a.csv", dtypes={"zip": "int32"}), "zip") == [90210, 1234]
     monkeypatch.setattr(csv, "BLOCK_BYTES", 64)
-    for late in ("01234", '"01234"', "+1234"):
+    for late, end in (("01234", "\n"), ('"01234"', "\n"), ("+1234", "\n"), ("01234", "\r")):
+        lines = ["zip,n", *["90210,0"] * 100, f"{late},0", ""]
         with pytest.raises(SchemaMismatch) as caught:
-            gp.read_csv(write(tmp_path / "a.csv", "n,zip\n" + "0,90210\n" * 100 + f"0,{late}\n"))
+            gp.read_csv(write(tmp_path / "a.csv", end.join(lines)))
         assert "row 102, column 'zip'" in caught.value.problem
         assert caught.value.got == late.strip('"')
         assert "string" in caught.value.remedy

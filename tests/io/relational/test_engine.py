@@ -337,3 +337,32 @@ def test_what_rows_were_made_of_goes_when_they_are_there() -> None:
     gc.collect()
     assert source() is None
     assert found.compute()["x"].tolist() == [1, 2, 3]
+
+
+def test_a_frame_in_memory_is_scanned_without_a_pass_over_partitions() -> None:
+    frame = pd.DataFrame(
+        {"key": ["b", None, "a", "b"], "x": [1.5, np.nan, -0.0, 2.0], "at": pd.to_datetime([0, 1, None, 3])}
+    )
+    data = gp.from_frame(frame, num_partitions=2)
+    plain, coded = (scan(data, ["key", "x", "at"], "test", coded=coded) for coded in ((), ("key",)))
+    assert plain.frame.select("key", "x").collect().rows() == [("b", 1.5), (None, None), ("a", -0.0), ("b", 2.0)]
+    assert plain.frame.select("at").collect().to_series().null_count() == 1
+    codes = coded.frame.collect()
+    assert codes["key"].dtype.is_integer()
+    assert coded.dictionaries["key"].gather(codes["key"]).to_list() == ["b", None, "a", "b"]
+    part = scan(data.of_partitions(data.partitions[1:]), ["x"], "test").frame.collect()
+    assert part[ROW].to_list() == [2, 3]
+    assert part["x"].to_list() == [-0.0, 2.0]
+
+
+def test_groups_of_texts_by_codes_are_those_of_a_file(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"key": ["b", None, "a", "b", "a"], "x": [1.5, np.nan, -0.0, 2.0, 0.0]})
+    gp.from_frame(frame).write_parquet(tmp_path / "rows")
+    for dropna in (True, False):
+        made = [
+            table.group_by("key", dropna=dropna).agg(low=("x", "min"), all=("x", "size"), last=("x", "last")).compute()
+            for table in (gp.from_frame(frame, num_partitions=2), gp.read_parquet(tmp_path / "rows"))
+        ]
+        pd.testing.assert_frame_equal(*made)
+        assert made[0]["key"].dropna().tolist() == ["a", "b"]
+        assert np.signbit(made[0]["low"].dropna()).tolist() == [False, False]

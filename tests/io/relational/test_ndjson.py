@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import tempfile
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.relational import ndjson as json_lines
+from gpupipe.io.relational import text_file
 from tests.io.tables import arrow, flights, plain, values
 from tests.raising import raises
 
@@ -298,3 +300,48 @@ def test_a_key_that_is_there_twice_in_a_wide_row_is_named(tmp_path: Path) -> Non
     row = "{" + ", ".join(f'"c{number}": 1' for number in [*range(40), 3]) + "}"
     with pytest.raises(BadFile, match=r"row 1 is no JSON object .*'c3' is there twice"):
         gp.read_json(write(tmp_path / "a.jsonl", row))
+
+
+def count_by_python(lines: list[dict[str, Any]], names: list[str] | None) -> list[tuple[int, int]]:
+    def leaves(value: Any) -> Iterator[tuple[str | None, Any]]:
+        for name, one in value.items() if isinstance(value, dict) else ((None, one) for one in value):
+            yield name, one
+            if isinstance(one, dict | list):
+                yield from leaves(one)
+
+    found = [pair for line in lines for pair in leaves(line)]
+    if names is None:
+        keyed = sum(name is not None and value is not None for name, value in found)
+        return [(keyed, sum(isinstance(value, str) for _, value in found))]
+    values = [[value for name, value in found if name == each and value is not None] for each in names]
+    return [(len(each), sum(isinstance(value, str) for value in each)) for each in values]
+
+
+_STRINGS = st.text(st.sampled_from('a\\":,{}n '), max_size=5) | st.sampled_from(["null", "x" * 70, "\u00e9", "\\" * 65])
+_LEAVES = st.none() | st.booleans() | st.integers(-9, 9) | st.floats(0, 1) | _STRINGS
+_INNER = _LEAVES | st.lists(_LEAVES, max_size=3) | st.dictionaries(st.sampled_from(["a", "n"]), _LEAVES, max_size=2)
+_OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "b" * 70, "na", 'q"', "\\"]), _INNER, max_size=5)
+
+
+@several
+@given(
+    lines=st.lists(_OBJECTS, min_size=1, max_size=8),
+    names=st.none() | st.just(["b", "a", "b" * 70, "\\"]),
+    separators=st.sampled_from([(",", ":"), (", ", ": "), (",", ":   ")]),
+    part=st.sampled_from([1, 100, 4 << 20]),
+)
+def test_values_are_counted_as_python_does(
+    tmp_path: Path, lines: list[dict[str, Any]], names: list[str] | None, separators: Any, part: int
+) -> None:
+    text = "\n".join(json.dumps(line, separators=separators, ensure_ascii=False) for line in lines)
+    (tmp_path / "a.jsonl").write_text(text)
+    quoted = None if names is None else [json.dumps(name) for name in names]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_file, "_PART_BYTES", part)
+        assert json_lines.count_values(tmp_path / "a.jsonl", quoted) == count_by_python(lines, names)
+
+
+def test_half_a_character_makes_counts_doubtful(tmp_path: Path) -> None:
+    for text, is_doubtful in ((r"\ud83d\ude00", False), (r"\ud83d", True), (r"\\ud83d", False), (r"\u00e9", False)):
+        (tmp_path / "a.jsonl").write_text(f'{{"a": "{text}"}}\n')
+        assert json_lines.count_values(tmp_path / "a.jsonl", None) == (None if is_doubtful else [(1, 1)])

@@ -12,8 +12,8 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import SchemaMismatch
-from gpupipe.io.relational import csv, ndjson
-from gpupipe.io.relational.text_file import LEAP, Column, infer, infer_time, parse
+from gpupipe.io.relational import csv, ndjson, text_file
+from gpupipe.io.relational.text_file import LEAP, Column, cut_lines, infer, infer_time, parse, read_lines
 from tests.raising import raises
 
 TIMES = [
@@ -124,3 +124,16 @@ def test_a_leap_second_is_kept_as_text_with_a_note_or_an_error(
     assert [LEAP in note.reason for note in dataset.conversions] == [True]
     with raises(SchemaMismatch, where="a", got="2016-12-31 23:59:60"):
         read(tmp_path / "a", dtypes={"at": "timestamp"})
+
+
+@pytest.mark.parametrize("part", [1, 3, 5, 64, 4 << 20])
+@pytest.mark.parametrize("text", ["a\nbc\n\nd\n", "a\nbc", "a\r", "x" * 63, "x" * 64, "x" * 64 + "\n"])
+def test_a_file_is_cut_behind_lines(part: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_file, "_PART_BYTES", part)
+    (tmp_path / "a").write_bytes(text.encode())
+    parts = [read_lines(tmp_path / "a", *cut).tobytes() for cut in cut_lines(tmp_path / "a")]
+    assert all(len(one) % 64 == 0 for one in parts)
+    lines = [one.rstrip(b"\0") for one in parts]
+    assert b"".join(lines).decode() == text + ("" if text.endswith(("\n", "\r")) else "\n")
+    assert all(one.endswith(b"\n") for one in lines[:-1])
+    assert len(lines) == (1 if part > len(text) else len(text.splitlines()) if part == 1 else len(lines))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import builtins
 import glob
 import io
+import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +18,7 @@ import pytest
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe.errors import BadFile
+from gpupipe.io.stores import Manifest
 from tests.io.tables import plain, values
 from tests.raising import raises
 
@@ -149,3 +153,33 @@ def test_options_of_a_wrong_type_show_no_secret(options: Any) -> None:
         with pytest.raises(errors.GpupipeError) as caught:
             gp.read_parquet(path, storage_options=options)
         assert "hush" not in str(caught.value)
+
+
+def test_a_name_that_is_not_utf8_is_refused_alone_and_in_a_folder(tmp_path: Path) -> None:
+    file = write(tmp_path / "x.parquet", 1).rename(tmp_path / os.fsdecode(b"caf\xe9.parquet"))
+    for path in (file, tmp_path, tmp_path / "*.parquet"):
+        with raises(BadFile, where="files", got=str(file)) as caught:
+            gp.read_parquet(path)
+        assert "not UTF-8" in str(caught.value)
+    with pytest.raises(BadFile, match="no such file") as missing:
+        gp.read_parquet(tmp_path / os.fsdecode(b"\xe9"))
+    assert str(missing.value).isascii()  # can be printed
+
+
+def test_what_a_disk_will_never_give_is_asked_for_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    for path in (tmp_path / "a", tmp_path / ("long" * 100)):
+        with pytest.raises(BadFile, match=r"it cannot be read \(OSError"):
+            gp.read_parquet(path)
+    assert caplog.messages == []
+
+
+def test_a_manifest_takes_no_more_memory_than_it_has_bytes(tmp_path: Path) -> None:
+    gp.from_frame(pd.DataFrame({"n": [1]})).write_parquet(tmp_path / "out")
+    tracemalloc.start()
+    try:
+        Manifest.read(tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()

@@ -61,9 +61,9 @@ def loader_of(rows: int = 330, device: str = "cpu", **arguments: Any) -> Loader:
     return Loader(block, **{"batch_size": 64, "shuffle": "rows", "seed": 3, **arguments})
 
 
-def update_of(model: nn.Module, device: torch.device = CPU) -> Update:
+def update_of(model: nn.Module, device: torch.device = CPU, optimizer_name: str = "adamw") -> Update:
     lr = torch.zeros((), device=device)
-    optimizer = make_optimizer("adamw", make_parameter_groups(model, lr, highest=1.0, weight_decay=0.01), lr)
+    optimizer = make_optimizer(optimizer_name, make_parameter_groups(model, lr, highest=1.0, weight_decay=0.01), lr)
     rates = torch.linspace(0.01, 0.02, 40, device=device)
     return Update(make_objective(model, LOSSES["bce"]), optimizer, rates=rates, max_grad_norm=1.0)
 
@@ -73,7 +73,15 @@ def weights(model: nn.Module) -> Tensor:
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-@pytest.mark.parametrize("arguments", [{}, {"shuffle": False}, {"shuffle": "blocks", "block_rows": 16, "window": 3}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"shuffle": False},
+        {"shuffle": "blocks", "block_rows": 16, "window": 3},
+        {"sharded": True, "rank": 0, "world_size": 1},  # as of a cluster's only worker
+    ],
+)
 @pytest.mark.parametrize("rows", [330, 320])
 def test_it_trains_as_the_plain_loop_does(arguments: dict[str, Any], rows: int, device: str) -> None:
     models = [MLP(2, [9], hidden=(8,), seed=1).to(device) for _ in range(2)]
@@ -96,6 +104,23 @@ def test_it_trains_as_the_plain_loop_does(arguments: dict[str, Any], rows: int, 
     assert update.losses.read() == pytest.approx(plain.losses.read())
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "lamb", "rowwise"])
+def test_each_optimizer_does(optimizer: str, device: str) -> None:
+    models = [MLP(2, [9], hidden=(8,), seed=1).to(device) for _ in range(2)]
+    plain, update = (update_of(model, torch.device(device), optimizer) for model in models)
+    batches = CursorBatches(loader_of(64 * 12, device))
+    captured = CapturedUpdate(update, batches)
+    with session(torch.device(device), seed=0, precision="32-true"):
+        for batch in loader_of(64 * 12, device):
+            plain(batch)
+        for batch in batches:
+            captured.learn(batch)
+            captured.step()
+    assert (captured.graph is not None) == (device == "cuda")
+    torch.testing.assert_close(weights(models[0]), weights(models[1]), atol=0 if device == "cpu" else 1e-5, rtol=0)
+
+
 def test_kept_columns_come_along() -> None:
     batches, seen = CursorBatches(loader_of()), []
     for batch in batches:
@@ -106,6 +131,7 @@ def test_kept_columns_come_along() -> None:
     assert seen == [batch.keep["number"].tolist() for batch in loader_of()]
 
 
+@pytest.mark.falls_back
 def test_what_cannot_be_captured_runs_eagerly_and_nothing_of_the_attempt_stays(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +237,7 @@ def small(loader: Loader) -> Loader:
 def test_what_cannot_be_captured_has_a_reason(loader: Callable[[], Any], reason: str) -> None:
     assert reason in str(explain_not_resident(loader(), CPU))
     assert explain_not_resident(loader_of(), CPU) is None
+    assert explain_not_resident(loader_of(sharded=True, rank=0, world_size=1), CPU) is None
 
 
 def test_a_cpu_runs_eagerly_says_why_and_refuses_when_asked_for_more(caplog: pytest.LogCaptureFixture) -> None:

@@ -125,6 +125,15 @@ def test_several_numbers_are_no_metric() -> None:
         metric.compute()
 
 
+def test_one_metric_and_a_collection_are_taken() -> None:
+    assert [metric.name for metric in choose_metrics(Mean(), "bce", "binary")] == ["Mean"]
+    theirs = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed here: run `make setup`")
+    collection = theirs.MetricCollection([theirs.AUROC(task="binary"), theirs.Accuracy(task="binary")])
+    for given in (collection, [collection]):
+        names = [metric.name for metric in choose_metrics([given, "f1"], "bce", "binary")]
+        assert sorted(names) == ["BinaryAUROC", "BinaryAccuracy", "f1"]
+
+
 def test_sample_of_an_oracle_keeps_its_meaning() -> None:
     theirs = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed here: run `make setup`")
     output, target = torch.randn(40, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3 == 0

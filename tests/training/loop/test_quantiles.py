@@ -85,6 +85,7 @@ def test_metrics_are_scikit_learns_in_the_targets_own_units(weight: str | None) 
     assert figures["loss"] == pytest.approx(figures["pinball"] / y.std(), rel=1e-4)  # of the standardised target
 
 
+@pytest.mark.slow
 def test_quantiles_are_where_they_should_be() -> None:
     frame, new = table(4000), table(4000, seed=9)
     pipeline = pipeline_of(frame)
@@ -217,3 +218,8 @@ def test_calls_that_make_no_sense() -> None:
     with raises(BadConfig, where="Trainer(label_smoothing=)"):
         gp.Trainer(model, max_epochs=1, label_smoothing=0.1).fit(pipeline.loader(frame))
     gp.Trainer(model, max_epochs=1, loss="pinball", metrics="pinball", progress=False).fit(pipeline.loader(frame))
+
+
+def test_the_loss_by_scikit_learns_name_says_what_to_write() -> None:
+    with raises(BadConfig, where="Trainer(loss=)", got="quantile", match="quantiles=\\(0.05, 0.5, 0.95\\)"):
+        gp.Trainer(gp.models.MLP(1), loss="quantile")

@@ -192,6 +192,7 @@ def test_tf32_is_set_for_the_run_and_put_back(precision: str, inside: str) -> No
         torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.slow
 def test_compiled_it_learns_the_same(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real, used = torch.compile, []
 

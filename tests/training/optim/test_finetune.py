@@ -98,6 +98,18 @@ def test_rows_of_an_embedding_go_with_their_values() -> None:
     pd.testing.assert_frame_equal(*scores)
 
 
+def test_sizes_that_follow_from_the_rows_are_named() -> None:
+    frame = pd.DataFrame({"x": range(200), "k": [str(number % 40) for number in range(200)], "y": [0.0, 1.0] * 100})
+    features = gp.Features((["k"], pre.Categorify()), ["x"], target="y > 0")
+    old, new = gp.Pipeline([], features).fit(frame[:30]), gp.Pipeline([], features).fit(frame)
+    first, second = MLP.from_schema(old.schema), MLP.from_schema(new.schema)
+    with raises(SchemaMismatch, where="load_weights", match="embedding_dim=16, numbers=gp.models.PiecewiseLinear"):
+        load_weights(second, first.state_dict())
+    sizes = {"embedding_dim": 16, "numbers": gp.models.PiecewiseLinear.from_schema(old.schema)}
+    first, second = (MLP.from_schema(pipeline.schema, **sizes) for pipeline in (old, new))
+    assert load_weights(second, first.state_dict()).new_ids == {"k": 10}
+
+
 def test_ids_that_nobody_knows_are_refused() -> None:
     old, new = make_network(fit_branches("aaabbc"), 1), make_network(fit_branches("bbbaac"), 2)
     before = new.embedding.table.clone()

@@ -1,0 +1,78 @@
+"""Fit of a first model in one call: the features that are proposed, the network that is chosen, their scorer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from gpupipe import models
+from gpupipe.io import as_dataset
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.saving.scorer import Scorer
+from gpupipe.schema import Schema
+from gpupipe.support.calls import answer_calls
+from gpupipe.support.validation import check_seed, refuse_argument
+from gpupipe.training import Trainer
+
+LEARNED = 0.9  # of the rows, where no others say when to stop
+
+
+@answer_calls
+def fit(
+    train: Any,
+    valid: Any = None,
+    *,
+    target: str | Sequence[str],
+    weight: str | None = None,
+    keep: str | Sequence[str] = (),
+    model: Callable[[Schema], nn.Module] | type[nn.Module] | None = None,
+    seed: int = 0,
+) -> Scorer:
+    """Fit a model with the features that `Features.auto` proposes for a table, and return the scorer of both.
+
+    For a beginning, and for the folds of `gp.cross_validate`. All else is changed in the program that it is:
+
+        pipeline = gp.Pipeline([], gp.Features.auto(train, target=target)).fit(train)
+        trainer = gp.Trainer(gp.models.auto(pipeline.schema))
+        trainer.fit(pipeline.loader(train, shuffle=True), pipeline.loader(valid))
+        scorer = gp.Scorer(pipeline, trainer.model)
+
+    Args:
+        train: rows to learn from, in a Dataset or a frame; every column but those of the target is a feature, so none
+            of them may be known only after the target is.
+        valid: rows that say when to stop; None for a tenth of `train`, drawn by the seed. Rows of one time or group
+            know too much of each other to be drawn: split by them.
+        target: a column, an expression or several, as of `gp.Features`.
+        weight: a column or an expression, of the rows' weights.
+        keep: columns that go beside the features into what is predicted.
+        model: a class of `gp.models` with `from_schema`, such as `gp.models.XGB`, or a function of the fitted
+            pipeline's schema; None for `gp.models.auto`.
+        seed: of the draw, the network's weights and the order of rows.
+
+    Raises `BadConfig` and `BadData` as `Features.auto`, `Pipeline.fit` and `Trainer.fit` do.
+    Memory: as of a fit, a loader for each part and the training.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"x": range(200), "y": [2.5 * number for number in range(200)]})
+        >>> scorer = fit(frame, target="y", model=models.Linear)
+        >>> list(scorer.predict(frame.head(2)))
+        ['prediction']
+    """
+    check_seed("fit", seed=seed)
+    make = models.auto if model is None else getattr(model, "from_schema", model)
+    if not callable(make) or isinstance(model, nn.Module):
+        expected = "a class of gp.models, or a function of a schema that returns a torch.nn.Module"
+        raise refuse_argument("fit", "model", model, expected, "model=gp.models.XGB")
+    learned = as_dataset(train)
+    if valid is None:
+        learned, valid = learned.split(fraction=LEARNED, seed=seed)
+    features = Features.auto(learned, target=target, weight=weight, keep=keep)
+    pipeline = Pipeline([], features).fit(learned)
+    network = make(pipeline.schema, seed=seed) if make is models.auto else make(pipeline.schema)
+    loaders = pipeline.loader(learned, shuffle=True, seed=seed), pipeline.loader(as_dataset(valid))
+    Trainer(network, seed=seed).fit(*loaders)
+    return Scorer(pipeline, network)

@@ -1,0 +1,77 @@
+"""A first model in one call: the program that it stands for, and what it takes."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import gpupipe as gp
+from gpupipe.errors import BadCall, BadConfig, BadData
+from tests.raising import raises
+
+
+def frame_of(rows: int, seed: int) -> pd.DataFrame:
+    draw = np.random.default_rng(seed)
+    x, name = draw.normal(size=rows), draw.choice(["red", "green"], rows)
+    late = x + (name == "red") + 0.5 * draw.normal(size=rows) > 0.5
+    return pd.DataFrame({"x": x, "name": name, "late": late, "who": draw.integers(0, 9, rows).astype(str)})
+
+
+def test_it_is_the_program_that_it_stands_for() -> None:
+    train, valid = gp.from_frame(frame_of(400, 1)), gp.from_frame(frame_of(200, 2))
+    scorer = gp.fit(train, valid, target="late", keep="who", seed=3)
+    pipeline = gp.Pipeline([], gp.Features.auto(train, target="late", keep="who")).fit(train)
+    trainer = gp.Trainer(gp.models.auto(pipeline.schema, seed=3), seed=3)
+    trainer.fit(pipeline.loader(train, shuffle=True, seed=3), pipeline.loader(valid))
+    wanted = gp.Scorer(pipeline, trainer.model).predict_proba(frame_of(50, 4))
+    pd.testing.assert_frame_equal(scorer.predict_proba(frame_of(50, 4)), wanted)
+    with raises(BadConfig, where="evaluate", match="the rows have no target"):
+        scorer.evaluate(frame_of(50, 4).drop(columns="late"))
+    assert list(wanted) == ["probability", "who"] and scorer.evaluate(valid)["auc"] > 0.8
+
+
+def test_a_tenth_of_the_rows_says_when_to_stop() -> None:
+    frame = frame_of(300, 1)
+    learned, valid = gp.from_frame(frame).split(fraction=0.9, seed=5)
+    kinds: list[type[torch.nn.Module]] = [gp.models.Linear]
+    kinds += [gp.models.XGB] if importlib.util.find_spec("xgboost") else []
+    for kind in kinds:
+        one = gp.fit(frame, target="late", model=kind, seed=5)
+        other = gp.fit(learned, valid, target="late", model=kind, seed=5)
+        assert type(one.model) is kind
+        pd.testing.assert_frame_equal(one.predict_proba(frame), other.predict_proba(frame))
+
+
+def test_a_function_of_the_schema_makes_the_model() -> None:
+    def make(schema: gp.Schema) -> torch.nn.Module:
+        return gp.models.MLP.from_schema(schema, hidden=(4,))
+
+    assert gp.fit(frame_of(100, 1), target="late", model=make).model.get_config()["hidden"] == [4]  # type: ignore[union-attr,operator]
+
+
+def test_a_fold_is_fitted_in_one_call() -> None:
+    data = gp.from_frame(frame_of(200, 1))
+    scores = gp.cross_validate(
+        lambda train, valid: gp.fit(train, target="late", model=gp.models.Linear), data.kfold(2, stratify="late")
+    )
+    assert len(scores.rows) == 2 and scores.mean()["auc"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "where"),
+    [
+        ({}, BadCall, "fit"),
+        ({"target": "late", "model": "xgboost"}, BadConfig, "fit(model=)"),
+        ({"target": "late", "model": gp.models.MLP(1)}, BadConfig, "fit(model=)"),
+        ({"target": "late", "seed": "one"}, BadConfig, "fit(seed=)"),
+        ({"target": "x > 99"}, BadData, "target 'x > 99'"),
+    ],
+)
+def test_what_makes_no_sense_is_named(options: dict[str, Any], error: Any, where: str) -> None:
+    with raises(error, where=where):
+        gp.fit(frame_of(60, 1), **options)

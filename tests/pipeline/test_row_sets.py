@@ -1,0 +1,90 @@
+"""Which rows may have taught a step their own target: those of the fit, under whatever verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import errors
+from gpupipe import preprocessing as pre
+from gpupipe import transforms as T
+
+RNG = np.random.default_rng(0)
+FLIGHTS = pd.DataFrame(
+    {"origin": RNG.choice(["JFK", "LGA"], 200), "hour": RNG.integers(0, 24, 200), "delay": RNG.normal(size=200)}
+)
+KINDS = ["memory", "file"]
+VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    "shuffle": lambda data: data.shuffle(),
+    "sort": lambda data: data.sort("hour"),
+    "filter": lambda data: data.filter("hour > 3"),
+    "split": lambda data: data.split(0.5)[0],
+    "sample": lambda data: data.sample(0.5),
+    "sorted part": lambda data: data.filter("hour > 3").sort("hour").split(0.5)[0],
+    "deduplicate": lambda data: data.deduplicate(["origin", "hour"]),
+    "concat": lambda data: gp.concat([data, gp.from_frame(FLIGHTS)]),
+    "pipeline": lambda data: gp.Pipeline([T.Derive(late="hour > 12")]).fit(data).transform(data),
+    "join": lambda data: data.join(data.group_by("origin").agg(n=("hour", "count")), on="origin"),
+}
+
+
+def read(kind: str, folder: Path) -> gp.Dataset:
+    if kind == "memory":
+        return gp.from_frame(FLIGHTS)
+    FLIGHTS.to_parquet(folder / "flights.parquet")
+    return gp.read_parquet(folder / "flights.parquet")
+
+
+def fit(data: gp.Dataset, rows: str | None = None) -> gp.Pipeline:
+    features = gp.Features((["origin"], pre.TargetEncoder()), target="delay")
+    return gp.Pipeline([], features).fit(data, rows=rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_rows_of_the_fit_are_known_after_a_verb(verb: str, kind: str, tmp_path: Path) -> None:
+    data = read(kind, tmp_path)
+    part = VERBS[verb](data)
+    pipeline = fit(data)
+    with pytest.raises(errors.LeakageError, match="the pipeline was fitted on"):
+        pipeline.loader(part)
+    assert len(pipeline.loader(part, out_of_fold=False)) > 0
+    encoded = pipeline.transform(part)
+    with pytest.raises(errors.LeakageError, match="feature 'origin'"):
+        gp.Pipeline([], gp.Features(["origin"], target="delay")).fit(encoded)
+    if verb not in ("concat", "join", "pipeline"):  # the rows of a part teach those of the whole
+        with pytest.raises(errors.LeakageError, match="of the table"):
+            fit(part).loader(data)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_rows_are_none_of_the_fit(kind: str, tmp_path: Path) -> None:
+    data = read(kind, tmp_path)
+    past, later = data.filter("hour < 12"), data.filter("hour >= 12")
+    train, valid = data.split(0.5)
+    for fitted, others in ((past, later), (train, valid), (past.sort("hour"), later.shuffle())):
+        pipeline = fit(fitted)
+        assert len(pipeline.loader(others)) > 0
+        second = gp.Pipeline([], gp.Features(["origin"], target="delay")).fit(pipeline.transform(others))
+        assert second.schema.numeric
+    pipeline = fit(data, rows="hour < 12")
+    assert len(pipeline.loader(data, rows="hour >= 12")) > 0
+    with pytest.raises(errors.LeakageError, match="of the table"):
+        pipeline.loader(data)
+
+
+def test_out_of_fold_values_are_features() -> None:
+    data = gp.from_frame(FLIGHTS)
+    encoded = gp.Pipeline([], gp.Features((["origin"], pre.TargetEncoder()), target="delay")).fit_transform(data)
+    assert gp.Pipeline([], gp.Features(["origin"], target="delay")).fit(encoded).schema.numeric
+
+
+def test_a_file_written_anew_holds_other_rows(tmp_path: Path) -> None:
+    pipeline = fit(read("file", tmp_path))
+    FLIGHTS.assign(delay=FLIGHTS["delay"] + 1).head(150).to_parquet(tmp_path / "flights.parquet")
+    assert len(pipeline.loader(gp.read_parquet(tmp_path / "flights.parquet"))) > 0
