@@ -19,6 +19,7 @@ SUMMARY = {
     "behind_linear": ("behind linear by more than 3 %", "d"),
     "failed": ("failed", "d"),
     "cpu_s": ("CPU s", ".0f"),
+    "seeds": ("seeds", "d"),
 }
 Lines = tuple[list[str], list[list[str]]]
 
@@ -32,7 +33,9 @@ def list_tables(result: dict[str, Any]) -> list[tuple[str, Lines]]:
             [model, *(format(each[key], how) for key, (_, how) in SUMMARY.items())] for model, each in ranks.items()
         ]
         head = ["", *(title for title, _ in SUMMARY.values())]
-        sections.append((f"{GROUPS[group]} ({len(names)}):", (head, summary)))
+        others = result["not_measured"][group]
+        left = f"; not measured: {', '.join(others)}" if others else ""
+        sections.append((f"{GROUPS[group]} ({len(names)}{left}):", (head, summary)))
         lines = []
         for name in names:
             about, found = result["tables"][name], result["figures"][name]

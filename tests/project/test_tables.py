@@ -62,7 +62,28 @@ def test_each_run_is_computed_once_and_a_failure_is_a_loss(tables: ModuleType, t
     ranks = tables.rank_models(figures)
     assert ranks["default"]["failed"] == 1 and ranks["default"]["worst"] == math.inf
     assert ranks["default"]["mean_rank"] == 3 and ranks["default"]["behind_linear"] == 2
+    assert (ranks["linear"]["seeds"], ranks["default"]["seeds"]) == (2, 0)
     assert not any(bar["met"] for bar in tables.bars(figures))
+
+
+def test_runs_can_be_recalled_and_what_is_not_measured_misses_its_bar(
+    tables: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ["numbers", "classes"]
+    runs = tables.measure(both, MODELS, [0], 1)
+    assert tables.recall(both, MODELS, [0, 1]) == runs
+    tables.measure(["numbers"], ["random forest"], [0], 1)
+    assert tables.recall(both, [*MODELS, "random forest"], [0]) == runs
+    tables.RUNS.write_text("".join(json.dumps(run) + "\n" for run in runs if run["table"] == "numbers"))
+    some = tables.recall(both, MODELS, [0])
+    assert some == [run for run in runs if run["table"] == "numbers"]
+    monkeypatch.setattr(tables, "GROUPS", {"tune": both})
+    result = tables.assemble(tables.summarise([{**run, "error": 1.0} for run in some]), [0], 1)
+    assert result["not_measured"] == {"tune": ["classes"]} and result["groups"] == {"tune": ["numbers"]}
+    assert [bar["met"] for bar in result["bars"]] == [False] * 3
+    sections = benchmark_script("sections.py", monkeypatch)
+    shown = sections.markdown("tables", result | {"machine": json.loads(json.dumps(_machine()))})
+    assert "not measured: classes" in shown and "**missed**" in shown
 
 
 def test_its_section_has_every_table(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
