@@ -174,8 +174,8 @@ class CpuBackend(Backend):
         return arrow.polars_from_arrow(host_table(frame, fields, self)).lazy()
 
     def run_plan(self, plan: pl.LazyFrame, fields: Sequence[Field]) -> Frame:
-        found = plan.collect(engine="streaming")
-        return self.from_arrow(arrow.arrow_from_polars(found, arrow.get_arrow_types(fields)), fields)
+        rows = plan.collect(engine="streaming")
+        return self.from_arrow(arrow.arrow_from_polars(rows, arrow.get_arrow_types(fields)), fields)
 
     def positions(self, frame: Frame) -> Array:
         return frame.index.to_numpy()

@@ -237,10 +237,10 @@ class GpuBackend(Backend):
             raise error
         token = _is_on_device.set(True)
         try:
-            found = node.evaluate(cache={}, timer=None, context=IRExecutionContext())
+            result = node.evaluate(cache={}, timer=None, context=IRExecutionContext())
         finally:
             _is_on_device.reset(token)
-        frame = cudf.DataFrame.from_pylibcudf(found.table, {"columns": found.column_names})
+        frame = cudf.DataFrame.from_pylibcudf(result.table, {"columns": result.column_names})
         return _conform_frame(frame, fields)
 
     def positions(self, frame: Frame) -> Array:

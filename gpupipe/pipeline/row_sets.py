@@ -21,8 +21,8 @@ class RowSet:
     def of(cls, dataset: Dataset, names: Iterable[str]) -> RowSet:
         """Describe a dataset's rows, by those of the columns that it has."""
         schema = dataset.locate_origins()
-        there = (schema[name].origins for name in names if name in schema)
-        return cls(frozenset().union(*there), dataset.filters, dataset.source.inputs() or {})
+        origins = (schema[name].origins for name in names if name in schema)
+        return cls(frozenset().union(*origins), dataset.filters, dataset.source.inputs() or {})
 
     def may_share(self, other: RowSet) -> bool:
         """Whether rows may be in both: of one table, and not of two parts of it.

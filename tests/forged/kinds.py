@@ -120,6 +120,35 @@ class Texts(Artifact):
     groups = TEXTS
 
 
+class Intervals(Artifact):
+    """Windows, quantiles and conformal limits by group."""
+
+    def write(self) -> None:
+        rows = frame()
+        self.rows = rows.drop(columns="c").iloc[:9]
+        steps = [T.Lag("b", by="k", order_by="t", periods=1), T.Filter("a > -9"), T.Clip(["d"], -2.0, 2.0)]
+        features = gp.Features((["a", "d"], [pre.SimpleImputer(), pre.StandardScaler()]), target="c", keep=["k"])
+        pipeline = gp.Pipeline(steps, features, backend="cpu").fit(rows)
+        model = gp.models.MLP.from_schema(pipeline.schema, hidden=(2,), quantiles=(0.2, 0.8))
+        scorer = gp.calibrate(gp.Scorer(pipeline, model), rows, coverage=0.5, by="k")
+        gp.save(self.whole, scorer, overwrite=True)
+
+    def read(self) -> None:
+        gp.load(self.copy, backend="cpu").predict_interval(self.rows)
+
+
+class Decisions(Artifact):
+    """A threshold, and calibrated probabilities."""
+
+    def write(self) -> None:
+        rows = frame()
+        self.rows = rows.drop(columns="y").iloc[:9]
+        features = gp.Features((["b", "c"], pre.StandardScaler()), target="y")
+        pipeline = gp.Pipeline([], features, backend="cpu").fit(rows)
+        scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(2,)))
+        gp.save(self.whole, gp.calibrate(scorer, rows, method="isotonic"), threshold=0.3, overwrite=True)
+
+
 class Checkpoint(Case):
     """A checkpoint of a fit, read to go on with it."""
 
@@ -240,5 +269,6 @@ class JsonLines(File):
 
 
 KINDS: dict[str, type[Case]] = {
-    cls.__name__: cls for cls in (Numbers, Texts, Checkpoint, Folder, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
+    cls.__name__: cls
+    for cls in (Numbers, Texts, Intervals, Decisions, Checkpoint, Folder, Ipc, IpcStream, Orc, Parquet, Csv, JsonLines)
 }

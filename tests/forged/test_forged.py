@@ -14,7 +14,7 @@ import pytest
 from tests.forged.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
-ARTIFACTS = ["Numbers", "Texts"]  # of which one takes as long as ten of the others
+ARTIFACTS = ["Numbers", "Texts", "Intervals", "Decisions"]  # of which one takes as long as ten of the others
 OTHERS = [kind for kind in KINDS if kind not in ARTIFACTS]
 
 
