@@ -431,7 +431,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "predict: a column of Polars": (lambda b: b.scorer.predict(pl.Series("x", [1.0])), MISMATCH, "data", pl.Series, "DataFrame", "data.to_frame()"),
     "predict: a lazy frame": (lambda b: b.scorer.predict(pl.from_pandas(b.frame).lazy()), MISMATCH, "data", pl.LazyFrame, "DataFrame", "data.collect()"),
     "predict: nothing": (lambda b: b.scorer.predict_proba(None), MISMATCH, "data", None, "DataFrame", "a frame"),
-    "predict: a loader": (lambda b: b.scorer.predict(b.loader), MISMATCH, "data", ANYTHING, "DataFrame", "a frame"),
+    "predict: a loader": (lambda b: b.scorer.predict(b.loader), MISMATCH, "data", ANYTHING, "DataFrame", "Dataset or frame"),
     "predict: no rows a batch": (lambda b: b.scorer.predict(b.frame, batch_size=0), CONFIG, "predict(batch_size=)", 0, "an integer in [1, inf)", "batch_size=32768"),
     "predict: half a row a batch": (lambda b: b.scorer.predict(b.frame, batch_size=1.5), CONFIG, "predict(batch_size=)", 1.5, "an integer in [1, inf)", "batch_size=32768"),
     "predict: a column is missing": (lambda b: b.scorer.predict(b.frame.rename(columns={"z": "zed"})), MISSING, "the data", ANYTHING, "a column that is there", "names above"),

@@ -674,7 +674,7 @@ class Features:
         self.weight = None if weight is None else Weight([weight])
         self.keep, self.allow_leak = as_list(keep), as_list(allow_leak)
         self.lineage_: str | None = None
-        self.fitted_rows: RowSet | None = None  # not saved
+        self._fitted_rows: RowSet | None = None  # not saved
         self.left_out: list[str] = []
         self.omitted: list[str] = []
         self.remarks: list[str] = []

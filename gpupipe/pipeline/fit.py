@@ -714,7 +714,7 @@ class PipelineFit:
             if isinstance(step, Map | TableJoin):
                 step.reset()
         if features is not None:
-            features.lineage_ = features.fitted_rows = None
+            features.lineage_ = features._fitted_rows = None
             for learned in (*features._labels, *features._steps):
                 learned.reset()
             resolve_selectors(steps, features, schema, strict=False)
@@ -766,7 +766,7 @@ class PipelineFit:
         is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
-            features.fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
+            features._fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
 
     def _fold(
         self, features: Features, number: int, tasks: Sequence[FitTask], later: Sequence[Sequence[FitTask]]
@@ -907,7 +907,8 @@ class PipelineFit:
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
-        features._output_schema(self.schema)  # before leaks: columns that are not there, or of a type no step takes
+        for group in features.groups:
+            group.fields(self.schema)  # before leaks: columns that are not there, or of a type no step takes
         for note in features._check_leaks(self.schema):
             self._note(note, logging.WARNING)
 

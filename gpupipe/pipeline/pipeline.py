@@ -275,9 +275,9 @@ class Pipeline:
     def _shares_rows(self, dataset: Dataset) -> bool:
         """Whether some of these rows may have taught a step their own target."""
         features = self.features
-        if features is None or not features._cross_fits or features.fitted_rows is None:
+        if features is None or not features._cross_fits or features._fitted_rows is None:
             return False
-        return features.fitted_rows.may_share(RowSet.of(dataset, features._target_sources(self._after)))
+        return features._fitted_rows.may_share(RowSet.of(dataset, features._target_sources(self._after)))
 
     def _bind_to_train(
         self,

@@ -133,8 +133,9 @@ def test_constraints_fix_torch_and_nothing_else() -> None:
 
 
 def test_what_is_imported_is_declared_and_the_reverse() -> None:
-    # cuDF brings cuda-bindings
+    # cuDF brings cuda-bindings, Numba llvmlite
     distribution = {"sklearn": "scikit-learn", "pynvml": "nvidia-ml-py", "cuda": "cudf", "cudf_polars": "cudf-polars"}
+    distribution |= {"llvmlite": "numba"}
     imported = set()
     for path in (ROOT / "gpupipe").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
