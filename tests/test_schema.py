@@ -195,8 +195,8 @@ def test_columns_of_numbers_are_flush_right() -> None:
 def test_a_field_is_changed_as_dataclasses_replace_it() -> None:
     item = Field("x", "float64", units="km", lineage=frozenset({"a"}))
     changed = {"name": "y", "dtype": "string", "kind": None, "role": Role.FEATURE}
-    assert item.changed(**changed) == replace(item, **changed)
-    assert item.changed(units="") == replace(item, units="")
+    assert item.replace(**changed) == replace(item, **changed)
+    assert item.replace(units="") == replace(item, units="")
     assert item.units == "km"
     with pytest.raises(BadConfig, match="unknown type"):
-        item.changed(dtype="float8")
+        item.replace(dtype="float8")

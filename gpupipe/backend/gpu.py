@@ -367,8 +367,8 @@ class _FrameScan:
         self, names: list[str] | None, predicate: pl.Expr | None, num_rows: int | None, _: int | None
     ) -> Iterator[Any]:
         backend = select("gpu")
-        known = {item.name: item for item in self.fields}
-        fields = [known[name] for name in (known if names is None else names)]
+        by_name = {item.name: item for item in self.fields}
+        fields = [by_name[name] for name in (by_name if names is None else names)]
         if _is_on_device.get():  # cudf-polars filters by itself, and pushes no number of rows down
             yield _share_frame(self.frame, fields, backend)
             return

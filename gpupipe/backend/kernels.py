@@ -458,9 +458,9 @@ def _find_slot(key: Any, bits: int) -> np.int64:
 def _find_drawn(counters: Array, seed: Any, limit: Any) -> Array:
     """Find the positions of the counters whose splitmix64, given the mixed seed, is below the limit."""
     out, num_drawn = np.empty(counters.size, np.int64), 0
-    for place in range(counters.size):
-        out[num_drawn] = place
-        num_drawn += _mix((counters[place] + np.uint64(1)) * np.uint64(_STEP) + seed) < limit
+    for position in range(counters.size):
+        out[num_drawn] = position
+        num_drawn += _mix((counters[position] + np.uint64(1)) * np.uint64(_STEP) + seed) < limit
     return out[:num_drawn].copy()
 
 

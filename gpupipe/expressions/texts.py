@@ -132,8 +132,8 @@ def _part(lists: pa.Array, number: int) -> pa.Array:
     """Take one item of each list, counted from the end if `number` is negative; null if there is none."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     starts, ends = offsets[:-1], offsets[1:]
-    place = (starts if number >= 0 else ends) + _within_text(number)
-    return lists.values.take(pa.array(place, mask=(place < starts) | (place >= ends)))
+    positions = (starts if number >= 0 else ends) + _within_text(number)
+    return lists.values.take(pa.array(positions, mask=(positions < starts) | (positions >= ends)))
 
 
 _REWRITE: dict[str, Callable[..., Any]] = {

@@ -126,7 +126,7 @@ class TransformPlan:
             owned = step.list_owned(owned, before)
         return owned
 
-    def changed(self, **attributes: Any) -> TransformPlan:
+    def replace(self, **attributes: Any) -> TransformPlan:
         """Return the plan with other attributes."""
         made = copy(self)
         vars(made).update(attributes)
@@ -138,7 +138,7 @@ class TransformPlan:
         for stage in stages:
             if isinstance(stage.step, TableJoin):
                 stage.step.reset()
-        return self.changed(_stages=stages)
+        return self.replace(_stages=stages)
 
     @property
     def _only_attaches(self) -> bool:
@@ -237,7 +237,7 @@ class TransformPlan:
             rows = None if is_source else partial(_gather, before)
             with in_step(step):
                 found[position] = compute_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
-        return self.changed(side_columns=found), dataset
+        return self.replace(side_columns=found), dataset
 
 
 def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
@@ -337,7 +337,7 @@ class BoundPipeline:
         """
         select_rows(data, rows)  # before anything is computed for nothing
         if history is None:
-            self.plan = self.plan.changed(casts=self._find_casts(data))
+            self.plan = self.plan.replace(casts=self._find_casts(data))
             self.plan.warn_of_cuts(data)
             self.plan, data = self.plan.attach_window_columns(data, backend)
             return data if rows is None else data.filter(rows)
@@ -432,7 +432,7 @@ class BoundPipeline:
         casts = self._compare(
             owner.dtypes(coded), _zones(times), lambda name: _is_missing(owner.column(coded, name), owner)
         )
-        self.plan = self.plan.changed(casts=casts)
+        self.plan = self.plan.replace(casts=casts)
         return coded, None
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:

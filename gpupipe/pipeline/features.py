@@ -80,7 +80,7 @@ class FeatureGroup:
             for item in step.output_fields(fields):
                 units = item.units if item.name in known else ""
                 traced = {"lineage": item.lineage or lineage, "origins": item.origins or origins}
-                made.append(item.changed(**traced, step=step.class_name, units=units))
+                made.append(item.replace(**traced, step=step.class_name, units=units))
             fields = made
         return fields
 
@@ -977,7 +977,7 @@ def _to_chain(target_transform: Any) -> list[pre.LearnedStep] | Literal["auto"]:
 
 
 def _feature(item: Field, name: str) -> Field:
-    item = item.changed(name=name, role=Role.FEATURE)
+    item = item.replace(name=name, role=Role.FEATURE)
     of_lists = get_element_dtype(item.dtype) in ("string", "timestamp")
     if item.kind not in (Kind.TEXT, Kind.TIME) and not of_lists:
         return item

@@ -71,7 +71,7 @@ Summaries: TypeAlias = dict[Hashable, Any]
 # what is read, and in how many passes ---------------------------------------------------------------------------------
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
     """Return the source's schema, each column the start of a lineage, and those for labels alone marked."""
-    plain = Schema(item.as_source().changed(role=None) for item in schema)
+    plain = Schema(item.as_source().replace(role=None) for item in schema)
     if features is None:
         return plain
     schemas = _infer_schemas(steps, plain)
@@ -371,12 +371,12 @@ def _profile_numbers(values: Any, missing: float) -> Profile:
     edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
     last = _find_run_ends(values)
-    known, counts = values[last], last + 1
+    distinct, counts = values[last], last + 1
     counts[1:] -= last[:-1] + 1
     weight = counts / len(values)
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
-    mean = float((known * weight).sum())
-    std = unit * float(np.sqrt((np.square(known / unit - mean / unit) * weight).sum()))
+    mean = float((distinct * weight).sum())
+    std = unit * float(np.sqrt((np.square(distinct / unit - mean / unit) * weight).sum()))
     ends = [0, *values.searchsorted(edges, side="right").tolist(), len(values)]
     shares = [(end - start) / len(values) for start, end in pairwise(ends)]
     return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares))
@@ -781,7 +781,7 @@ class PipelineFit:
         self.report.num_reads += is_first or len(cached) < self.dataset.num_partitions
         again = {name for tasks_ in later for task in tasks_ for name in task.reads(features, self.schema)}
         work = PartitionPass(
-            plan.changed(side_columns={position: self._side_columns[position] for position in plan.window_steps}),
+            plan.replace(side_columns={position: self._side_columns[position] for position in plan.window_steps}),
             self.backend,
             features,
             tasks,

@@ -183,10 +183,10 @@ class Pipeline:
         """
         table, earlier = as_rows(data, self.backend), None if history is None else as_dataset(history)
         run = self._bind_to(table, earlier)
-        identity, own, schema = self._fingerprint, run.owned_columns, run.table_schema
+        identity, columns, schema = self._fingerprint, run.owned_columns, run.table_schema
         if isinstance(table, Dataset) and self.features is not None and self._shares_rows(select_rows(table, rows)):
             schema = self.features._mark_own_target(schema, self._after)
-        return run.run_on(table, run.apply, schema, self.backend, identity, own, rows, earlier)
+        return run.run_on(table, run.apply, schema, self.backend, identity, columns, rows, earlier)
 
     def fit_transform(
         self, data: Any, y: None = None, *, rows: str | None = None, executor: Executor | None = None

@@ -537,8 +537,8 @@ def float32_rows(
 def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
     """Return the fields of numbers or booleans that become other numbers of the same names; checks types."""
     check_numeric(fields, where)
-    made = {"dtype": "float32", "kind": Kind.CONTINUOUS, "cardinality": None, "classes": None, "vocabulary": None}
-    return [item.changed(**made) for item in fields]
+    attributes = {"dtype": "float32", "kind": Kind.CONTINUOUS, "cardinality": None, "classes": None, "vocabulary": None}
+    return [item.replace(**attributes) for item in fields]
 
 
 class FloatStep(Invertible):

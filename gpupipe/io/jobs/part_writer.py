@@ -176,7 +176,7 @@ def _write_groups(
 ) -> bool:
     """Write the rows of each key to a file in its folder; return whether the backend has a writer for them."""
     keys, device = list(options.partition_by), select(backend)
-    fields, rest = list(schema.select(keys)), schema.select(item for item in schema.names if item not in keys)
+    fields, columns = list(schema.select(keys)), schema.select(item for item in schema.names if item not in keys)
     types = _get_file_types(Schema(fields))
     names = pa.schema([types.field(key).with_name(folder_name(key)) for key in keys])
     folders = pads.partitioning(names, flavor="hive")
@@ -188,10 +188,10 @@ def _write_groups(
     stop = 0
     for group, num_rows in zip(groups.to_pylist(), sizes, strict=True):
         start, stop = stop, stop + num_rows
-        rows_of_group = partial(device.select, device.take(frame, order[start:stop]), rest.names)
+        rows_of_group = partial(device.select, device.take(frame, order[start:stop]), columns.names)
         path = folder / folders.format(_match_keys(group))[0] / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not _write_on_device([rows_of_group], rest, backend, options, path, tell):
+        if not _write_on_device([rows_of_group], columns, backend, options, path, tell):
             return False
     return True
 

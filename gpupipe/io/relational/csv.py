@@ -310,15 +310,15 @@ def _survey_lines(
         delimiters   0 1 0 0 0 0 0 0 0 0 1 0 0 0 0   below the first end one, as two columns need; then one, and none
         starts       1 0 1 1 0 0 0 1 1 0 0 1 0 1 0   of values; that of row 2 has a zero before another digit
     """
-    none, one, last = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
-    odd, signs, num_rows = none, none, 0
-    # The block before, of which the last bit is looked at: as if it were a line end.
-    marks_before, returns_before, zeros_before = last, none, none
-    inside_before, ends_before = (last, none) if is_inside else (none, last)
+    no_bits, first_bit, last_bit = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
+    odd, signs, num_rows = no_bits, no_bits, 0
+    # The block before, of which the last_bit bit is looked at: as if it were a line end.
+    marks_before, returns_before, zeros_before = last_bit, no_bits, no_bits
+    inside_before, ends_before = (last_bit, no_bits) if is_inside else (no_bits, last_bit)
     for start in range(0, text.size, BLOCK):
         quotes = find_byte(text, start, _QUOTE)
         inside = fill_quoted(quotes)
-        if inside_before & last:
+        if inside_before & last_bit:
             inside = ~inside
         ends = find_byte(text, start, _NEWLINE) & ~inside
         returns = find_byte(text, start, _RETURN) & ~inside
@@ -328,21 +328,21 @@ def _survey_lines(
         odd |= quotes & inside & ~starts  # quotes within a value
         odd |= shift_mask(returns, returns_before) & ~ends  # a line end of old Macs
         odd |= shift_mask(ends, ends_before) & (ends | returns)  # a blank line
-        zeros, digits = starts & find_byte(text, start, _ZERO), none
+        zeros, digits = starts & find_byte(text, start, _ZERO), no_bits
         for digit in range(10):
             digits |= find_byte(text, start, _ZERO + digit)
         signs |= (starts & find_byte(text, start, _PLUS)) | (shift_mask(zeros, zeros_before) & digits)
         inside_before, ends_before, marks_before, returns_before, zeros_before = inside, ends, marks, returns, zeros
         while ends:
-            below = ~ends & (ends - one)  # bits below the lowest that is set
+            below = ~ends & (ends - first_bit)  # bits below the lowest that is set
             num_delimiters += count_bits(delimiters & below)
             if num_delimiters != num_needed:
-                odd = one
+                odd = first_bit
             num_rows, num_delimiters = num_rows + 1, 0
             delimiters &= ~below
-            ends &= ends - one
+            ends &= ends - first_bit
         num_delimiters += count_bits(delimiters)
-    return num_rows, num_delimiters, (inside_before & last) != none, odd == none, signs != none
+    return num_rows, num_delimiters, (inside_before & last_bit) != no_bits, odd == no_bits, signs != no_bits
 
 
 _SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

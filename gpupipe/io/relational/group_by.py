@@ -146,32 +146,32 @@ class _Aggregate:
         values, wide = pl.col(self.column), self.field(item).dtype
         match self.function:
             case "size":
-                found = pl.len()
+                result = pl.len()
             case "count":
-                found = values.count()
+                result = values.count()
             case "nunique":
-                found = values.drop_nulls().n_unique()
+                result = values.drop_nulls().n_unique()
             case "list":
-                found = values
+                result = values
             case "sum":
-                found = values.cast({"uint64": pl.UInt64, "int64": pl.Int64}.get(wide, pl.Float64)).sum()
+                result = values.cast({"uint64": pl.UInt64, "int64": pl.Int64}.get(wide, pl.Float64)).sum()
             case "first" if backend == "gpu":
-                found = values.sort_by(values.is_null(), ROW).first()
+                result = values.sort_by(values.is_null(), ROW).first()
             case "last" if backend == "gpu":  # cudf-polars does not translate `last(ignore_nulls=True)`
-                found = values.sort_by(values.is_not_null(), ROW).last()
+                result = values.sort_by(values.is_not_null(), ROW).last()
             case "first" | "last":
-                found = getattr(values, self.function)(ignore_nulls=True)
+                result = getattr(values, self.function)(ignore_nulls=True)
             case "median" | "quantile":  # `median` goes from the lower value by a half of the distance: NaN from -inf
                 way: Any = "midpoint" if self.function == "median" else "linear"
-                found = values.cast(pl.Float64).quantile(float(self.q), way)
+                result = values.cast(pl.Float64).quantile(float(self.q), way)
             case "mode":
                 values = _drop_zero_sign(self.column) if item.dtype in FLOATS else values
-                found = values.drop_nulls().mode().min()
+                result = values.drop_nulls().mode().min()
             case "mean" | "var" | "std":
-                found = getattr(values.cast(pl.Float64), self.function)()
+                result = getattr(values.cast(pl.Float64), self.function)()
             case _:  # "min" and "max"
-                found = getattr(values, self.function)()
-        return found.alias(self.name)
+                result = getattr(values, self.function)()
+        return result.alias(self.name)
 
 
 def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:

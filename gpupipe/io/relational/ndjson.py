@@ -143,10 +143,10 @@ class JsonFile(TextFile):
         doubtful = {name: of for name, of in written.items() if of[1] or self._backend == "gpu"}
         if not doubtful:
             return True
-        found = count_values(self._text, [json.dumps(name, ensure_ascii=False) for name in doubtful])
-        return found is not None and all(
+        counts = count_values(self._text, [json.dumps(name, ensure_ascii=False) for name in doubtful])
+        return counts is not None and all(
             keys == values and (strings == texts or not texts)
-            for (keys, strings), (values, texts) in zip(found, doubtful.values(), strict=True)
+            for (keys, strings), (values, texts) in zip(counts, doubtful.values(), strict=True)
         )
 
     def _check_lines(self, lines: Iterable[bytes], columns: Mapping[str, Column], *, is_first: bool = False) -> None:
@@ -360,45 +360,45 @@ def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
         inside     0 1 1 0 0 0 0 0 0 0 0 0 1 1 0 0 0 1 1 1 0 0 1 1 0 0 0 0   from an opening quotation mark on
         keys       0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0   colons behind a closing one
     """
-    none, one, last = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
+    no_bits, first_bit, last_bit = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
     counts, has_escapes = np.zeros((ends.size, 2), np.int64), False
     other, num_strings, num_keys = ends.size - 1, 0, 0
-    # The block before, of which the last bit is looked at.
-    inside_before, closing_before, slashes_before = none, none, none
+    # The block before, of which the last_bit bit is looked at.
+    inside_before, closing_before, slashes_before = no_bits, no_bits, no_bits
     for start in range(0, text.size, BLOCK):
         quotes, slashes = find_byte(text, start, _QUOTE), find_byte(text, start, _BACKSLASH)
-        if slashes | (slashes_before & last):
-            escaped = shift_mask(none, slashes_before)
+        if slashes | (slashes_before & last_bit):
+            escaped = shift_mask(no_bits, slashes_before)
             slashes &= ~escaped
-            rest = slashes
-            while rest:
-                slash = rest & ~(rest - one)
-                escaped |= slash << one
-                slashes &= ~(slash << one)
-                rest &= ~(slash | (slash << one))
+            open_slashes = slashes
+            while open_slashes:
+                slash = open_slashes & ~(open_slashes - first_bit)
+                escaped |= slash << first_bit
+                slashes &= ~(slash << first_bit)
+                open_slashes &= ~(slash | (slash << first_bit))
             quotes &= ~escaped
-            has_escapes |= (escaped & find_byte(text, start, _U)) != none
+            has_escapes |= (escaped & find_byte(text, start, _U)) != no_bits
         inside = fill_quoted(quotes)
-        if inside_before & last:
+        if inside_before & last_bit:
             inside = ~inside
         closing = quotes & ~inside
         keys = shift_mask(closing, closing_before) & find_byte(text, start, _COLON)
         inside_before, closing_before, slashes_before = inside, closing, slashes
         num_strings += count_bits(quotes & inside)
         while keys:
-            colon = start + count_bits(~keys & (keys - one))
-            keys &= keys - one
+            colon = start + count_bits(~keys & (keys - first_bit))
+            keys &= keys - first_bit
             num_keys += 1
-            place = colon + 1
-            while text[place] == _SPACE:
-                place += 1
-            if text[place] == _N:  # null
+            position = colon + 1
+            while text[position] == _SPACE:
+                position += 1
+            if text[position] == _N:  # null
                 continue
             row = 0
             while row < other and not _is_key(text, colon, names[ends[row] : ends[row + 1]]):
                 row += 1
             counts[row, 0] += 1
-            counts[row, 1] += text[place] == _QUOTE
+            counts[row, 1] += text[position] == _QUOTE
     counts[other, 1] = num_strings - num_keys
     return counts, has_escapes
 

@@ -167,10 +167,10 @@ def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False
     executor in force.
     """
     fields = [table.schema[name] for name in columns]
-    found = _scan_plan(table, fields) or _scan_frame(table, fields, coded) or _scan_files(table, fields)
-    if found is None:
-        found = scan_computed(table, partial(_read_rows, columns), fields, title, 1 << 62 if keep else None)
-    return found
+    rows = _scan_plan(table, fields) or _scan_frame(table, fields, coded) or _scan_files(table, fields)
+    if rows is None:
+        rows = scan_computed(table, partial(_read_rows, columns), fields, title, 1 << 62 if keep else None)
+    return rows
 
 
 def scan_gathered(found: Gathered) -> Scan:

@@ -94,10 +94,10 @@ def compute_columns(
 
     def compute() -> SideColumns:
         if rows is None:
-            one = scan(table, [item.name for item in inputs], title)
+            rows_scan = scan(table, [item.name for item in inputs], title)
         else:
-            one = scan_computed(table, rows, inputs, title)
-        return collect_columns(plan, [one], keys, made, table, title)
+            rows_scan = scan_computed(table, rows, inputs, title)
+        return collect_columns(plan, [rows_scan], keys, made, table, title)
 
     return cut_on_failure(compute)
 

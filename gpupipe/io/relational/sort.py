@@ -153,5 +153,5 @@ def _find_unique(table: Table, on: Sequence[str], keep: str) -> Gathered:
     if count_buckets([rows], backend) == 1:
         ours = rows if backend == "gpu" else rows.with_categories(on)
         return run(in_order, [ours], [ID], backend, "deduplicate", None)
-    found = run(plan, [rows], [ID], backend, "deduplicate", cut)  # rows of a bucket are in any order
-    return sort_by_row(found, [ID], backend, "deduplicate").gather()
+    kept_ids = run(plan, [rows], [ID], backend, "deduplicate", cut)  # rows of a bucket are in any order
+    return sort_by_row(kept_ids, [ID], backend, "deduplicate").gather()

@@ -75,9 +75,9 @@ class SimpleImputer(base.LearnedStep):
             self._constant(item.name, item.dtype)
         for item in fields if self.is_fitted and self.strategy != "constant" else ():
             self._check_statistic(item.name, item.dtype)
-        made = [item.changed(dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
+        filled = [item.replace(dtype=self._filled_dtype(item.dtype), nullable=False) for item in fields]
         flags = fields if self.add_indicator else ()
-        return made + [make_number_field(item, f"{item.name}_missing", "bool") for item in flags]
+        return filled + [make_number_field(item, f"{item.name}_missing", "bool") for item in flags]
 
     def _filled_dtype(self, dtype: str) -> str:
         return "float64" if self._averages and dtype not in FLOATS else dtype
