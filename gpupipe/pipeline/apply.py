@@ -200,7 +200,8 @@ class TransformPlan:
         read = list(self.output_schema.select(self.wanted))
         for step, before, _ in self._stages:  # what steps read whatever is wanted, as filters do
             read += before.select(sorted(step.needs(frozenset(), before)))
-        return {one.column for item in read for one in item.origins if not one.table and one.when != When.BEFORE}
+        earlier = (When.BEFORE, When.EARLIER_KEY)
+        return {one.column for item in read for one in item.origins if not one.table and one.when not in earlier}
 
     def _before(self, position: int, step: WholeTableTransform) -> TransformPlan:
         """Return the plan of what a window step reads; each `Expect` checks in `run`."""

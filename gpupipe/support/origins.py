@@ -18,22 +18,29 @@ class When(StrEnum):
     NOW = "now"
     AFTER = "after"
     KEY = "key"
+    EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
 
 
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with; the rest is random."""
-_RANK = {When.BEFORE: -1, When.NOW: 0, When.KEY: 0, When.AFTER: 1}
+_RANK = {When.BEFORE: -1, When.EARLIER_KEY: -1, When.NOW: 0, When.KEY: 0, When.AFTER: 1}
+_KEYS = frozenset({When.KEY, When.EARLIER_KEY})
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
-    When.BEFORE: dict.fromkeys((When.BEFORE, When.NOW, When.KEY), frozenset({When.BEFORE})) | {When.AFTER: _ROWS},
+    When.BEFORE: {
+        **dict.fromkeys((When.BEFORE, When.NOW), frozenset({When.BEFORE})),
+        When.AFTER: _ROWS,
+        **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
+    },
     When.NOW: {when: frozenset({when}) for when in When},
     When.AFTER: {
         **dict.fromkeys((When.NOW, When.AFTER), frozenset({When.AFTER})),
         When.BEFORE: _ROWS,
-        When.KEY: frozenset({When.KEY}),
+        **dict.fromkeys(_KEYS, frozenset({When.KEY})),
     },
-    When.KEY: {when: frozenset({when if when == When.BEFORE else When.KEY}) for when in When},
+    When.KEY: {when: frozenset({When.EARLIER_KEY if _RANK[when] < 0 else When.KEY}) for when in When},
+    When.EARLIER_KEY: {when: frozenset({When.KEY if when == When.AFTER else When.EARLIER_KEY}) for when in When},
 }
 
 
@@ -77,7 +84,7 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """
     latest: dict[tuple[str, str], int] = {}
     for one in target:
-        if one.when != When.KEY:
+        if one.when not in _KEYS:
             name = one.table, one.column
             latest[name] = max(latest.get(name, -1), _RANK[one.when])
     return sorted(

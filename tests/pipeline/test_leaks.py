@@ -157,6 +157,18 @@ def test_what_a_target_was_looked_up_by_is_no_leak() -> None:
         fit(SALES, "label_lag_1_by_label", target="label", steps=[*steps, T.Lag("label", by="label", order_by="date")])
 
 
+def test_the_key_of_a_target_may_follow_from_earlier_rows() -> None:
+    begins = [T.Difference("date", **STORES), T.Derive(begins="coalesce(date_diff_1_by_store > 86_400, True)")]
+    numbers = [*begins, T.Expanding("begins", "sum", **STORES), T.Rename({"begins_expanding_sum_by_store": "session"})]
+    numbered = gp.Pipeline(numbers, backend="cpu").fit(sales()).transform(sales())
+    spans = {"start": ("date", "min"), "cost": ("price", "sum"), "best": ("sales", "max"), "sold": ("sales", "sum")}
+    sessions = numbered.group_by(["store", "session"]).agg(**spans)
+    steps = [T.Derive(hour="hour(start)")]
+    assert fit(sessions, "hour", "cost", "session", target="sold", steps=steps).schema.numeric
+    with pytest.raises(errors.LeakageError, match="'best'"):
+        fit(sessions, "best", target="sold")
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
 def test_a_key_of_rows_that_match_nothing_is_the_right_tables(how: str) -> None:
     levels = gp.from_frame(pd.DataFrame({"level": [1.0, 8.0, 30.0], "name": [5.0, 6.0, 7.0]}))

@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, KEY = When.BEFORE, When.NOW, When.AFTER, When.KEY
+BEFORE, NOW, AFTER, KEY, EARLIER_KEY = When.BEFORE, When.NOW, When.AFTER, When.KEY, When.EARLIER_KEY
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -33,7 +33,9 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([BEFORE], [AFTER], [BEFORE, NOW, AFTER]),  # the lag of a lead is the row itself, for one
         ([AFTER], [BEFORE], [BEFORE, NOW, AFTER]),
         ([NOW], [AFTER, KEY], [AFTER, KEY]),
-        ([KEY], [NOW, BEFORE], [KEY, BEFORE]),
+        ([KEY], [NOW, BEFORE], [KEY, EARLIER_KEY]),
+        ([BEFORE], [KEY], [EARLIER_KEY]),
+        ([AFTER], [EARLIER_KEY], [KEY]),
     ],
 )
 def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: list[When]) -> None:
@@ -49,6 +51,8 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
         ([NOW], [KEY], False),  # a target looked up by a key
+        ([NOW], [EARLIER_KEY], False),  # one of a session, whose number follows from the gaps before
+        ([EARLIER_KEY], [NOW], False),
         ([NOW], [AFTER], False),  # today's value, where tomorrow's is the target
         ([AFTER], [AFTER], True),
         ([BEFORE], [NOW, BEFORE], False),  # yesterday's value, where the change since then is the target
