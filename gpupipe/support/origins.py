@@ -74,7 +74,7 @@ def shift(origins: Origins, *whens: When) -> Origins:
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it. Parts of a table are related to all of it, and to each
+    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does. Parts of a table are related to all of it, and to each
     other unless no row can be in both; see `are_related`.
 
     Example:
@@ -83,10 +83,9 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         (['sales'], [])
     """
     latest: dict[tuple[str, str], int] = {}
-    for one in target:
-        if one.when not in _KEYS:
-            name = one.table, one.column
-            latest[name] = max(latest.get(name, -1), _RANK[one.when])
+    for one in {one for one in target if one.when not in _KEYS} or target:
+        name = one.table, one.column
+        latest[name] = max(latest.get(name, -1), _RANK[one.when])
     return sorted(
         {
             one.column

@@ -157,6 +157,13 @@ def test_what_a_target_was_looked_up_by_is_no_leak() -> None:
         fit(SALES, "label_lag_1_by_label", target="label", steps=[*steps, T.Lag("label", by="label", order_by="date")])
 
 
+def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:
+    steps = [T.CumulativeCount("store", order_by="date"), T.Derive(twice="cumcount_by_store * 2.0")]
+    with pytest.raises(errors.LeakageError, match="'twice'"):
+        fit(SALES, "twice", target="cumcount_by_store", task="regression", steps=steps)
+    assert fit(SALES, "price", target="cumcount_by_store", task="regression", steps=steps).schema.numeric
+
+
 def test_the_key_of_a_target_may_follow_from_earlier_rows() -> None:
     begins = [T.Difference("date", **STORES), T.Derive(begins="coalesce(date_diff_1_by_store > 86_400, True)")]
     numbers = [*begins, T.Expanding("begins", "sum", **STORES), T.Rename({"begins_expanding_sum_by_store": "session"})]

@@ -50,8 +50,7 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, NOW], [NOW], True),
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
-        ([NOW], [KEY], False),  # a target looked up by a key
-        ([NOW], [EARLIER_KEY], False),  # one of a session, whose number follows from the gaps before
+        ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
         ([NOW], [AFTER], False),  # today's value, where tomorrow's is the target
         ([AFTER], [AFTER], True),
@@ -61,6 +60,11 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
 def test_what_is_as_late_as_the_target_leaks(feature: list[When], target: list[When], leaks: bool) -> None:
     assert find_leaks(origins(*feature), origins(*target)) == (["x"] if leaks else [])
     assert find_leaks(origins(*feature, table="b"), origins(*target)) == []
+
+
+@pytest.mark.parametrize("key", [KEY, EARLIER_KEY])
+def test_a_key_of_the_target_is_no_leak_beside_its_values(key: When) -> None:
+    assert find_leaks(origins(NOW), origins(key) | {Origin("a", "y")}) == []
 
 
 def test_parts_are_related_unless_no_row_can_be_in_both() -> None:
