@@ -29,7 +29,7 @@ from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
-from gpupipe.support.origins import When, trace
+from gpupipe.support.origins import is_earlier, trace
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
@@ -200,8 +200,7 @@ class TransformPlan:
         read = list(self.output_schema.select(self.wanted))
         for step, before, _ in self._stages:  # what steps read whatever is wanted, as filters do
             read += before.select(sorted(step.needs(frozenset(), before)))
-        earlier = (When.BEFORE, When.EARLIER_KEY)
-        return {one.column for item in read for one in item.origins if not one.table and one.when not in earlier}
+        return {one.column for item in read for one in item.origins if not one.table and not is_earlier(one)}
 
     def _before(self, position: int, step: WholeTableTransform) -> TransformPlan:
         """Return the plan of what a window step reads; each `Expect` checks in `run`."""

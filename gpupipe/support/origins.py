@@ -12,34 +12,54 @@ from urllib.parse import quote, unquote
 
 
 class When(StrEnum):
-    """Which rows a value comes from, relative to its own; or the row's own value says which row was looked up."""
+    """Which rows a value comes from, relative to its own; or the row's own value says which row was looked up.
+
+    A row of `group_by` is its group: what is computed from it comes from no other group's rows.
+    """
 
     BEFORE = "before"
     NOW = "now"
     AFTER = "after"
+    GROUP = "group"
+    EARLIER_GROUP = "earlier group"
     KEY = "key"
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
 
 
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with; the rest is random."""
-_RANK = {When.BEFORE: -1, When.EARLIER_KEY: -1, When.NOW: 0, When.KEY: 0, When.AFTER: 1}
+_EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
+_RANK = {when: -1 if when in _EARLIER else 1 if when == When.AFTER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
+_SAME_ROW = {when: frozenset({when}) for when in When}
+_ELSEWHERE = _SAME_ROW | dict.fromkeys((When.GROUP, When.EARLIER_GROUP), _ROWS)
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
     When.BEFORE: {
         **dict.fromkeys((When.BEFORE, When.NOW), frozenset({When.BEFORE})),
         When.AFTER: _ROWS,
+        **dict.fromkeys((When.GROUP, When.EARLIER_GROUP), frozenset({When.EARLIER_GROUP})),
         **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
     },
-    When.NOW: {when: frozenset({when}) for when in When},
+    When.NOW: _SAME_ROW,
     When.AFTER: {
         **dict.fromkeys((When.NOW, When.AFTER), frozenset({When.AFTER})),
-        When.BEFORE: _ROWS,
+        **dict.fromkeys((When.BEFORE, When.GROUP, When.EARLIER_GROUP), _ROWS),
         **dict.fromkeys(_KEYS, frozenset({When.KEY})),
     },
-    When.KEY: {when: frozenset({When.EARLIER_KEY if _RANK[when] < 0 else When.KEY}) for when in When},
+    # A lag that is summed up is of rows in any groups.
+    When.GROUP: {
+        **dict.fromkeys((When.NOW, When.GROUP), frozenset({When.GROUP})),
+        **dict.fromkeys((When.BEFORE, When.AFTER, When.EARLIER_GROUP), _ROWS),
+        **dict.fromkeys(_KEYS, frozenset({When.KEY})),
+    },
+    When.EARLIER_GROUP: {
+        **dict.fromkeys((When.NOW, When.GROUP), frozenset({When.EARLIER_GROUP})),
+        **dict.fromkeys((When.BEFORE, When.AFTER, When.EARLIER_GROUP), _ROWS),
+        **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
+    },
+    When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When},
     When.EARLIER_KEY: {when: frozenset({When.KEY if when == When.AFTER else When.EARLIER_KEY}) for when in When},
 }
 
@@ -71,11 +91,26 @@ def shift(origins: Origins, *whens: When) -> Origins:
     return frozenset(one._replace(when=when) for by in whens for one in origins for when in _STEPS[by][one.when])
 
 
+def leave_groups(origins: Origins) -> Origins:
+    """Return the origins of values that go from rows of groups to other rows, for which a group holds any rows.
+
+    Example:
+        >>> len(leave_groups(frozenset({Origin("", "sales", When.GROUP)})))
+        3
+    """
+    return frozenset(one._replace(when=when) for one in origins for when in _ELSEWHERE[one.when])
+
+
+def is_earlier(origin: Origin) -> bool:
+    """Whether the values are those of strictly earlier rows."""
+    return origin.when in _EARLIER
+
+
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does. Parts of a table are related to all of it, and to each
-    other unless no row can be in both; see `are_related`.
+    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does. Parts
+    of a table are related to all of it, and to each other unless no row can be in both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)

@@ -207,6 +207,33 @@ def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
         assert note.startswith(f"feature {name!r} may leak, as allow_leak permits: it is computed from ['sales']")
 
 
+@pytest.mark.parametrize("write", [None, write_file])
+def test_earlier_groups_of_the_target_need_no_permission(
+    write: Callable[..., gp.Dataset] | None, tmp_path: Path
+) -> None:
+    """Lines are summed up to days, whose sums are the target; a day of two hours' lags is of rows in any days."""
+    data = sales()
+    days = gp.Pipeline([T.Derive(day="floor(date, '1d')")], backend="cpu").fit(data).transform(data)
+    sums = days.group_by(["store", "day"]).agg(sales=("sales", "sum"), most=("sales", "max"), price=("price", "mean"))
+    days = sums if write is None else write(sums, tmp_path)
+    order = {"by": "store", "order_by": "day"}
+    steps = [T.Lag("sales", [1, -1], **order), T.Rolling("sales", 2, **order), T.Lag("most", **order)]
+    steps = [*steps, T.Rolling("sales", 2, "sum", closed="left", **order), T.Lag(LEAD, **order)]
+    earlier = [LAG, "most_lag_1_by_store", "sales_rolling_sum_2_by_store", "price"]
+    assert fit(days, *earlier, steps=steps).schema.numeric
+    assert fit(days, "sales", "most", *earlier, target=LEAD, steps=steps).schema.numeric
+    for name in ("most", LEAD, EARLIER, f"{LEAD}_lag_1_by_store"):
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(days, name, steps=steps)
+    lagged = gp.Pipeline(steps, backend="cpu").fit(sums).transform(sums).select(["store", LAG, "most"])
+    lines = gp.Pipeline([T.Lag("sales", -1, **STORES)], backend="cpu").fit(data).transform(data)
+    for name, target in ((LAG, "sales"), ("most", LEAD)):  # an earlier day's sum may be a later line's, and hold it
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(lines.join(lagged, on="store", many=True), name, target=target)
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(lagged.join(lines, on="store", many=True), name, target=target)
+
+
 def test_tomorrow_may_be_predicted_from_today() -> None:
     for target in (LEAD, f"{LEAD} - sales"):
         assert fit(sales(), "sales", LAG, target=target, steps=WINDOWS).schema.numeric

@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, KEY, EARLIER_KEY = When.BEFORE, When.NOW, When.AFTER, When.KEY, When.EARLIER_KEY
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, KEY, EARLIER_KEY = When
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -36,6 +36,10 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([KEY], [NOW, BEFORE], [KEY, EARLIER_KEY]),
         ([BEFORE], [KEY], [EARLIER_KEY]),
         ([AFTER], [EARLIER_KEY], [KEY]),
+        ([GROUP], [NOW, KEY], [GROUP, KEY]),
+        ([GROUP], [BEFORE], [BEFORE, NOW, AFTER]),  # lags that are summed up
+        ([BEFORE], [GROUP], [EARLIER_GROUP]),
+        ([AFTER], [GROUP], [BEFORE, NOW, AFTER]),
     ],
 )
 def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: list[When]) -> None:
@@ -52,6 +56,8 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([KEY], [NOW], True),  # found by the target's own value
         ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
+        ([GROUP], [GROUP], True),
+        ([EARLIER_GROUP], [GROUP], False),
         ([NOW], [AFTER], False),  # today's value, where tomorrow's is the target
         ([AFTER], [AFTER], True),
         ([BEFORE], [NOW, BEFORE], False),  # yesterday's value, where the change since then is the target
