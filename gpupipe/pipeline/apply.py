@@ -216,6 +216,22 @@ class TransformPlan:
                 shorten_list(dict.fromkeys(blind)),
             )
 
+    def warn_of_overlap(self, history: Dataset, data: Dataset) -> None:
+        """Warn of rows of the data whose key and time rows of the history have, too: they may be the same rows."""
+        for names in dict.fromkeys(
+            (*step.keys, *step.order) for step, _, _ in self.window_steps.values() if step.order
+        ):
+            if not {*names} <= {*data.schema.names}:
+                continue  # computed by earlier steps
+            earlier, rows = (one.select(names) for one in (history, data))
+            if num_shared := len(rows.join(earlier.deduplicate(names), on=names, how="inner")):
+                _log.warning(
+                    "history= overlaps the data: %s have the %s of rows there, whose values their windows see; "
+                    "history.filter(...) leaves those out",
+                    f"{num_shared:,} {'row' if num_shared == 1 else 'rows'}",
+                    shorten_list(names),
+                )
+
     def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
         """Compute the columns of window steps; return the plan that has them, and the dataset to run it on."""
         windows = self.window_steps
@@ -311,7 +327,9 @@ class BoundPipeline:
             there |= past - self.plan.current_reads
         for name in self.reads:
             if name not in there:
-                raise ColumnNotFound.among("the data", name, names)
+                is_past = history is None and name not in self.plan.current_reads
+                offer = f"history=, a table of earlier rows with {name!r}, beside the data" if is_past else None
+                raise ColumnNotFound.among("the data", name, names, offer)
         self._source = source.select(self.reads)
         self._zones = _zones(self._source)
 
@@ -344,6 +362,7 @@ class BoundPipeline:
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
         parts = [ensure_unique_row_ids(replace(self._conform(one, schema), backend=backend)) for one in (history, data)]
+        self.plan.warn_of_overlap(*parts)
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
         return data if rows is None else data.filter(rows)
