@@ -754,7 +754,7 @@ class Features:
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
         made.remarks = [f"{item.name}: {first.remarks[item.name]}" for item in free if item.name in first.remarks]
         for line in made._proposal_notes():
-            _log.info(line)
+            _log.warning("%s", line)
         for name in sorted(taken - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made

@@ -9,15 +9,22 @@ from gpupipe.support.text import derive
 
 _NUMBER = r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code
 _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
+_MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)"
 _KINDS = {
     "numbers": _NUMBER,
     "percentages": rf"({_NUMBER})\s*%",
     "numbers with commas": r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|" + _NUMBER,
-    "amounts of money": rf"\(?[+-]?\s*[$€£¥₹]\s*({_GROUPED})\)?|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)",
+    "amounts of money": _MONEY,
+    "amounts of money, negative in parentheses": rf"\(({_MONEY})\)|{_MONEY}",
     "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
     "dates": r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})|\d{4}([./])\d{1,2}\3\d{1,2}|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}",
 }
-_NOISE = {"percentages": r"\s*%", "numbers with commas": ",", "amounts of money": r"[^0-9.+-]"}
+_NUMBERS = {
+    "percentages": r"sub({}, '\\s*%', '')",
+    "numbers with commas": "sub({}, ',', '')",
+    "amounts of money": "sub({}, '[^0-9.+-]', '')",
+    "amounts of money, negative in parentheses": "sub(replace({}, '(', '-'), '[^0-9.+-]', '')",
+}
 
 
 def recognise_texts(texts: Iterable[str]) -> str | None:
@@ -42,5 +49,5 @@ def suggest_parsing(name: str, kind: str) -> str:
     if kind == "dates":
         return "gp.read_csv(..., timestamp_formats=...)"
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
-    noise = _NOISE.get(kind)
-    return cast if noise is None else "T." + derive(name, f"sub({{}}, {noise!r}, '')") + f", then {cast}"
+    number = _NUMBERS.get(kind)
+    return cast if number is None else f"T.{derive(name, number)}, then {cast}"

@@ -20,6 +20,7 @@ from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
         (["1,234", "12,345,678.9", "7"], "numbers with commas"),
         (["$1,234.50", "$7", "-$3"], "amounts of money"),
         (["12.50 EUR", "3 EUR"], "amounts of money"),
+        (["($1,234.50)", "(3 EUR)", "$7"], "amounts of money, negative in parentheses"),
         (["2024-01-05", "2024-01-06T05:00:00Z", "2024-01-06 05:00"], "times in ISO format"),
         (["05/01/2024", "6/1/24"], "dates"),
         (["5 Jan 2024"], "dates"),
@@ -40,6 +41,7 @@ def test_kinds(texts: list[str], kind: str | None) -> None:
         (["12%", "7.5 %"], [12.0, 7.5]),
         (["1,234", "7"], [1234.0, 7.0]),
         (["$1,234.50", "-$3"], [1234.5, -3.0]),
+        (["($1,234.50)", "$7"], [-1234.5, 7.0]),
         (["2024-01-05", "2024-01-06"], [pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-06")]),
     ],
 )
