@@ -45,6 +45,14 @@ def test_what_a_text_file_may_be_instead(tmp_path: Path, content: bytes, remedy:
     assert caught.value.remedy == remedy.format(path)
 
 
+def test_an_array_of_objects_is_offered_its_reader(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"x": 1}, {"x": 2}]')
+    with pytest.raises(BadFile) as caught:
+        gp.read_json(tmp_path / "a.json", backend="cpu")
+    call = (caught.value.remedy or "").removesuffix(", for an array of objects")
+    assert eval(call, {"gp": gp, "pandas": pd}).compute()["x"].tolist() == [1, 2]
+
+
 def test_numbers_with_commas_are_offered_thousands(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a\n"1,234.50"\n')
     with pytest.raises(SchemaMismatch) as caught:
