@@ -900,6 +900,9 @@ class Features:
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
             remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
+            step, is_later = schema[name].step, any(one.when == When.AFTER for one in origins)
+            if step in ("Rolling", "Expanding") and not is_later:
+                remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes
 

@@ -199,8 +199,9 @@ def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
     assert not any("leak" in note for note in fit(data, LAG, EARLIER, steps=steps).fit_report.notes)
     of_lead, unordered = f"{LEAD}_lag_1_by_store", "sales_lag_2"  # the row's own value; whatever row stands there
     for name in (ITSELF, LEAD, "sales_diff_1_by_store", of_lead, unordered):
-        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'") as caught:
             fit(data, LAG, name, steps=steps, allow_leak=[LAG])
+        assert ("closed='left'" in (caught.value.remedy or "")) == (name == ITSELF)
         report = fit(data, LAG, name, steps=steps, allow_leak=[name]).fit_report
         assert report is not None
         (note,) = (note for note in report.notes if "leak" in note)
