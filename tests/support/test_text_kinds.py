@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -51,3 +52,25 @@ def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
     steps = eval(f"[{suggest_parsing('x', kind).replace(', then ', ', ')}]", {"T": T})
     found = gp.Pipeline(steps).fit(pd.DataFrame({"x": texts})).transform(pd.DataFrame({"x": texts}))
     assert found["x"].tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("texts", "formats"),
+    [
+        (["27/01/2024", "3/2/2024", ""], "['%d/%m/%Y']"),
+        (["01-27-24", "02-03-24"], "['%m-%d-%y']"),
+        (["01.02.2024"], "['%d.%m.%Y'] or ['%m.%d.%Y']"),
+        (["5 Jan 2024", "17 Dec 2023"], "['%d %b %Y']"),
+        (["5/1/2024", "5 Jan 2024"], "..."),
+    ],
+)
+def test_dates_are_offered_their_format(texts: list[str], formats: str, tmp_path: Path) -> None:
+    kind = recognise_texts(texts)
+    assert kind == "dates" and suggest_parsing("x", kind, texts) == f"gp.read_csv(..., timestamp_formats={formats})"
+    if formats == "...":
+        return
+    pd.DataFrame({"x": texts, "y": 1}).to_csv(tmp_path / "a.csv", index=False)
+    read = gp.read_csv(tmp_path / "a.csv", timestamp_formats=eval(formats.partition(" or ")[0]), backend="cpu")
+    assert (
+        read.schema["x"].dtype == "timestamp" and read.compute()["x"].dt.year.isin([2023, 2024]).sum() >= len(texts) - 1
+    )
