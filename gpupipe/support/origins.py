@@ -22,6 +22,7 @@ class When(StrEnum):
     AFTER = "after"
     GROUP = "group"
     EARLIER_GROUP = "earlier group"
+    LATER_GROUP = "later group"
     KEY = "key"
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
 
@@ -29,38 +30,39 @@ class When(StrEnum):
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with; the rest is random."""
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
+_LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
-_RANK = {when: -1 if when in _EARLIER else 1 if when == When.AFTER else 0 for when in When}
+_RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
+_GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
 _SAME_ROW = {when: frozenset({when}) for when in When}
-_ELSEWHERE = _SAME_ROW | dict.fromkeys((When.GROUP, When.EARLIER_GROUP), _ROWS)
+_ELSEWHERE = _SAME_ROW | dict.fromkeys(_GROUPS, _ROWS)
+# Values of groups have other origins than those of rows before the groups were made: a lag that is summed up may be of
+# rows in any groups.
+_IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
     When.BEFORE: {
         **dict.fromkeys((When.BEFORE, When.NOW), frozenset({When.BEFORE})),
         When.AFTER: _ROWS,
-        **dict.fromkeys((When.GROUP, When.EARLIER_GROUP), frozenset({When.EARLIER_GROUP})),
+        **dict.fromkeys((When.EARLIER_GROUP, When.GROUP), frozenset({When.EARLIER_GROUP})),
+        When.LATER_GROUP: _GROUPS,
         **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
     },
     When.NOW: _SAME_ROW,
     When.AFTER: {
         **dict.fromkeys((When.NOW, When.AFTER), frozenset({When.AFTER})),
-        **dict.fromkeys((When.BEFORE, When.GROUP, When.EARLIER_GROUP), _ROWS),
+        When.BEFORE: _ROWS,
+        **dict.fromkeys((When.GROUP, When.LATER_GROUP), frozenset({When.LATER_GROUP})),
+        When.EARLIER_GROUP: _GROUPS,
         **dict.fromkeys(_KEYS, frozenset({When.KEY})),
-    },
-    # A lag that is summed up is of rows in any groups.
-    When.GROUP: {
-        **dict.fromkeys((When.NOW, When.GROUP), frozenset({When.GROUP})),
-        **dict.fromkeys((When.BEFORE, When.AFTER, When.EARLIER_GROUP), _ROWS),
-        **dict.fromkeys(_KEYS, frozenset({When.KEY})),
-    },
-    When.EARLIER_GROUP: {
-        **dict.fromkeys((When.NOW, When.GROUP), frozenset({When.EARLIER_GROUP})),
-        **dict.fromkeys((When.BEFORE, When.AFTER, When.EARLIER_GROUP), _ROWS),
-        **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
     },
     When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When},
-    When.EARLIER_KEY: {when: frozenset({When.KEY if when == When.AFTER else When.EARLIER_KEY}) for when in When},
+    When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When},
+    **{
+        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when}))
+        for when in (When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP)
+    },
 }
 
 
@@ -117,16 +119,18 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         >>> find_leaks(frozenset({sales}), frozenset({sales})), find_leaks(frozenset({lag}), frozenset({sales}))
         (['sales'], [])
     """
-    latest: dict[tuple[str, str], int] = {}
+    latest: dict[tuple[str, str, bool], int] = {}
     for one in {one for one in target if one.when not in _KEYS} or target:
-        name = one.table, one.column
+        name = one.table, one.column, one.when in _GROUPS
         latest[name] = max(latest.get(name, -1), _RANK[one.when])
     return sorted(
         {
             one.column
             for one in feature
-            for (table, column), rank in latest.items()
-            if one.column == column and _RANK[one.when] >= rank and are_related(one.table, table)
+            for (table, column, of_groups), rank in latest.items()
+            if one.column == column
+            and (_RANK[one.when] >= rank or (one.when in _GROUPS and not of_groups))  # a group holds any rows
+            and are_related(one.table, table)
         }
     )
 

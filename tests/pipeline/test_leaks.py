@@ -226,6 +226,9 @@ def test_earlier_groups_of_the_target_need_no_permission(
     for name in ("most", LEAD, EARLIER, f"{LEAD}_lag_1_by_store"):
         with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
             fit(days, name, steps=steps)
+    totals, bests = (data.group_by("store").agg(**{name: ("sales", name)}) for name in ("sum", "max"))
+    with pytest.raises(errors.LeakageError, match="feature 'sum'"):
+        fit(totals.join(bests, on="store"), "sum", target="max")
     lagged = gp.Pipeline(steps, backend="cpu").fit(sums).transform(sums).select(["store", LAG, "most"])
     lines = gp.Pipeline([T.Lag("sales", -1, **STORES)], backend="cpu").fit(data).transform(data)
     for name, target in ((LAG, "sales"), ("most", LEAD)):  # an earlier day's sum may be a later line's, and hold it

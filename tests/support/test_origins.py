@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, KEY, EARLIER_KEY = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY = When
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -39,7 +39,8 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([GROUP], [NOW, KEY], [GROUP, KEY]),
         ([GROUP], [BEFORE], [BEFORE, NOW, AFTER]),  # lags that are summed up
         ([BEFORE], [GROUP], [EARLIER_GROUP]),
-        ([AFTER], [GROUP], [BEFORE, NOW, AFTER]),
+        ([AFTER], [GROUP], [LATER_GROUP]),
+        ([BEFORE], [LATER_GROUP], [EARLIER_GROUP, GROUP, LATER_GROUP]),
     ],
 )
 def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: list[When]) -> None:
@@ -58,6 +59,9 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([EARLIER_KEY], [NOW], False),
         ([GROUP], [GROUP], True),
         ([EARLIER_GROUP], [GROUP], False),
+        ([GROUP], [LATER_GROUP], False),
+        ([GROUP], [AFTER], True),  # of rows that were joined: the group may hold any of them
+        ([EARLIER_GROUP], [NOW], True),
         ([NOW], [AFTER], False),  # today's value, where tomorrow's is the target
         ([AFTER], [AFTER], True),
         ([BEFORE], [NOW, BEFORE], False),  # yesterday's value, where the change since then is the target
