@@ -27,7 +27,7 @@ from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.kernels import draw_positions, find_bounds, hash_column
+from gpupipe.backend.kernels import find_bounds, hash_column
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
@@ -297,12 +297,12 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     return {("missing", name): 0 if mask is None else next(found) for name, mask in masks.items()}
 
 
-def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
-    """Draw the sample of at most `total` rows by their ids (n uint64) alone, so the same under any partitioning."""
+def draw_rows(frame: Frame, partition: Partition, total: int, num_columns: int, backend: Backend) -> Frame:
+    """Draw a partition's part of the sample of at most `total` rows, by their ids: the same under any partitioning."""
     wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
     if total <= wanted:
-        return slice(0, len(row_ids))
-    return draw_positions(_SEED, row_ids, int(wanted / total * 2.0**64), backend.xp)
+        return frame
+    return backend.take(frame, partition.draw(frame, _SEED, int(wanted / total * 2.0**64), backend))
 
 
 @dataclass(frozen=True)
@@ -319,21 +319,18 @@ class Sample:
     categories: Mapping[str, ValueCounts] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, frame: Frame, rows: Array | slice, numbers: Sequence[str], categories: Sequence[str], backend: Backend
-    ) -> Self:
-        """Draw the sample of one partition."""
-        counts = {name: ValueCounts.of(backend.column(frame, name).take(rows), backend) for name in categories}
-        num_rows = len(frame) if isinstance(rows, slice) else len(rows)
+    def of(cls, frame: Frame, numbers: Sequence[str], categories: Sequence[str], backend: Backend) -> Self:
+        """Copy the sampled rows of one partition."""
+        counts = {name: ValueCounts.of(backend.column(frame, name), backend) for name in categories}
         if not numbers:
-            return cls(num_rows, categories=counts)
+            return cls(len(frame), categories=counts)
         matrix, xp = backend.matrix(frame, numbers), backend.xp
         if matrix is not None:
-            values = xp.array(matrix.data[:, rows], dtype="float64", order="C")  # rows that sort fast, and ours
+            values = xp.array(matrix.data, dtype="float64", order="C")  # rows that sort fast, and ours
         else:
-            values = xp.stack([floats(backend.column(frame, name).take(rows), xp) for name in numbers])
+            values = xp.stack([floats(backend.column(frame, name), xp) for name in numbers])
         xp.copyto(values, xp.nan, where=xp.isinf(values))
-        return cls(num_rows, tuple(numbers), (backend.to_host(values),), counts)
+        return cls(len(frame), tuple(numbers), (backend.to_host(values),), counts)
 
     def __add__(self, other: Self) -> Self:
         categories = {name: item + other.categories[name] for name, item in self.categories.items()}
@@ -485,7 +482,7 @@ class PartitionPass:
             found |= self.features.target.summarize(frame, plan.output_schema, backend)
             found["without target"] = len(frame) - len(rows.frame)
         if self.total is not None:
-            found |= self._describe(rows, found, backend)
+            found |= self._describe(rows.frame, partition, found, backend)
         if self.again:
             self.cache.put(partition.index, backend.select(rows.frame, self.again))
         return found
@@ -500,7 +497,7 @@ class PartitionPass:
             raw = target.raw_columns(frame, schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
         steps = (step for task in self.tasks for step in task.group.steps)
-        draws = self.total is not None or any(isinstance(s, pre.GatheredStep | pre.CrossFittedStep) for s in steps)
+        draws = any(isinstance(step, pre.GatheredStep | pre.CrossFittedStep) for step in steps)
         return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
 
     @cached_property
@@ -513,26 +510,27 @@ class PartitionPass:
         assert self.features is not None
         return list_sampled_columns(self.features, self.plan.output_schema.select(self.plan.wanted))
 
-    def _describe(self, rows: _Rows, found: Summaries, backend: Backend) -> Summaries:
+    def _describe(self, frame: Frame, partition: Partition, found: Summaries, backend: Backend) -> Summaries:
         """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
-        assert rows.row_ids is not None
         assert self.total is not None
         numbers, unscaled, others, categories = self._uses
         first = [n for n, task in enumerate(self.tasks) if task.position == 0 and not task.group.of_target]
         blocks = [block for n in first if isinstance(block := found["step", n, 0], Extremes)]
         known = {name for block in blocks for name in block.names}
-        columns = {name: backend.column(rows.frame, name) for name in [*numbers, *unscaled] if name not in known}
+        columns = {name: backend.column(frame, name) for name in [*numbers, *unscaled] if name not in known}
         if columns:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
-        drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
+        sampled = self._sampled if self.of_target else []
+        drawn = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *sampled])))
+        drawn = draw_rows(drawn, partition, self.total, len(numbers) + len(categories), backend)
         summaries: Summaries = {
-            "described": len(rows.frame),
-            "sample": Sample.of(rows.frame, drawn, numbers, [*categories], backend),
+            "described": len(frame),
+            "sample": Sample.of(drawn, numbers, [*categories], backend),
             **{("extremes", number): block for number, block in enumerate(blocks)},
-            **count_missing({name: backend.column(rows.frame, name) for name in others}, backend),
+            **count_missing({name: backend.column(frame, name) for name in others}, backend),
         }
         if self.of_target:
-            summaries["sampled rows"] = SampledRows.draw(rows.frame, drawn, self._sampled, backend)
+            summaries["sampled rows"] = SampledRows.of(drawn, sampled, backend)
         return summaries
 
 
