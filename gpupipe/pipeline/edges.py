@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.kernels import sort_unique
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import Features, GroupFields
 from gpupipe.preprocessing.steps.gathered import EstimatorStep
 from gpupipe.schema import FLOATS, LISTS, Kind, Schema
 
@@ -69,16 +69,16 @@ class SampledRows:
         return frame
 
 
-def list_sampled_columns(features: Features, schema: Schema) -> list[str]:
+def list_sampled_columns(fields: GroupFields, schema: Schema) -> list[str]:
     """List the columns that numeric features are computed from, lists apart; none where they are too many.
 
     `schema` is that of the columns a pass has before the features, which need not be fitted.
     """
     names = {
         name
-        for group in features.groups
+        for group, outputs in fields
         if all(name in schema and schema[name].dtype not in LISTS for name in group.looks_at)
-        and any(item.kind == Kind.CONTINUOUS for item in group.fields(schema))
+        and any(item.kind == Kind.CONTINUOUS for item in outputs)
         for name in group.looks_at
     }
     return [item.name for item in schema if item.name in names] if len(names) <= MAX_FEATURES else []

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -76,12 +76,16 @@ class FeatureGroup:
         for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             origins: Origins = frozenset().union(*(item.origins for item in fields))
-            known, made = {item.name for item in fields if step.keeps_units}, []
-            for item in step.output_fields(fields):
-                units = item.units if item.name in known else ""
-                traced = {"lineage": item.lineage or lineage, "origins": item.origins or origins}
-                made.append(item.replace(**traced, step=step.class_name, units=units))
-            fields = made
+            known, name = {item.name for item in fields if step.keeps_units}, step.class_name
+            fields = [
+                item.replace(
+                    lineage=item.lineage or lineage,
+                    origins=item.origins or origins,
+                    step=name,
+                    units=item.units if item.name in known else "",
+                )
+                for item in step.output_fields(fields)
+            ]
         return fields
 
     def check_state(self) -> None:
@@ -134,6 +138,10 @@ class FeatureGroup:
         if self.name is not None and isinstance(columns, Matrix):
             return Matrix(list(map(self.rename, columns)), columns.data)
         return columns if self.name is None else {self.rename(name): column for name, column in columns.items()}
+
+
+GroupFields: TypeAlias = Sequence[tuple[FeatureGroup, Sequence[Field]]]
+"""The groups of features, each with the fields that come out of it."""
 
 
 def format_names(names: Sequence[str], *, single: bool = True) -> str:

@@ -36,12 +36,12 @@ from gpupipe.io.planning.table import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
-from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
+from gpupipe.pipeline.features import FeatureGroup, Features, GroupFields, describe_coarse, note_lost_digits
 from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Field, Kind, Role, Schema, shorten_list
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.text import format_columns, format_count, html_table, text_table
 from gpupipe.transforms import Expect, Map, Transform, WholeTableTransform
@@ -60,9 +60,6 @@ _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 _EXACT = 2**53
 _log = logging.getLogger("gpupipe")
-
-GroupFields: TypeAlias = Sequence[tuple[FeatureGroup, Sequence[Field]]]
-"""The groups of features, each with the fields that come out of it."""
 
 Summaries: TypeAlias = dict[Hashable, Any]
 """What partitions give, and a fold adds up, by key; see `PartitionPass`."""
@@ -342,7 +339,8 @@ class Sample:
         """The finite values of each column of numbers, ascending, float64."""
         if not self.names:
             return {}
-        table = np.concatenate(self.numbers, axis=1)
+        # Only which values a column has counts, so those of a single part are sorted in place.
+        table = self.numbers[0] if len(self.numbers) == 1 else np.concatenate(self.numbers, axis=1)
         table.sort(axis=1)  # NaN last
         totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
         return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
@@ -350,8 +348,11 @@ class Sample:
     def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
         """Return the profile of each column that has a share of `missing` values; `vocabularies` are of ids' values."""
         found = {name: Profile(share) for name, share in missing.items()}
+        columns = {name: values for name, values in self.sorted_values.items() if len(values)}
+        deciles = _compute_deciles([*columns.values()]).tolist()
         found |= {
-            name: _profile_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
+            name: _profile_numbers(values, edges, missing[name])
+            for (name, values), edges in zip(columns.items(), deciles, strict=True)
         }
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
@@ -362,39 +363,34 @@ class Sample:
         return found
 
 
-def _profile_numbers(values: Any, missing: float) -> Profile:
+def _profile_numbers(values: Any, deciles: Sequence[float], missing: float) -> Profile:
     """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
-    deciles = _compute_deciles(values)
-    edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
+    edges = [*(low for low, high in pairwise(deciles) if low != high), deciles[-1]]
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-    last = _find_run_ends(values)
-    distinct, counts = values[last], last + 1
-    counts[1:] -= last[:-1] + 1
-    weight = counts / len(values)
+    weight: Any = 1 / len(values)
+    distinct, is_last = values, values[1:] != values[:-1]
+    if not is_last.all():
+        last = np.append(is_last, True).nonzero()[0]
+        distinct, weight = values[last], np.diff(last, prepend=-1) / len(values)
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((distinct * weight).sum())
     std = unit * float(np.sqrt((np.square(distinct / unit - mean / unit) * weight).sum()))
     ends = [0, *values.searchsorted(edges, side="right").tolist(), len(values)]
     shares = [(end - start) / len(values) for start, end in pairwise(ends)]
-    return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares))
+    return Profile(missing, mean, std, tuple(edges), tuple(shares))
 
 
-def _find_run_ends(values: Any) -> Any:
-    """Return the last position of each run of equal neighbours."""
-    is_last = np.ones(len(values), dtype=bool)
-    np.not_equal(values[1:], values[:-1], out=is_last[:-1])
-    return is_last.nonzero()[0]
-
-
-def _compute_deciles(values: Any) -> Any:
-    """Compute the deciles of ascending values, as `Histogram.quantiles` does; NumPy would sort once more."""
-    rank = _DECILES * (len(values) - 1)
-    lower = np.floor(rank)
-    part, place = rank - lower, lower.astype(np.int64)
-    below, above = values[place], values[np.minimum(place + 1, len(values) - 1)]
+def _compute_deciles(columns: Sequence[Any]) -> Any:
+    """Compute the deciles of columns of ascending values, as `Histogram.quantiles` does, C x 9; zeros have no sign."""
+    last = np.array([len(values) - 1 for values in columns], dtype=np.int64)[:, None]
+    rank = _DECILES * last
+    lower = rank.astype(np.int64)
+    places = np.stack([lower, np.minimum(lower + 1, last)], axis=1)
+    ends = np.array([values[each] for values, each in zip(columns, places, strict=True)]).reshape(-1, 2, len(_DECILES))
+    part, below, above = rank - lower, ends[:, 0], ends[:, 1]
     with np.errstate(over="ignore"):
         gap = above - below
-        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part)) + 0.0
 
 
 def build_profiles(found: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> dict[str, Profile]:
@@ -460,6 +456,7 @@ class PartitionPass:
     tasks: Sequence[FitTask] = ()
     of_target: bool = False
     total: int | None = None
+    sampled: Sequence[str] = ()
     first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
     cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
     cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
@@ -505,11 +502,6 @@ class PartitionPass:
         assert self.features is not None
         return ColumnUses.of(self.features, self.plan.output_schema.select(self.plan.wanted))
 
-    @cached_property
-    def _sampled(self) -> list[str]:
-        assert self.features is not None
-        return list_sampled_columns(self.features, self.plan.output_schema.select(self.plan.wanted))
-
     def _describe(self, frame: Frame, partition: Partition, found: Summaries, backend: Backend) -> Summaries:
         """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
         assert self.total is not None
@@ -520,8 +512,7 @@ class PartitionPass:
         columns = {name: backend.column(frame, name) for name in [*numbers, *unscaled] if name not in known}
         if columns:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
-        sampled = self._sampled if self.of_target else []
-        drawn = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *sampled])))
+        drawn = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *self.sampled])))
         drawn = draw_rows(drawn, partition, self.total, len(numbers) + len(categories), backend)
         summaries: Summaries = {
             "described": len(frame),
@@ -530,7 +521,7 @@ class PartitionPass:
             **count_missing({name: backend.column(frame, name) for name in others}, backend),
         }
         if self.of_target:
-            summaries["sampled rows"] = SampledRows.of(drawn, sampled, backend)
+            summaries["sampled rows"] = SampledRows.of(drawn, self.sampled, backend)
         return summaries
 
 
@@ -785,6 +776,7 @@ class PipelineFit:
             tasks,
             of_target=is_first,
             total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
+            sampled=list_sampled_columns(self._fields, plan.output_schema.select(plan.wanted)) if is_first else (),
             first=self._first,
             cached=cached,
             cache=self._cache,
@@ -905,8 +897,8 @@ class PipelineFit:
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
-        for group in features.groups:
-            group.fields(self.schema)  # before leaks: columns that are not there, or of a type no step takes
+        # Before leaks: columns that are not there, or of a type no step takes.
+        self._fields: GroupFields = [(group, group.fields(self.schema)) for group in features.groups]
         for note in features._check_leaks(self.schema):
             self._note(note, logging.WARNING)
 
@@ -978,17 +970,18 @@ def _output_ranges(
 def _transform_ranges(
     group: FeatureGroup, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item) for name, item in stats.items()}
-    found: dict[str, tuple[float, float]] = {}
-    if {column.dtype for column in columns.values()} == {"float64"}:
-        columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
-    for name, column in group.apply_steps(columns, select("cpu")).items():
-        missing = column.missing(np)
-        data = column.data.astype("float64")
-        data = data[np.isfinite(data) if missing is None else np.isfinite(data) & ~missing]
-        if len(data) and column.dtype != "bool":
-            found[group.rename(name)] = (float(data.min()), float(data.max()))
-    return found
+    columns: Mapping[str, Column]
+    if stats and all(schema[name].dtype == "float64" for name in stats):
+        ends = [(seen.low, seen.high, np.nan if seen.missing else seen.low) for seen in stats.values()]
+        columns = Matrix([*stats], np.array(ends))
+    else:
+        columns = {name: _ends(schema[name].dtype, seen) for name, seen in stats.items()}
+    made = {name: item for name, item in group.apply_steps(columns, select("cpu")).items() if item.dtype != "bool"}
+    table = np.stack([floats(column, np) for column in made.values()]) if made else np.zeros((0, 3))
+    table[np.isinf(table)] = np.nan
+    low, high = np.fmin.reduce(table, axis=1).tolist(), np.fmax.reduce(table, axis=1).tolist()
+    found = zip(map(group.rename, made), low, high, strict=True)
+    return {name: (least, most) for name, least, most in found if least <= most}
 
 
 def _ends(dtype: str, seen: ColumnStats) -> Column:
