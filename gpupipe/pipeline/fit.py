@@ -26,7 +26,7 @@ import numpy as np
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import find_positions
+from gpupipe.backend.dictionaries import find_known
 from gpupipe.backend.kernels import find_bounds, hash_column
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
@@ -357,7 +357,7 @@ class Sample:
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
-            known = find_positions(values, vocabularies[name]) >= 0 if len(values) else np.zeros(0, dtype=bool)
+            known = find_known(values, vocabularies[name]) if len(values) else np.zeros(0, dtype=bool)
             share = int(numbers[~known].sum()) / total if total else 0.0
             found[name] = replace(found[name], unknown=share)
         return found
