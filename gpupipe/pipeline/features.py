@@ -857,12 +857,12 @@ class Features:
     def _label_reads(self, schema: Schema) -> set[str]:
         return {name for label in self._labels for name in label.reads(schema)}
 
-    def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
-        """Return the schema of features (of `in_fit`'s columns), and of labels and kept columns that are there."""
-        fields: list[Field] = []
-        for group in self.groups:
-            made = group.fields(schema if in_fit is None else in_fit)
-            fields += [_feature(item, group.rename(item.name)) for item in made]
+    def _output_fields(self, schema: Schema) -> GroupFields:
+        return [(group, group.fields(schema)) for group in self.groups]
+
+    def _output_schema(self, schema: Schema, outputs: GroupFields) -> Schema:
+        """Return the schema of features, the `outputs`, and of labels and kept columns that are there."""
+        fields = [_feature(item, group.rename(item.name)) for group, made in outputs for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
             fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]

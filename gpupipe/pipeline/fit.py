@@ -694,6 +694,7 @@ class PipelineFit:
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.edges: dict[str, tuple[float, ...]] = {}
+        self.outputs: GroupFields = ()
         self.report = FitReport(rejected=dataset.rejected)
         self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
         self._first: dict[int, Frame] = {}
@@ -776,7 +777,7 @@ class PipelineFit:
             tasks,
             of_target=is_first,
             total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
-            sampled=list_sampled_columns(self._fields, plan.output_schema.select(plan.wanted)) if is_first else (),
+            sampled=list_sampled_columns(self.outputs, plan.output_schema.select(plan.wanted)) if is_first else (),
             first=self._first,
             cached=cached,
             cache=self._cache,
@@ -817,18 +818,21 @@ class PipelineFit:
 
     def _observe_columns(self, features: Features, found: Summaries) -> None:
         """Report what the first pass has seen of columns, now that all steps hold their state."""
+        # Of the fitted pipeline each column of the source is the start, wherever it has come from.
+        self.source = Schema(item.as_origin() for item in self.source)
+        self.schema = TransformPlan(self.steps, self.source, None).output_schema
+        self.outputs = features._output_fields(self.schema)
         uses = ColumnUses.of(features, self.schema)
         stats, unscaled = collect_stats(found, uses), {*uses.unscaled}.difference(uses.numbers)
         self.profiles = build_profiles(found, stats, uses)
         self.stats = {name: seen for name, seen in stats.items() if name not in unscaled}
-        fields = [(group, group.fields(self.schema)) for group in features.groups]
-        self.ranges = _output_ranges(fields, self.schema, self.stats)
+        self.ranges = _output_ranges(self.outputs, self.schema, self.stats)
         self.edges = compute_edges(features, self.schema, found["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
         ends = {name: self.stats[name].range for name in same if name in self.stats}
         self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
-        self._warn_of_float32(fields, stats)
+        self._warn_of_float32(stats)
         for line in _list_uninformative(features, self.stats):
             self._note(line, logging.WARNING)
         if findings := select_kind(found, "expect"):
@@ -838,9 +842,9 @@ class PipelineFit:
         used = features._learned  # without the target's steps, where its classes need none
         self.report.steps = [self._report_step(*entry) for entry in self._learned if entry[1].group in used]
 
-    def _warn_of_float32(self, fields: GroupFields, stats: Mapping[str, ColumnStats]) -> None:
+    def _warn_of_float32(self, stats: Mapping[str, ColumnStats]) -> None:
         coarse: dict[str, str] = {}
-        for group, outputs in fields:
+        for group, outputs in self.outputs:
             for item in outputs:
                 name = group.rename(item.name)
                 plain = stats[item.name].range if not group.steps and item.name in stats else None
@@ -898,7 +902,7 @@ class PipelineFit:
         if features.target is not None:
             features.target.check(self.schema)
         # Before leaks: columns that are not there, or of a type no step takes.
-        self._fields: GroupFields = [(group, group.fields(self.schema)) for group in features.groups]
+        self.outputs = features._output_fields(self.schema)
         for note in features._check_leaks(self.schema):
             self._note(note, logging.WARNING)
 
