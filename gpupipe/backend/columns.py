@@ -295,6 +295,11 @@ class Backend(Protocol):
     def positions(self, frame: Frame) -> Array:
         """Return the n row positions that the frame's index holds."""
 
+    def is_range(self, frame: Frame, num_rows: int) -> bool:
+        """Return whether the frame's index is known to hold the positions 0 to `num_rows` - 1 in order."""
+        ends = tuple(getattr(frame.index, name, None) for name in ("start", "stop", "step"))
+        return ends == (0, num_rows, 1)
+
     def assign(self, frame: Frame, columns: Mapping[str, Column]) -> Frame:
         """Return a frame with these columns replaced or added at the end; the others are shared."""
 

@@ -106,6 +106,8 @@ class CpuBackend(Backend):
             for place in others:
                 made.isetitem(place, _decode_column(frame.iloc[:, place], zones, own=True))
             return made
+        if None not in _plain(frame) and all(name in own for name in frame.columns):
+            return frame.copy(deep=False)
         columns = {name: _decode_column(frame[name], zones, own=joins or name in own) for name in frame.columns}
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
@@ -124,6 +126,8 @@ class CpuBackend(Backend):
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
         series = frame[name]
+        if isinstance(series.dtype, np.dtype) and series.dtype in _PLAIN:
+            return Column(_PLAIN[series.dtype], series.to_numpy())
         dtype = _dtype_name(series.dtype)
         element = get_element_dtype(dtype)
         if element is not None:
@@ -140,11 +144,9 @@ class CpuBackend(Backend):
             data = series.to_numpy().view(np.int64)
             valid = data != _NAT
             return Column(dtype, data, None if valid.all() else valid)
-        if isinstance(series.dtype, pd.api.extensions.ExtensionDtype):
-            missing = series.isna().to_numpy()
-            data = series.to_numpy(dtype=np.dtype(dtype), na_value=series.dtype.type(0))
-            return Column(dtype, data, ~missing if missing.any() else None)
-        return Column(dtype, series.to_numpy())
+        missing = series.isna().to_numpy()
+        data = series.to_numpy(dtype=np.dtype(dtype), na_value=series.dtype.type(0))
+        return Column(dtype, data, ~missing if missing.any() else None)
 
     def matrix(self, frame: Frame, names: Sequence[str]) -> Matrix | None:
         if len(names) < _WORTHWHILE:
@@ -346,7 +348,8 @@ def _arrow_array(series: Any) -> pa.Array:
         codes = series.cat.codes.to_numpy()
         indices = pa.array(codes, mask=codes < 0)
         return pa.DictionaryArray.from_arrays(indices, strings(series.cat.categories)).cast(pa.large_string())
-    return pa.Array.from_pandas(series)
+    # pyarrow takes six times as long to look at a series as to convert it.
+    return pa.array(series.to_numpy() if isinstance(series.dtype, np.dtype) else series, from_pandas=True)
 
 
 def _encode_column(name: str, series: Any) -> Any:

@@ -101,6 +101,15 @@ def find_positions(values: Dictionary, vocabulary: Dictionary) -> Any:
     return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
+def find_known(values: Dictionary, vocabulary: Dictionary) -> Any:
+    """Find which of distinct values are in `vocabulary`, as NumPy booleans; only the shorter of both is hashed."""
+    if len(vocabulary) <= len(values):
+        return find_positions(values, vocabulary) >= 0
+    places, known = find_positions(vocabulary, values), np.zeros(len(values), dtype=bool)
+    known[places[places >= 0]] = True
+    return known
+
+
 def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
     """Index strings by their hashes, for `find_positions_by_hash`; None if two strings have the same hash."""
     hashes = hash_strings(vocabulary)
@@ -117,6 +126,15 @@ def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: Ke
 
 def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
     """Sort values and counts by count descending, then value ascending."""
+    if pa.types.is_integer(values.type) and len(values):
+        numbers, most = values.to_numpy(), int(counts.max())
+        low = numbers.min()
+        width = (int(numbers.max()) - int(low)).bit_length()
+        if width + most.bit_length() < 64:  # Arrow sorts by two keys a tenth as fast
+            ranks = (most - counts).astype(np.uint64) << np.uint64(width) | (numbers - low).astype(np.uint64)
+            ranks.sort()
+            rest = ranks & np.uint64((1 << width) - 1)
+            return pa.array(rest.astype(numbers.dtype) + low), most - (ranks >> np.uint64(width)).astype(np.int64)
     table = pa.table({"value": values, "count": counts})
     order = pc.sort_indices(table, sort_keys=[("count", "descending"), ("value", "ascending")])
     return values.take(order), np.asarray(counts)[order.to_numpy()]

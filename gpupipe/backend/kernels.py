@@ -27,6 +27,7 @@ _ORDER = ("fill", "clip", "log", "scale")
 _STEP = 0x9E3779B97F4A7C15
 _MISSING = np.uint64(0x2545F4914F6CDD1D)  # any one value: all missing rows belong together
 _CHUNK = 1 << 16
+_FEW_DRAWS = 32
 _SHUFFLE = -1  # counter of the seed of a shuffle, apart from those of draws
 # Keys that span at most this many values, or twice as many as there are, are found by direct address (4 bytes each).
 _DIRECT_SPAN = 1 << 22
@@ -130,17 +131,20 @@ def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
 def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
     """Compute missing values, min and max as `find_bounds`, and sum and sum of squares of the values less `centre`."""
     if xp is np:
-        missing, *found = compute_moments_each(block[None], np.array([centre]))[0].tolist()
+        missing, *found = compute_moments_each(block[None], np.array([centre]), max(len(block), 1))[0, 0].tolist()
         return int(missing), *found
     rest = block - centre
     xp.copyto(rest, 0.0, where=xp.isnan(rest))
     return *find_bounds(block, xp), rest.sum(), rest.dot(rest)
 
 
-def compute_moments_each(blocks: Array, centres: Array) -> Array:
-    """Compute the moments, as `compute_moments`, of each row of k x n float64 on a CPU, given k centres: k x 5."""
-    given = _as_contiguous(blocks)
-    return _sum_rows(given, given.view(np.int64), centres)
+def compute_moments_each(values: Array, centres: Array, size: int) -> Array:
+    """Compute the moments of blocks of each row of k x n float64 on a CPU, as `compute_moments` given k centres.
+
+    Returns B x k x 5 for B blocks of at most `size` numbers, one where there are none.
+    """
+    given = _as_contiguous(values)
+    return _sum_blocks(given, given.view(np.int64), centres, size)
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
@@ -221,10 +225,11 @@ def splitmix64(seed: int, counters: Array) -> Array:
     return _mix((counters.astype("uint64") + np.uint64(1)) * np.uint64(_STEP) + mix_seed(seed))
 
 
-def draw_positions(seed: int, counters: Array, limit: int, xp: ModuleType) -> Array:
-    """Draw the positions of the counters (uint64) whose `splitmix64` is below a limit, ascending."""
+def draw_positions(seed: int, first: int, count: int, limit: int, xp: ModuleType) -> Array:
+    """Draw the positions of those of `count` consecutive counters whose `splitmix64` is below a limit, ascending."""
     if xp is np:
-        return _find_drawn(_as_contiguous(counters), mix_seed(seed), np.uint64(limit))
+        return _find_drawn(np.uint64(first), count, mix_seed(seed), np.uint64(limit))
+    counters = xp.arange(first, first + count, dtype="uint64")
     return xp.flatnonzero(splitmix64(seed, counters) < np.uint64(limit))
 
 
@@ -333,27 +338,30 @@ class KeyIndex:
 
 
 @compile_loop("reassoc", "nsz")
-def _sum_rows(values: Array, bits: Array, centres: Array) -> Array:
-    """Compute for each row the missing values, min, max, sum and squares less its centre; `bits` are the values'."""
-    table = np.empty((values.shape[0], 5))
-    for place in range(values.shape[0]):
-        missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[place]
-        total = squares = 0.0
-        for number in range(values.shape[1]):
-            bit = bits[place, number]
-            there = (bit & _ALL_BUT_SIGN) <= _INFINITY
-            rest = values[place, number] - centre if there else 0.0
-            missing += not there
-            total += rest
-            squares += rest * rest
-            key = bit ^ ((bit >> 63) & _ALL_BUT_SIGN)
-            low = min(low, key if there else _ALL_BUT_SIGN)
-            high = max(high, key if there else -_ALL_BUT_SIGN)
-        table[place, 0], table[place, 1], table[place, 2] = missing, np.inf, -np.inf
-        table[place, 3], table[place, 4] = total, squares
-        if low != _ALL_BUT_SIGN:
-            ends = np.array([low, high])
-            table[place, 1:3] = (ends ^ ((ends >> 63) & _ALL_BUT_SIGN)).view(np.float64)
+def _sum_blocks(values: Array, bits: Array, centres: Array, size: int) -> Array:
+    """Compute missing values, min, max, sum and squares less its row's centre of each block; `bits` are the values'."""
+    table = np.empty((max(-(-values.shape[1] // size), 1), values.shape[0], 5))
+    for block in range(table.shape[0]):
+        for place in range(values.shape[0]):
+            missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[place]
+            total = squares = 0.0
+            start, stop = block * size, (block + 1) * size
+            numbers, patterns = values[place, start:stop], bits[place, start:stop]
+            for number in range(numbers.size):
+                bit = patterns[number]
+                there = (bit & _ALL_BUT_SIGN) <= _INFINITY
+                rest = numbers[number] - centre if there else 0.0
+                missing += not there
+                total += rest
+                squares += rest * rest
+                key = bit ^ ((bit >> 63) & _ALL_BUT_SIGN)
+                low = min(low, key if there else _ALL_BUT_SIGN)
+                high = max(high, key if there else -_ALL_BUT_SIGN)
+            out = table[block, place]
+            out[0], out[1], out[2], out[3], out[4] = missing, np.inf, -np.inf, total, squares
+            if low != _ALL_BUT_SIGN:
+                ends = np.array([low, high])
+                out[1:3] = (ends ^ ((ends >> 63) & _ALL_BUT_SIGN)).view(np.float64)
     return table
 
 
@@ -455,13 +463,27 @@ def _find_slot(key: Any, bits: int) -> np.int64:
 
 
 @compile_loop()
-def _find_drawn(counters: Array, seed: Any, limit: Any) -> Array:
-    """Find the positions of the counters whose splitmix64, given the mixed seed, is below the limit."""
-    out, num_drawn = np.empty(counters.size, np.int64), 0
-    for position in range(counters.size):
-        out[num_drawn] = position
-        num_drawn += _mix((counters[position] + np.uint64(1)) * np.uint64(_STEP) + seed) < limit
+def _find_drawn(first: Any, count: int, seed: Any, limit: Any) -> Array:
+    """Find the positions of the counters from `first` on whose splitmix64, given the mixed seed, is below the limit."""
+    out, num_drawn, bits = np.empty(count, np.int64), 0, (first + np.uint64(1)) * np.uint64(_STEP) + seed
+    for start in range(0, count, _FEW_DRAWS):
+        size = min(_FEW_DRAWS, count - start)
+        if _count_drawn(bits, size, limit):  # seldom, and without a branch it takes half the time
+            for place in range(size):
+                out[num_drawn] = start + place
+                num_drawn += _count_drawn(bits + np.uint64(place) * np.uint64(_STEP), 1, limit)
+        bits += np.uint64(size) * np.uint64(_STEP)
     return out[:num_drawn].copy()
+
+
+@inline
+def _count_drawn(bits: Any, size: int, limit: Any) -> int:
+    """Count how many of `size` steps of a stream from these bits on are below the limit once they are mixed."""
+    num_drawn = 0
+    for _ in range(size):
+        num_drawn += _mix(bits) < limit
+        bits += np.uint64(_STEP)
+    return num_drawn
 
 
 @compile_loop()

@@ -317,7 +317,7 @@ class BoundPipeline:
         if features is not None and after is not None:
             owned = [group for group in features.groups if group.steps and group.steps[-1].allocates]
             self.owned_columns = {group.rename(item.name) for group in owned for item in group.fields(after)}
-            self.schema = features._output_schema(self.seen, after)
+            self.schema = features._output_schema(self.seen, features._output_fields(after))
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
         self.reads = self.plan.reads
         self.keeps_rows = self.plan.keeps_rows and self._only_with is None

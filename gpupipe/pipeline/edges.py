@@ -15,9 +15,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from gpupipe.backend import Array, Backend, Frame, select
+from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.kernels import sort_unique
-from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.features import Features, GroupFields
 from gpupipe.preprocessing.steps.gathered import EstimatorStep
 from gpupipe.schema import FLOATS, LISTS, Kind, Schema
 
@@ -50,10 +50,9 @@ class SampledRows:
     tables: tuple[pa.Table, ...] = ()
 
     @classmethod
-    def draw(cls, frame: Frame, rows: Array | slice, names: Sequence[str], backend: Backend) -> Self:
-        """Copy rows of the columns `names` of a partition."""
-        columns = backend.select(frame, names)
-        return cls((backend.to_arrow(columns if isinstance(rows, slice) else backend.take(columns, rows)),))
+    def of(cls, frame: Frame, names: Sequence[str], backend: Backend) -> Self:
+        """Copy the columns `names` of a partition's sampled rows."""
+        return cls((backend.to_arrow(backend.select(frame, names)),))
 
     def __add__(self, other: Self) -> Self:
         return type(self)(self.tables + other.tables)
@@ -63,21 +62,23 @@ class SampledRows:
         tables = [table for table in self.tables if table.num_rows] or list(self.tables[:1])
         table = pa.concat_tables(tables, promote_options="permissive")
         frame = select("cpu").from_arrow(table, [schema[name] for name in table.column_names])
-        floats = [name for name in table.column_names if schema[name].dtype in FLOATS]
-        frame[floats] = frame[floats].where(np.isfinite(frame[floats]))
+        for name in (name for name in table.column_names if schema[name].dtype in FLOATS):
+            values = frame[name].to_numpy()
+            if np.isinf(values).any():
+                frame[name] = np.where(np.isinf(values), np.nan, values)
         return frame
 
 
-def list_sampled_columns(features: Features, schema: Schema) -> list[str]:
+def list_sampled_columns(fields: GroupFields, schema: Schema) -> list[str]:
     """List the columns that numeric features are computed from, lists apart; none where they are too many.
 
     `schema` is that of the columns a pass has before the features, which need not be fitted.
     """
     names = {
         name
-        for group in features.groups
+        for group, outputs in fields
         if all(name in schema and schema[name].dtype not in LISTS for name in group.looks_at)
-        and any(item.kind == Kind.CONTINUOUS for item in group.fields(schema))
+        and any(item.kind == Kind.CONTINUOUS for item in outputs)
         for name in group.looks_at
     }
     return [item.name for item in schema if item.name in names] if len(names) <= MAX_FEATURES else []

@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -76,12 +76,16 @@ class FeatureGroup:
         for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             origins: Origins = frozenset().union(*(item.origins for item in fields))
-            known, made = {item.name for item in fields if step.keeps_units}, []
-            for item in step.output_fields(fields):
-                units = item.units if item.name in known else ""
-                traced = {"lineage": item.lineage or lineage, "origins": item.origins or origins}
-                made.append(item.replace(**traced, step=step.class_name, units=units))
-            fields = made
+            known, name = {item.name for item in fields if step.keeps_units}, step.class_name
+            fields = [
+                item.replace(
+                    lineage=item.lineage or lineage,
+                    origins=item.origins or origins,
+                    step=name,
+                    units=item.units if item.name in known else "",
+                )
+                for item in step.output_fields(fields)
+            ]
         return fields
 
     def check_state(self) -> None:
@@ -134,6 +138,10 @@ class FeatureGroup:
         if self.name is not None and isinstance(columns, Matrix):
             return Matrix(list(map(self.rename, columns)), columns.data)
         return columns if self.name is None else {self.rename(name): column for name, column in columns.items()}
+
+
+GroupFields: TypeAlias = Sequence[tuple[FeatureGroup, Sequence[Field]]]
+"""The groups of features, each with the fields that come out of it."""
 
 
 def format_names(names: Sequence[str], *, single: bool = True) -> str:
@@ -849,12 +857,12 @@ class Features:
     def _label_reads(self, schema: Schema) -> set[str]:
         return {name for label in self._labels for name in label.reads(schema)}
 
-    def _output_schema(self, schema: Schema, in_fit: Schema | None = None) -> Schema:
-        """Return the schema of features (of `in_fit`'s columns), and of labels and kept columns that are there."""
-        fields: list[Field] = []
-        for group in self.groups:
-            made = group.fields(schema if in_fit is None else in_fit)
-            fields += [_feature(item, group.rename(item.name)) for item in made]
+    def _output_fields(self, schema: Schema) -> GroupFields:
+        return [(group, group.fields(schema)) for group in self.groups]
+
+    def _output_schema(self, schema: Schema, outputs: GroupFields) -> Schema:
+        """Return the schema of features, the `outputs`, and of labels and kept columns that are there."""
+        fields = [_feature(item, group.rename(item.name)) for group, made in outputs for item in made]
         taken = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
             fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]

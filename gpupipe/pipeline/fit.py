@@ -26,8 +26,8 @@ import numpy as np
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, Frame, Matrix, select
 from gpupipe.backend.columns import floats
-from gpupipe.backend.dictionaries import find_positions
-from gpupipe.backend.kernels import draw_positions, find_bounds, hash_column
+from gpupipe.backend.dictionaries import find_known
+from gpupipe.backend.kernels import find_bounds, hash_column
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
@@ -36,12 +36,12 @@ from gpupipe.io.planning.table import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
-from gpupipe.pipeline.features import FeatureGroup, Features, describe_coarse, note_lost_digits
+from gpupipe.pipeline.features import FeatureGroup, Features, GroupFields, describe_coarse, note_lost_digits
 from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Extremes, ValueCounts
-from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Field, Kind, Role, Schema, shorten_list
+from gpupipe.schema import FLOATS, INTEGERS, LISTS, WIDE, Kind, Role, Schema, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.text import format_columns, format_count, html_table, text_table
 from gpupipe.transforms import Expect, Map, Transform, WholeTableTransform
@@ -60,9 +60,6 @@ _SEED = 0x5EED
 _DECILES = np.arange(1, 10) / 10
 _EXACT = 2**53
 _log = logging.getLogger("gpupipe")
-
-GroupFields: TypeAlias = Sequence[tuple[FeatureGroup, Sequence[Field]]]
-"""The groups of features, each with the fields that come out of it."""
 
 Summaries: TypeAlias = dict[Hashable, Any]
 """What partitions give, and a fold adds up, by key; see `PartitionPass`."""
@@ -297,12 +294,12 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     return {("missing", name): 0 if mask is None else next(found) for name, mask in masks.items()}
 
 
-def draw_rows(row_ids: Array, total: int, num_columns: int, backend: Backend) -> Array | slice:
-    """Draw the sample of at most `total` rows by their ids (n uint64) alone, so the same under any partitioning."""
+def draw_rows(frame: Frame, partition: Partition, total: int, num_columns: int, backend: Backend) -> Frame:
+    """Draw a partition's part of the sample of at most `total` rows, by their ids: the same under any partitioning."""
     wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
     if total <= wanted:
-        return slice(0, len(row_ids))
-    return draw_positions(_SEED, row_ids, int(wanted / total * 2.0**64), backend.xp)
+        return frame
+    return backend.take(frame, partition.draw(frame, _SEED, int(wanted / total * 2.0**64), backend))
 
 
 @dataclass(frozen=True)
@@ -319,21 +316,18 @@ class Sample:
     categories: Mapping[str, ValueCounts] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, frame: Frame, rows: Array | slice, numbers: Sequence[str], categories: Sequence[str], backend: Backend
-    ) -> Self:
-        """Draw the sample of one partition."""
-        counts = {name: ValueCounts.of(backend.column(frame, name).take(rows), backend) for name in categories}
-        num_rows = len(frame) if isinstance(rows, slice) else len(rows)
+    def of(cls, frame: Frame, numbers: Sequence[str], categories: Sequence[str], backend: Backend) -> Self:
+        """Copy the sampled rows of one partition."""
+        counts = {name: ValueCounts.of(backend.column(frame, name), backend) for name in categories}
         if not numbers:
-            return cls(num_rows, categories=counts)
+            return cls(len(frame), categories=counts)
         matrix, xp = backend.matrix(frame, numbers), backend.xp
         if matrix is not None:
-            values = xp.array(matrix.data[:, rows], dtype="float64", order="C")  # rows that sort fast, and ours
+            values = xp.array(matrix.data, dtype="float64", order="C")  # rows that sort fast, and ours
         else:
-            values = xp.stack([floats(backend.column(frame, name).take(rows), xp) for name in numbers])
+            values = xp.stack([floats(backend.column(frame, name), xp) for name in numbers])
         xp.copyto(values, xp.nan, where=xp.isinf(values))
-        return cls(num_rows, tuple(numbers), (backend.to_host(values),), counts)
+        return cls(len(frame), tuple(numbers), (backend.to_host(values),), counts)
 
     def __add__(self, other: Self) -> Self:
         categories = {name: item + other.categories[name] for name, item in self.categories.items()}
@@ -345,7 +339,8 @@ class Sample:
         """The finite values of each column of numbers, ascending, float64."""
         if not self.names:
             return {}
-        table = np.concatenate(self.numbers, axis=1)
+        # Only which values a column has counts, so those of a single part are sorted in place.
+        table = self.numbers[0] if len(self.numbers) == 1 else np.concatenate(self.numbers, axis=1)
         table.sort(axis=1)  # NaN last
         totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
         return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
@@ -353,51 +348,49 @@ class Sample:
     def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
         """Return the profile of each column that has a share of `missing` values; `vocabularies` are of ids' values."""
         found = {name: Profile(share) for name, share in missing.items()}
+        columns = {name: values for name, values in self.sorted_values.items() if len(values)}
+        deciles = _compute_deciles([*columns.values()]).tolist()
         found |= {
-            name: _profile_numbers(values, missing[name]) for name, values in self.sorted_values.items() if len(values)
+            name: _profile_numbers(values, edges, missing[name])
+            for (name, values), edges in zip(columns.items(), deciles, strict=True)
         }
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
-            known = find_positions(values, vocabularies[name]) >= 0 if len(values) else np.zeros(0, dtype=bool)
+            known = find_known(values, vocabularies[name]) if len(values) else np.zeros(0, dtype=bool)
             share = int(numbers[~known].sum()) / total if total else 0.0
             found[name] = replace(found[name], unknown=share)
         return found
 
 
-def _profile_numbers(values: Any, missing: float) -> Profile:
+def _profile_numbers(values: Any, deciles: Sequence[float], missing: float) -> Profile:
     """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
-    deciles = _compute_deciles(values)
-    edges = deciles[_find_run_ends(deciles)] + 0.0  # without a sign where they are zero
+    edges = [*(low for low, high in pairwise(deciles) if low != high), deciles[-1]]
     # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-    last = _find_run_ends(values)
-    distinct, counts = values[last], last + 1
-    counts[1:] -= last[:-1] + 1
-    weight = counts / len(values)
+    weight: Any = 1 / len(values)
+    distinct, is_last = values, values[1:] != values[:-1]
+    if not is_last.all():
+        last = np.append(is_last, True).nonzero()[0]
+        distinct, weight = values[last], np.diff(last, prepend=-1) / len(values)
     unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
     mean = float((distinct * weight).sum())
     std = unit * float(np.sqrt((np.square(distinct / unit - mean / unit) * weight).sum()))
     ends = [0, *values.searchsorted(edges, side="right").tolist(), len(values)]
     shares = [(end - start) / len(values) for start, end in pairwise(ends)]
-    return Profile(missing, mean, std, tuple(edges.tolist()), tuple(shares))
+    return Profile(missing, mean, std, tuple(edges), tuple(shares))
 
 
-def _find_run_ends(values: Any) -> Any:
-    """Return the last position of each run of equal neighbours."""
-    is_last = np.ones(len(values), dtype=bool)
-    np.not_equal(values[1:], values[:-1], out=is_last[:-1])
-    return is_last.nonzero()[0]
-
-
-def _compute_deciles(values: Any) -> Any:
-    """Compute the deciles of ascending values, as `Histogram.quantiles` does; NumPy would sort once more."""
-    rank = _DECILES * (len(values) - 1)
-    lower = np.floor(rank)
-    part, place = rank - lower, lower.astype(np.int64)
-    below, above = values[place], values[np.minimum(place + 1, len(values) - 1)]
+def _compute_deciles(columns: Sequence[Any]) -> Any:
+    """Compute the deciles of columns of ascending values, as `Histogram.quantiles` does, C x 9; zeros have no sign."""
+    last = np.array([len(values) - 1 for values in columns], dtype=np.int64)[:, None]
+    rank = _DECILES * last
+    lower = rank.astype(np.int64)
+    places = np.stack([lower, np.minimum(lower + 1, last)], axis=1)
+    ends = np.array([values[each] for values, each in zip(columns, places, strict=True)]).reshape(-1, 2, len(_DECILES))
+    part, below, above = rank - lower, ends[:, 0], ends[:, 1]
     with np.errstate(over="ignore"):
         gap = above - below
-        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part))
+        return np.where(part < 0.5, below + gap * part, above - gap * (1 - part)) + 0.0
 
 
 def build_profiles(found: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> dict[str, Profile]:
@@ -463,6 +456,7 @@ class PartitionPass:
     tasks: Sequence[FitTask] = ()
     of_target: bool = False
     total: int | None = None
+    sampled: Sequence[str] = ()
     first: dict[int, Frame] = field(default_factory=dict)  # source columns read already, by partition; taken when used
     cached: FrameCache = field(default_factory=FrameCache)  # what an earlier pass kept
     cache: FrameCache = field(default_factory=FrameCache)  # what a later pass reads again
@@ -485,7 +479,7 @@ class PartitionPass:
             found |= self.features.target.summarize(frame, plan.output_schema, backend)
             found["without target"] = len(frame) - len(rows.frame)
         if self.total is not None:
-            found |= self._describe(rows, found, backend)
+            found |= self._describe(rows.frame, partition, found, backend)
         if self.again:
             self.cache.put(partition.index, backend.select(rows.frame, self.again))
         return found
@@ -500,7 +494,7 @@ class PartitionPass:
             raw = target.raw_columns(frame, schema, backend)
         # The same row has the same identity for any partitioning, so what is drawn by it does not depend on partitions.
         steps = (step for task in self.tasks for step in task.group.steps)
-        draws = self.total is not None or any(isinstance(s, pre.GatheredStep | pre.CrossFittedStep) for s in steps)
+        draws = any(isinstance(step, pre.GatheredStep | pre.CrossFittedStep) for step in steps)
         return _Rows(frame, raw, partition.frame_ids(frame, backend) if draws else None)
 
     @cached_property
@@ -508,31 +502,26 @@ class PartitionPass:
         assert self.features is not None
         return ColumnUses.of(self.features, self.plan.output_schema.select(self.plan.wanted))
 
-    @cached_property
-    def _sampled(self) -> list[str]:
-        assert self.features is not None
-        return list_sampled_columns(self.features, self.plan.output_schema.select(self.plan.wanted))
-
-    def _describe(self, rows: _Rows, found: Summaries, backend: Backend) -> Summaries:
+    def _describe(self, frame: Frame, partition: Partition, found: Summaries, backend: Backend) -> Summaries:
         """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
-        assert rows.row_ids is not None
         assert self.total is not None
         numbers, unscaled, others, categories = self._uses
         first = [n for n, task in enumerate(self.tasks) if task.position == 0 and not task.group.of_target]
         blocks = [block for n in first if isinstance(block := found["step", n, 0], Extremes)]
         known = {name for block in blocks for name in block.names}
-        columns = {name: backend.column(rows.frame, name) for name in [*numbers, *unscaled] if name not in known}
+        columns = {name: backend.column(frame, name) for name in [*numbers, *unscaled] if name not in known}
         if columns:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
-        drawn = draw_rows(rows.row_ids, self.total, len(numbers) + len(categories), backend)
+        drawn = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *self.sampled])))
+        drawn = draw_rows(drawn, partition, self.total, len(numbers) + len(categories), backend)
         summaries: Summaries = {
-            "described": len(rows.frame),
-            "sample": Sample.of(rows.frame, drawn, numbers, [*categories], backend),
+            "described": len(frame),
+            "sample": Sample.of(drawn, numbers, [*categories], backend),
             **{("extremes", number): block for number, block in enumerate(blocks)},
-            **count_missing({name: backend.column(rows.frame, name) for name in others}, backend),
+            **count_missing({name: backend.column(frame, name) for name in others}, backend),
         }
         if self.of_target:
-            summaries["sampled rows"] = SampledRows.draw(rows.frame, drawn, self._sampled, backend)
+            summaries["sampled rows"] = SampledRows.of(drawn, self.sampled, backend)
         return summaries
 
 
@@ -705,6 +694,7 @@ class PipelineFit:
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.edges: dict[str, tuple[float, ...]] = {}
+        self.outputs: GroupFields = ()
         self.report = FitReport(rejected=dataset.rejected)
         self._learned: list[tuple[int, FitTask, list[Mapping[str, Any]]]] = []
         self._first: dict[int, Frame] = {}
@@ -787,6 +777,7 @@ class PipelineFit:
             tasks,
             of_target=is_first,
             total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
+            sampled=list_sampled_columns(self.outputs, plan.output_schema.select(plan.wanted)) if is_first else (),
             first=self._first,
             cached=cached,
             cache=self._cache,
@@ -827,18 +818,21 @@ class PipelineFit:
 
     def _observe_columns(self, features: Features, found: Summaries) -> None:
         """Report what the first pass has seen of columns, now that all steps hold their state."""
+        # Of the fitted pipeline each column of the source is the start, wherever it has come from.
+        self.source = Schema(item.as_origin() for item in self.source)
+        self.schema = TransformPlan(self.steps, self.source, None).output_schema
+        self.outputs = features._output_fields(self.schema)
         uses = ColumnUses.of(features, self.schema)
         stats, unscaled = collect_stats(found, uses), {*uses.unscaled}.difference(uses.numbers)
         self.profiles = build_profiles(found, stats, uses)
         self.stats = {name: seen for name, seen in stats.items() if name not in unscaled}
-        fields = [(group, group.fields(self.schema)) for group in features.groups]
-        self.ranges = _output_ranges(fields, self.schema, self.stats)
+        self.ranges = _output_ranges(self.outputs, self.schema, self.stats)
         self.edges = compute_edges(features, self.schema, found["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
         ends = {name: self.stats[name].range for name in same if name in self.stats}
         self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
-        self._warn_of_float32(fields, stats)
+        self._warn_of_float32(stats)
         for line in _list_uninformative(features, self.stats):
             self._note(line, logging.WARNING)
         if findings := select_kind(found, "expect"):
@@ -848,9 +842,9 @@ class PipelineFit:
         used = features._learned  # without the target's steps, where its classes need none
         self.report.steps = [self._report_step(*entry) for entry in self._learned if entry[1].group in used]
 
-    def _warn_of_float32(self, fields: GroupFields, stats: Mapping[str, ColumnStats]) -> None:
+    def _warn_of_float32(self, stats: Mapping[str, ColumnStats]) -> None:
         coarse: dict[str, str] = {}
-        for group, outputs in fields:
+        for group, outputs in self.outputs:
             for item in outputs:
                 name = group.rename(item.name)
                 plain = stats[item.name].range if not group.steps and item.name in stats else None
@@ -907,8 +901,8 @@ class PipelineFit:
         self.schema.require([*features.keep, *sorted(features._label_reads(self.schema))], "Features")
         if features.target is not None:
             features.target.check(self.schema)
-        for group in features.groups:
-            group.fields(self.schema)  # before leaks: columns that are not there, or of a type no step takes
+        # Before leaks: columns that are not there, or of a type no step takes.
+        self.outputs = features._output_fields(self.schema)
         for note in features._check_leaks(self.schema):
             self._note(note, logging.WARNING)
 
@@ -980,17 +974,18 @@ def _output_ranges(
 def _transform_ranges(
     group: FeatureGroup, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
-    columns: Mapping[str, Column] = {name: _ends(schema[name].dtype, item) for name, item in stats.items()}
-    found: dict[str, tuple[float, float]] = {}
-    if {column.dtype for column in columns.values()} == {"float64"}:
-        columns = Matrix(list(columns), np.stack([column.data for column in columns.values()]))
-    for name, column in group.apply_steps(columns, select("cpu")).items():
-        missing = column.missing(np)
-        data = column.data.astype("float64")
-        data = data[np.isfinite(data) if missing is None else np.isfinite(data) & ~missing]
-        if len(data) and column.dtype != "bool":
-            found[group.rename(name)] = (float(data.min()), float(data.max()))
-    return found
+    columns: Mapping[str, Column]
+    if stats and all(schema[name].dtype == "float64" for name in stats):
+        ends = [(seen.low, seen.high, np.nan if seen.missing else seen.low) for seen in stats.values()]
+        columns = Matrix([*stats], np.array(ends))
+    else:
+        columns = {name: _ends(schema[name].dtype, seen) for name, seen in stats.items()}
+    made = {name: item for name, item in group.apply_steps(columns, select("cpu")).items() if item.dtype != "bool"}
+    table = np.stack([floats(column, np) for column in made.values()]) if made else np.zeros((0, 3))
+    table[np.isinf(table)] = np.nan
+    low, high = np.fmin.reduce(table, axis=1).tolist(), np.fmax.reduce(table, axis=1).tolist()
+    found = zip(map(group.rename, made), low, high, strict=True)
+    return {name: (least, most) for name, least, most in found if least <= most}
 
 
 def _ends(dtype: str, seen: ColumnStats) -> Column:

@@ -27,7 +27,7 @@ from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, 
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
-from gpupipe.pipeline.features import FeatureGroup, Features
+from gpupipe.pipeline.features import FeatureGroup, Features, GroupFields
 from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
 from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.schema import Schema, shorten_list
@@ -119,19 +119,22 @@ class Pipeline:
             self.fit_report = fitting.run()
         self.profiles = fitting.profiles
         num_rows = self.fit_report.num_rows - self.fit_report.num_without_target
-        self._bind(fitting.source, Schema((), fitting.ranges, fitting.edges, num_rows or None))
+        self._bind(fitting.source, Schema((), fitting.ranges, fitting.edges, num_rows or None), fitting.outputs)
         _log.info("%s", self.fit_report)
         return self
 
-    def _bind(self, source: Schema, statistics: Schema) -> None:
-        """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted."""
+    def _bind(self, source: Schema, statistics: Schema, outputs: GroupFields | None = None) -> None:
+        """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted.
+
+        `outputs` are the features' fields, where they are computed of these columns already.
+        """
         source = Schema((item.as_origin() for item in source), source.ranges, source.edges, source.num_rows)
         self._source, self._bound = source, {}
         schema = self._after = TransformPlan(self.steps, source, None).output_schema
         if self.features is not None:
             for label in self.features._labels:  # one named by a column of the fit stays one
                 label.bind(self._after)
-            schema = self.features._output_schema(self._after)
+            schema = self.features._output_schema(schema, outputs or self.features._output_fields(schema))
         self._schema = Schema(schema, statistics.ranges, statistics.edges, statistics.num_rows)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -425,6 +425,13 @@ def row_blocks(num_rows: int, backend: Backend, width: int = 1, *, looped: bool 
         yield slice(start, min(start + size, num_rows))
 
 
+def loop_blocks(column: Column, backend: Backend) -> Iterator[slice]:
+    """Yield slices that cover the rows for a compiled loop over float64: one if no block has to be converted first."""
+    if backend.name == "cpu" and column.dtype == "float64":
+        return iter([slice(0, len(column))] if len(column) else [])
+    return row_blocks(len(column), backend, looped=True)
+
+
 def gather(table: Any, places: Array, backend: Backend) -> Array:
     """Return `table[places]` for a table on the host, in blocks of rows on the device."""
     known, out = backend.to_device(table), backend.xp.empty(len(places), dtype=table.dtype)
@@ -450,17 +457,12 @@ def tabulate(
 ) -> Any:
     """Compute `function(block, xp)` for each block of rows of each column: B x C x `width` float64 on the host.
 
-    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared. Columns of a `Matrix`
-    are processed together where `function` is `find_bounds` or `compute_moments`, with the same results.
+    With `centres`, one for each column, it is `function(block, xp, centre)`. Blocks are shared.
     """
     xp = backend.xp
-    if isinstance(columns, Matrix) and function in (kernels.find_bounds, kernels.compute_moments):
+    if xp is np and function in (kernels.find_bounds, kernels.compute_moments):
         around = np.zeros(len(columns)) if centres is None else np.array(centres)
-        tables = [np.zeros((0, width))]
-        for rows, places in matrix_pieces(columns, backend):
-            block = columns.data[places, rows].astype(np.float64, copy=False)
-            tables.append(kernels.compute_moments_each(block, around[places])[:, :width])
-        return backend.to_host(np.concatenate(tables)).reshape(-1, len(columns), width)
+        return _tabulate_moments(columns, around, backend)[..., :width]
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(num_rows(columns), backend, looped=True):
@@ -470,6 +472,21 @@ def tabulate(
                 results += [xp.asarray(item, dtype=xp.float64) for item in found]
     table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
     return table.reshape(-1, len(columns), width)
+
+
+def _tabulate_moments(columns: Columns, centres: Any, backend: Backend) -> Any:
+    """Compute the moments of each block of each column on a CPU, of a matrix's columns together: B x C x 5."""
+    tables = [np.zeros((0, 1, 5))]
+    if isinstance(columns, Matrix):
+        for rows, places in matrix_pieces(columns, backend):
+            block = columns.data[places, rows].astype(np.float64, copy=False)
+            tables.append(kernels.compute_moments_each(block, centres[places], _LOOPED_NUMBERS).reshape(-1, 1, 5))
+        return np.concatenate(tables).reshape(-1, len(columns), 5)
+    for place, column in enumerate(columns.values()):
+        for rows in loop_blocks(column, backend):
+            block = floats(column.take(rows), np)[None]
+            tables.append(kernels.compute_moments_each(block, centres[place : place + 1], _LOOPED_NUMBERS))
+    return np.concatenate(tables).reshape(len(columns), -1, 5).swapaxes(0, 1)
 
 
 def matrix_pieces(columns: Matrix, backend: Backend) -> Iterator[tuple[slice, Any]]:
@@ -500,7 +517,7 @@ def write_columns(
     with np.errstate(over="ignore", invalid="ignore"):
         for name, column in columns.items():
             out = xp.empty(len(column), dtype=dtype)
-            for rows in row_blocks(len(column), backend, looped=looped):
+            for rows in loop_blocks(column, backend) if looped else row_blocks(len(column), backend):
                 infinite.append(xp.asarray(write(name, out[rows], floats(column.take(rows), xp))))
                 names.append(name)
             made[name] = Column(dtype, out)

@@ -239,6 +239,8 @@ def is_integer(value: Any, least: int = -_MOST, most: int = _MOST) -> bool:
 
 def is_number(value: Any) -> bool:
     """Return whether it is an integer or float, Python's or NumPy's, that float64 holds; NaN is one, a boolean not."""
+    if type(value) is float:  # for which the abstract classes take five times as long
+        return True
     if isinstance(value, Integral):
         return not is_bool(value) and abs(int(value)) <= sys.float_info.max
     return isinstance(value, Real) and not is_bool(value) and not isinstance(value, Rational)

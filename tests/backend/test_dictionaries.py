@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpupipe.backend.dictionaries import (
+    find_known,
     find_positions,
     make_dictionary,
     merge_counts,
@@ -42,6 +43,7 @@ def test_positions(values: list[str], vocabulary: list[str]) -> None:
     found = find_positions(strings(values), strings(vocabulary))
     assert found.tolist() == [vocabulary.index(v) if v in vocabulary else -1 for v in values]
     assert found.dtype == np.int64
+    assert find_known(strings(values), strings(vocabulary)).tolist() == [v in vocabulary for v in values]
     assert find_positions(pa.array(values, pa.string()), strings(vocabulary)).tolist() == found.tolist()
 
 
@@ -60,6 +62,24 @@ def test_ties_are_broken_by_utf8(counts: dict[str, int]) -> None:
     wanted = sorted(counts, key=lambda value: (-counts[value], value.encode()))
     assert values.to_pylist() == wanted
     assert numbers.tolist() == [counts[value] for value in wanted]
+
+
+NUMBERS = st.integers(-5, 5) | st.integers(-(2**63), 2**63 - 1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.dictionaries(NUMBERS, st.integers(1, 3) | st.integers(1, 2**62), max_size=12)
+    | st.dictionaries(st.integers(-9, 9), st.integers(1, 3), max_size=12),
+    st.integers(0, 1),
+)
+def test_integers_are_sorted_as_any_values(counts: dict[int, int], is_unsigned: int) -> None:
+    counts = {value + is_unsigned * 2**63: count for value, count in counts.items()}
+    kind = pa.uint64() if is_unsigned else pa.int64()
+    values, numbers = sort_by_count(pa.array(list(counts), kind), np.array(list(counts.values()), "int64"))
+    wanted = sorted(counts, key=lambda value: (-counts[value], value))
+    assert values.to_pylist() == wanted and values.type == kind
+    assert numbers.tolist() == [counts[value] for value in wanted] and numbers.dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ def test_splitmix64_gives_the_published_numbers() -> None:
 
 
 @several
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**60), st.integers(0, 2**64 - 1))
-def test_positions_are_drawn_by_a_loop_as_by_array_code(seed: int, first: int, limit: int) -> None:
-    counters = np.arange(first, first + 500, dtype=np.uint64)
-    wanted = np.flatnonzero(splitmix64(seed, counters) < np.uint64(limit))
-    assert draw_positions(seed, counters, limit, np).tolist() == wanted.tolist()
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**60), st.integers(0, 500), st.integers(0, 2**64 - 1))
+def test_positions_are_drawn_by_a_loop_as_by_array_code(seed: int, first: int, count: int, limit: int) -> None:
+    counters = np.arange(first, first + count, dtype=np.uint64)
+    for few in (limit, limit >> 6):
+        wanted = np.flatnonzero(splitmix64(seed, counters) < np.uint64(few))
+        assert draw_positions(seed, first, count, few, np).tolist() == wanted.tolist()
 
 
 def test_splitmix64_is_a_bijection_that_spreads() -> None:

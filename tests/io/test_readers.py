@@ -151,6 +151,17 @@ def test_datasets_of_every_origin_travel_between_processes(tmp_path: Path) -> No
         assert len(kept.compute()) == len(kept)
 
 
+def test_a_partition_in_memory_is_pickled_with_its_rows_alone() -> None:
+    data = gp.from_frame(pd.DataFrame({"n": np.arange(30_000), "m": 1.5}), num_partitions=3)
+    part = data.of_partitions([data.partitions[1]])
+    again = pickle.loads(pickle.dumps(part))
+    assert len(pickle.dumps(part)) < 200_000 < len(pickle.dumps(data))
+    for one in (part, again, pickle.loads(pickle.dumps(again))):
+        assert one.select(["n"]).compute()["n"].tolist() == list(range(10_000, 20_000))
+        assert one.compute()["m"].tolist() == [1.5] * 10_000
+    assert data.select(["m", "n"]).compute()["n"].tolist() == list(range(30_000))
+
+
 def test_what_is_no_table() -> None:
     for thing in ([1, 2], {"n": [1]}, "flights.parquet", 3):
         with pytest.raises(SchemaMismatch, match="not a table"):

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from inspect import CO_GENERATOR
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,7 @@ def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.Monk
     for columns in (300, 600):  # too many for edges of bins
         with monkeypatch.context() as patch:
             found: Counter[str] = Counter()
-            for name in ("_sum_rows", "_scale_rows", "_fill_rows"):
+            for name in ("_sum_blocks", "_scale_rows", "_fill_rows"):
                 patch.setattr(kernels, name, _counting(getattr(kernels, name), found))
             frame = table(60, columns=columns)
             pipeline(CHAINS["mean"]()).fit(frame).transform(frame)
@@ -423,10 +424,21 @@ def test_a_long_table_has_its_first_and_last_rows() -> None:
 def test_of_a_wide_table_fewer_rows_are_drawn() -> None:
     made = pipeline(CHAINS["only scaled"]()).fit(table(9000, columns=600).fillna(1.0)[["x1", "x2"]])
     assert made.profiles.keys() == {"x1", "x2"}
-    ids, backend = np.arange(40_000, dtype=np.uint64), select("cpu")
-    assert draw_rows(ids, 20_000, 100, backend) == slice(0, 40_000)
-    assert len(draw_rows(ids, 40_000, 2000, backend)) == pytest.approx(2**24 / 2000, rel=0.1)
-    assert len(draw_rows(ids, 40_000, 10**6, backend)) == pytest.approx(2**12, rel=0.1)
+    frame, backend = pd.DataFrame({"x": np.arange(40_000)}), select("cpu")
+    (whole,) = gp.from_frame(frame, num_partitions=1).partitions
+    assert draw_rows(frame, whole, 20_000, 100, backend) is frame
+    drawn = draw_rows(frame, whole, 40_000, 2000, backend)
+    assert len(drawn) == pytest.approx(2**24 / 2000, rel=0.1)
+    assert len(draw_rows(frame, whole, 40_000, 10**6, backend)) == pytest.approx(2**12, rel=0.1)
+    # A row is drawn by its identity, wherever it is: of a part of the rows, and of pieces of the partition.
+    some = frame[(frame["x"] % 3 > 0).to_numpy()]
+    assert draw_rows(some, whole, 40_000, 2000, backend).equals(drawn[(drawn["x"] % 3 > 0).to_numpy()])
+    (left, _), (_, right) = whole.split_at(7000), whole.split_at(9000)
+    parts = replace(whole, spans=(*right.spans, *left.spans))
+    moved = pd.concat([frame[9000:], frame[:7000]], ignore_index=True)
+    assert draw_rows(moved, parts, 40_000, 2000, backend)["x"].sort_values().tolist() == [
+        x for x in drawn["x"] if not 7000 <= x < 9000
+    ]
 
 
 @settings(deadline=None, max_examples=60)
@@ -435,7 +447,7 @@ def test_a_profile_is_that_of_a_histogram(values: list[float]) -> None:
     """Each value counted, as quantiles of many columns are learned."""
     frame = pd.DataFrame({"x": np.array([*values, 4.0])})
     backend = select("cpu")
-    found = Sample.of(frame, slice(None), ["x"], [], backend).profiles({}, {"x": 0.0})["x"]
+    found = Sample.of(frame, ["x"], [], backend).profiles({}, {"x": 0.0})["x"]
     finite = frame["x"][np.isfinite(frame["x"])].to_numpy()
     counted = Histogram.of(Column("float64", finite), backend)
     known, weight = np.unique(finite), counted.counts / counted.total

@@ -43,6 +43,7 @@ class FrameSource(Source):
 
     def __init__(self, frame: Frame, schema: Schema, cuts: Sequence[tuple[int, int]], readings: Readings) -> None:
         self.schema, self.reads, self._frame, self._first_row = schema, ReadCounter(), frame, 0
+        self._selected: dict[tuple[str, ...], Frame] = {}
         self.left_out: Mapping[str, str] = {
             name: str(kind) for name, (kind, reading) in readings.items() if reading.dtype is None
         }
@@ -59,34 +60,56 @@ class FrameSource(Source):
         self.reads.add(partition.spans, names, num_rows * row_bytes(fields))
         if not names:
             return backend.frame({}, num_rows)
-        owner = infer_backend(self._frame)
-        part = owner.select(self._rows(partition.first_row, num_rows), names).reset_index(drop=True)
+        owner, first = infer_backend(self._frame), partition.first_row - self._first_row
+        part = self._select(names).iloc[first : first + num_rows].reset_index(drop=True)
         return part if backend.name == owner.name else backend.from_arrow(owner.to_arrow(part), fields)
 
     def whole(self, fields: Sequence[Field], backend: Backend) -> tuple[int, Frame] | None:
         """Return the first row's number, and these columns of all rows; None if not all are there, or not on it."""
         num_rows, names = sum(partition.num_rows for partition in self.partitions), [item.name for item in fields]
-        if infer_backend(self._frame).name != backend.name or num_rows != len(self._frame):
+        rows = self._rows
+        if infer_backend(self._frame).name != backend.name or num_rows != rows.stop - rows.start:
             return None
         for partition in self.partitions:
             self.reads.add(partition.spans, names, partition.num_rows * row_bytes(fields))
-        return self._first_row, backend.select(self._frame, names)
+        return self._first_row + rows.start, backend.select(self._frame.iloc[rows], names)
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         owner = infer_backend(self._frame)
         return owner.to_arrow(self.read(partition, fields, owner))
 
     def only(self, partitions: Sequence[Partition]) -> Self:
-        rows = [span for partition in partitions for span in partition.spans]
-        first = min((span.first_row for span in rows), default=self._first_row)
-        last = max((span.first_row + span.num_rows for span in rows), default=first)
         part = copy(self)
-        vars(part).update(_frame=self._rows(first, last - first), _first_row=first, partitions=list(partitions))
+        vars(part).update(partitions=list(partitions))
         return part
 
-    def _rows(self, first: int, num_rows: int) -> Frame:
-        first -= self._first_row
-        return self._frame.iloc[first : first + num_rows]
+    def __copy__(self) -> Self:
+        part = object.__new__(type(self))
+        vars(part).update(vars(self))
+        return part
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the rows of the partitions alone."""
+        rows = self._rows
+        first_row = self._first_row + rows.start
+        return {**vars(self), "_frame": self._frame.iloc[rows], "_first_row": first_row, "_selected": {}}
+
+    @property
+    def _rows(self) -> slice:
+        """The rows of the frame from the first partition's to the last's."""
+        spans = [span for partition in self.partitions for span in partition.spans]
+        first = min((span.first_row for span in spans), default=self._first_row) - self._first_row
+        return slice(first, max((span.first_row + span.num_rows - self._first_row for span in spans), default=first))
+
+    def _select(self, names: Sequence[str]) -> Frame:
+        """Select columns of all rows; the last are kept, for to select takes pandas ten times as long as to slice."""
+        key = tuple(names)
+        frame = self._selected.get(key)
+        if frame is None:
+            frame = infer_backend(self._frame).select(self._frame, names)
+            self._selected.clear()
+            self._selected[key] = frame
+        return frame
 
 
 GROUP_BYTES = 32 << 20  # decoded bytes that are gathered before a row group is written
@@ -256,7 +279,7 @@ class DerivedFrame(DerivedSource, FrameSource):
 
     def __init__(self, frame: Frame, partitions: Sequence[Partition], *origin: Any) -> None:
         DerivedSource.__init__(self, *origin)
-        self.partitions, self._frame, self._first_row = partitions, frame, 0
+        self.partitions, self._frame, self._first_row, self._selected = partitions, frame, 0, {}
 
 
 class SpillSource(DerivedSource):

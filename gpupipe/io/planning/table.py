@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, partial, reduce
+from itertools import accumulate
 from operator import and_, attrgetter
 from threading import Lock
 from types import ModuleType
@@ -24,7 +25,7 @@ import pyarrow as pa
 from gpupipe.backend import Array, Backend, Frame, is_out_of_memory, resolve, select
 from gpupipe.backend.arrow import arrow_type
 from gpupipe.backend.device.probe import this_machine
-from gpupipe.backend.kernels import hash_column, splitmix64
+from gpupipe.backend.kernels import draw_positions, hash_column, splitmix64
 from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import BACKENDS, settings
 from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, PartitionFailed, SchemaMismatch
@@ -135,6 +136,18 @@ class Partition:
         if len(self.spans) == 1:
             return positions.astype("uint64", copy=False) + np.uint64(self.spans[0].identity)
         return self.row_ids(backend.xp)[positions]
+
+    def draw(self, frame: Frame, seed: int, limit: int, backend: Backend) -> Array:
+        """Draw the positions in a frame, whose index says which of these rows it holds, by the rows' ids alone."""
+        xp, ends = backend.xp, accumulate((span.num_rows for span in self.spans), initial=0)
+        drawn = [
+            draw_positions(seed, span.identity, span.num_rows, limit, xp) + start
+            for span, start in zip(self.spans, ends, strict=False)
+        ]
+        positions = xp.concatenate(drawn) if drawn else xp.zeros(0, dtype="int64")
+        if backend.is_range(frame, self.num_rows):
+            return positions
+        return xp.flatnonzero(xp.isin(backend.positions(frame), positions))
 
 
 class ReadCounter:

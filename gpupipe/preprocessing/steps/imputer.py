@@ -155,7 +155,7 @@ class SimpleImputer(base.LearnedStep):
             out = xp.empty_like(column.data)
             infinite += [
                 xp.asarray(fill_into(out[rows], column.data[rows], value, xp))
-                for rows in base.row_blocks(len(column), backend, looped=True)
+                for rows in base.loop_blocks(column, backend)
             ]
             return Column(column.dtype, out)
         data = column.data.astype(xp.float64) if self._averages else column.data
