@@ -1,8 +1,8 @@
 """Damaged files read one after the other in a fork of this process, since one may die of them.
 
 python -m tests.forged FOLDER FIRST LAST KIND...: prints for each kind how many were read and how many were refused, and
-lists the faults. A fork reads them until it is done or dies, and the next one goes on with the seed after that. How much
-a file takes of the memory is what the system says of the fork, and how long, what this process sees of it.
+lists the faults. A fork reads them until it is done or dies, and the next one goes on with the seed after that. The
+growth of memory is the system's figure for the fork, and the time is taken by the parent.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_in_fork(kind: type[Case], folder: Path, first: int, last: int) -> tuple
             case.read_whole()
             for seed in range(first, last):
                 os.write(write, f"{json.dumps(try_one(case, seed))}\n".encode())
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - the parent goes on with the rest
             traceback.print_exc()
             os._exit(1)
         os._exit(0)

@@ -128,7 +128,8 @@ class Artifact(Case):
         self.load().predict(self.rows)
 
     def read_whole(self) -> None:
-        for self._folder in self._list_folders():
+        for folder in self._list_folders():
+            self._folder = folder
             self.read()
 
     def _list_folders(self) -> list[str]:
@@ -230,7 +231,8 @@ class Checkpoint(Case):
         gp.Trainer(self.model(), max_epochs=2).fit(self.loader, resume=self.copy / self._folder)
 
     def read_whole(self) -> None:
-        for self._folder in {file.parent for file in self.contents}:
+        for folder in {file.parent for file in self.contents}:
+            self._folder = folder
             self.read()
 
 
