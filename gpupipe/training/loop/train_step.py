@@ -24,7 +24,7 @@ from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.batches import num_rows, split_rows
 from gpupipe.training.loop.losses import TINY, LossMean
 from gpupipe.training.loop.rank_group import RankGroup
-from gpupipe.training.optim.optimizers import EMA, LossScale, add_gradients, compact, get_entries
+from gpupipe.training.optim.optimizers import EMA, Lamb, LossScale, add_gradients, compact, get_entries
 
 # Names a part of an update (data, forward, backward, optimizer) for a profiler.
 Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
@@ -219,9 +219,14 @@ class Update:
             if key == "step" and value.shape:
                 raise ValueError(f"{name} is {list(value.shape)}, not one number")
             moments.setdefault(int(index), {})[key] = value
+        shared = {"step"} if isinstance(self.optimizer, Lamb) else set()  # which the first parameter of a group has
         for group in self.optimizer.param_groups:
             members = set(map(id, group["params"]))
-            keys = {frozenset(each) for index, each in moments.items() if id(self.parameters[index]) in members}
+            keys = {
+                frozenset(each.keys() - shared)
+                for index, each in moments.items()
+                if id(self.parameters[index]) in members
+            }
             if len(keys) > 1:
                 raise ValueError(f"parameters have different moments, {sorted(map(sorted, keys))}")
         settings = [dict(group) for group in self.optimizer.param_groups]
