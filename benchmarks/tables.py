@@ -108,6 +108,7 @@ def run_model(model: str, split: Split, folder: Path, seed: int, threads: int) -
 def measure(tables: Sequence[str], models: Sequence[str], seeds: Sequence[int], threads: int) -> list[Run]:
     """The run of each table, model and seed: from the file of runs, else computed and written there."""
     torch.set_num_threads(threads)
+    RUNS.parent.mkdir(parents=True, exist_ok=True)
     past = read_runs()
     runs = []
     for table in tables:

@@ -86,11 +86,11 @@ class ColumnNotFound(GpupipeError, KeyError):
     column: str = ""
 
     @classmethod
-    def among(cls, where: str, name: str, names: Iterable[str]) -> ColumnNotFound:
-        """Build the error for `name`, which is not one of `names`."""
+    def among(cls, where: str, name: str, names: Iterable[str], offer: str | None = None) -> ColumnNotFound:
+        """Build the error for `name`, which is not one of `names`; `offer` is the remedy where none is like it."""
         known = list(names)
         near = nearest(name, known)
-        offer = "one of the names above" if known else "data that has columns"
+        offer = offer or ("one of the names above" if known else "data that has columns")
         remedy = offer if near is None else f"{near!r} (the closest name)"
         error = cls(where, f"column {name!r} not found", got=known, expected="a column that is there", remedy=remedy)
         error.column = name

@@ -386,6 +386,8 @@ def check_names(names: Iterable[object]) -> None:
     for name in names:
         if not isinstance(name, str):
             remedy = "frame.rename(columns=str)"
+            if isinstance(name, tuple):  # of several levels
+                remedy = "frame.set_axis(['_'.join(map(str, name)) for name in frame.columns], axis=1)"
             raise SchemaMismatch("frame", "a column's name is no string", got=name, expected="strings", remedy=remedy)
 
 

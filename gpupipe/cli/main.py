@@ -114,6 +114,9 @@ def _score(parsed: argparse.Namespace) -> int:
         problem, expected = "scores are written as a folder of Parquet", "a folder"
         raise BadConfig("gpupipe score, output", problem, got=parsed.output, expected=expected, remedy=stem)
     scorer = load(parsed.model, allow=parsed.allow)
+    if parsed.proba and scorer.schema.task == "regression":
+        problem, expected = "a regression has no probabilities", "a classification's model"
+        raise BadConfig("gpupipe score --proba", problem, expected=expected, remedy="the command without --proba")
     predict = scorer.predict_proba if parsed.proba else scorer.predict
     print(predict(open_table(parsed.input)).write_parquet(parsed.output, overwrite=parsed.overwrite))
     return 0

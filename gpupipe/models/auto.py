@@ -11,6 +11,7 @@ from gpupipe.schema import Schema
 from gpupipe.support.calls import answer_calls
 
 MAX_ENSEMBLE_ROWS = 65_536
+DROPOUT = 0.1  # of an MLP
 
 
 @answer_calls
@@ -18,8 +19,8 @@ def auto(schema: Schema, *, seed: int = 0, **options: Any) -> Tabular:
     """Choose a network for `pipeline.schema` and build it: `TabM` for a table of up to 65,536 rows, else `MLP`.
 
     TabM has the smaller error and its step takes some seven times as long on a CPU: minutes at most up to that many
-    rows. The choice goes by the schema alone, so it is the same on every device. `docs/benchmarks.md` has the figures,
-    beside trees and linear models.
+    rows. The MLP has a dropout of 0.1, as TabM has. The choice goes by the schema alone, so it is the same on every
+    device. `docs/benchmarks.md` has the figures, beside trees and linear models.
 
     Args:
         schema: of a fitted pipeline; one that knows no number of rows gets an `MLP`.
@@ -36,5 +37,6 @@ def auto(schema: Schema, *, seed: int = 0, **options: Any) -> Tabular:
         ['TabM', 'MLP']
     """
     num_rows = getattr(schema, "num_rows", None)
-    network: type[Tabular] = MLP if num_rows is None or num_rows > MAX_ENSEMBLE_ROWS else TabM
-    return network.from_schema(schema, seed=seed, **options)
+    if num_rows is None or num_rows > MAX_ENSEMBLE_ROWS:
+        return MLP.from_schema(schema, seed=seed, **{"dropout": DROPOUT, **options})
+    return TabM.from_schema(schema, seed=seed, **options)

@@ -81,6 +81,8 @@ class MLP(Tabular):
         torch.Size([4])
     """
 
+    updates: ClassVar[int] = 1800  # with the batches of the loader some six passes over 150,000 rows
+
     def __init__(
         self,
         numeric: int,

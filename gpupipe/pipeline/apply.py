@@ -29,7 +29,7 @@ from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
-from gpupipe.support.origins import When, trace
+from gpupipe.support.origins import is_earlier, trace
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
@@ -200,7 +200,7 @@ class TransformPlan:
         read = list(self.output_schema.select(self.wanted))
         for step, before, _ in self._stages:  # what steps read whatever is wanted, as filters do
             read += before.select(sorted(step.needs(frozenset(), before)))
-        return {one.column for item in read for one in item.origins if not one.table and one.when != When.BEFORE}
+        return {one.column for item in read for one in item.origins if not one.table and not is_earlier(one)}
 
     def _before(self, position: int, step: WholeTableTransform) -> TransformPlan:
         """Return the plan of what a window step reads; each `Expect` checks in `run`."""
@@ -215,6 +215,22 @@ class TransformPlan:
                 "part as a condition, fit(data, rows=\"date < '2024-06-01'\"), or the rows before it as history=",
                 shorten_list(dict.fromkeys(blind)),
             )
+
+    def warn_of_overlap(self, history: Dataset, data: Dataset) -> None:
+        """Warn of rows of the data whose key and time rows of the history have, too: they may be the same rows."""
+        for names in dict.fromkeys(
+            (*step.keys, *step.order) for step, _, _ in self.window_steps.values() if step.order
+        ):
+            if not {*names} <= {*data.schema.names}:
+                continue  # computed by earlier steps
+            earlier, rows = (one.select(names) for one in (history, data))
+            if num_shared := len(rows.join(earlier.deduplicate(names), on=names, how="inner")):
+                _log.warning(
+                    "history= overlaps the data: %s have the %s of rows there, whose values their windows see; "
+                    "history.filter(...) leaves those out",
+                    f"{num_shared:,} {'row' if num_shared == 1 else 'rows'}",
+                    shorten_list(names),
+                )
 
     def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
         """Compute the columns of window steps; return the plan that has them, and the dataset to run it on."""
@@ -311,7 +327,9 @@ class BoundPipeline:
             there |= past - self.plan.current_reads
         for name in self.reads:
             if name not in there:
-                raise ColumnNotFound.among("the data", name, names)
+                is_past = history is None and name not in self.plan.current_reads
+                offer = f"history=, a table of earlier rows with {name!r}, beside the data" if is_past else None
+                raise ColumnNotFound.among("the data", name, names, offer)
         self._source = source.select(self.reads)
         self._zones = _zones(self._source)
 
@@ -344,6 +362,7 @@ class BoundPipeline:
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
         parts = [ensure_unique_row_ids(replace(self._conform(one, schema), backend=backend)) for one in (history, data)]
+        self.plan.warn_of_overlap(*parts)
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
         return data if rows is None else data.filter(rows)

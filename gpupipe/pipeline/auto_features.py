@@ -75,7 +75,7 @@ def _remark(name: str, column: Column, distinct: Array, num_present: int, num_ro
     if column.dictionary is not None:
         texts = column.dictionary.take(backend.to_host(distinct)).to_pylist()
         if kind := recognise_texts(texts):
-            return f"its texts are {kind}: {suggest_parsing(name, kind)}"
+            return f"its texts are {kind}: {suggest_parsing(name, kind, texts)}"
     if count == 1:
         same = "the same value" if num_present == num_rows else "one value or missing"
         return f"{same} in each of the first {num_rows:,} rows" if num_rows > 1 else ""

@@ -756,7 +756,7 @@ class Features:
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
         made.remarks = [f"{item.name}: {first.remarks[item.name]}" for item in free if item.name in first.remarks]
         for line in made._proposal_notes():
-            _log.info(line)
+            _log.warning("%s", line)
         for name in sorted(taken - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
         return made
@@ -902,6 +902,9 @@ class Features:
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
             remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
+            step, is_later = schema[name].step, any(one.when == When.AFTER for one in origins)
+            if step in ("Rolling", "Expanding") and not is_later:
+                remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes
 

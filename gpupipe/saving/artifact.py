@@ -33,7 +33,7 @@ from gpupipe import models
 from gpupipe.backend import resolve, select
 from gpupipe.backend.arrow import iter_valid
 from gpupipe.config import BACKENDS
-from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch
+from gpupipe.errors import ArtifactError, BackendMissing, BadConfig, ColumnNotFound, SchemaMismatch, nearest
 from gpupipe.io import as_dataset
 from gpupipe.io.stores import StorageOptions
 from gpupipe.models.tabular import Tabular
@@ -384,7 +384,9 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
         is_there = manifest.is_file()
     if not is_there:
         problem, expected = "it holds no saved pipeline (manifest.json is missing)", "a folder written by gpupipe.save"
-        remedy = "the folder's path"
+        is_new = not artifact.path.exists() and artifact.path.parent.is_dir()
+        near = nearest(artifact.path.name, [one.name for one in artifact.path.parent.iterdir()]) if is_new else None
+        remedy = "the folder's path" if near is None else f"{near!r} (the closest name there)"
         if artifact.path.is_file():
             problem = "a file, and no saved pipeline: models of other libraries are not safe to load"
             remedy = "gp.models.XGB for trees, gp.models.Linear for a linear model, and gp.save(path, pipeline, model)"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Frame, infer_backend
 from gpupipe.backend.arrow import get_file_type
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import ColumnNotFound, SchemaMismatch, nearest
 from gpupipe.schema import Field, Schema
 
 
@@ -31,7 +31,12 @@ def answer_records(data: Any, source: Schema, score: Callable[[pa.Table], Frame]
     names = {name for row in rows for name in row}
     fields = [item for item in source if item.name in names]
     table = pa.table({item.name: _read_values(item, [row.get(item.name) for row in rows]) for item in fields})
-    frame = score(table)
+    try:
+        frame = score(table)
+    except ColumnNotFound as error:
+        if nearest(error.column, map(str, names)) is None:
+            raise
+        raise ColumnNotFound.among("the data", error.column, [*map(str, names)]) from None
     owner = infer_backend(frame)
     found = owner.to_arrow(owner.encode(frame)).to_pylist()
     return found[0] if isinstance(data, Mapping) else found

@@ -295,8 +295,11 @@ class Scorer:
         table, earlier = as_rows(data, self.pipeline.backend), None if history is None else as_dataset(history)
         run = self.pipeline._bind_to(table, earlier, predicting=True, also=by)
         kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
+        asked = () if self.pipeline.features is None else self.pipeline.features.keep
         inputs = Schema(run.schema.with_role(Role.FEATURE))
-        own = [replace(item, name=f"{item.name}_keep") if item.name in taken else item for item in kept]
+        names = [name if name in asked else name.removesuffix("_keep") for name in (item.name for item in kept)]
+        names = [f"{name}_keep" if name in taken else name for name in names]
+        own = [replace(item, name=name) for item, name in zip(kept, names, strict=True)]
         schema = Schema([*fields, *own])
 
         def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:

@@ -12,28 +12,57 @@ from urllib.parse import quote, unquote
 
 
 class When(StrEnum):
-    """Which rows a value comes from, relative to its own; or the row's own value says which row was looked up."""
+    """Which rows a value comes from, relative to its own; or the row's own value says which row was looked up.
+
+    A row of `group_by` is its group: what is computed from it comes from no other group's rows.
+    """
 
     BEFORE = "before"
     NOW = "now"
     AFTER = "after"
+    GROUP = "group"
+    EARLIER_GROUP = "earlier group"
+    LATER_GROUP = "later group"
     KEY = "key"
+    EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
 
 
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with; the rest is random."""
-_RANK = {When.BEFORE: -1, When.NOW: 0, When.KEY: 0, When.AFTER: 1}
+_EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
+_LATER = frozenset({When.AFTER, When.LATER_GROUP})
+_KEYS = frozenset({When.KEY, When.EARLIER_KEY})
+_RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
+_GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
+_SAME_ROW = {when: frozenset({when}) for when in When}
+_ELSEWHERE = _SAME_ROW | dict.fromkeys(_GROUPS, _ROWS)
+# Values of groups have other origins than those of rows before the groups were made: a lag that is summed up may be of
+# rows in any groups.
+_IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
-    When.BEFORE: dict.fromkeys((When.BEFORE, When.NOW, When.KEY), frozenset({When.BEFORE})) | {When.AFTER: _ROWS},
-    When.NOW: {when: frozenset({when}) for when in When},
+    When.BEFORE: {
+        **dict.fromkeys((When.BEFORE, When.NOW), frozenset({When.BEFORE})),
+        When.AFTER: _ROWS,
+        **dict.fromkeys((When.EARLIER_GROUP, When.GROUP), frozenset({When.EARLIER_GROUP})),
+        When.LATER_GROUP: _GROUPS,
+        **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
+    },
+    When.NOW: _SAME_ROW,
     When.AFTER: {
         **dict.fromkeys((When.NOW, When.AFTER), frozenset({When.AFTER})),
         When.BEFORE: _ROWS,
-        When.KEY: frozenset({When.KEY}),
+        **dict.fromkeys((When.GROUP, When.LATER_GROUP), frozenset({When.LATER_GROUP})),
+        When.EARLIER_GROUP: _GROUPS,
+        **dict.fromkeys(_KEYS, frozenset({When.KEY})),
     },
-    When.KEY: {when: frozenset({when if when == When.BEFORE else When.KEY}) for when in When},
+    When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When},
+    When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When},
+    **{
+        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when}))
+        for when in (When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP)
+    },
 }
 
 
@@ -64,28 +93,44 @@ def shift(origins: Origins, *whens: When) -> Origins:
     return frozenset(one._replace(when=when) for by in whens for one in origins for when in _STEPS[by][one.when])
 
 
+def leave_groups(origins: Origins) -> Origins:
+    """Return the origins of values that go from rows of groups to other rows, for which a group holds any rows.
+
+    Example:
+        >>> len(leave_groups(frozenset({Origin("", "sales", When.GROUP)})))
+        3
+    """
+    return frozenset(one._replace(when=when) for one in origins for when in _ELSEWHERE[one.when])
+
+
+def is_earlier(origin: Origin) -> bool:
+    """Whether the values are those of strictly earlier rows."""
+    return origin.when in _EARLIER
+
+
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it. Parts of a table are related to all of it, and to each
-    other unless no row can be in both; see `are_related`.
+    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does. Parts
+    of a table are related to all of it, and to each other unless no row can be in both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)
         >>> find_leaks(frozenset({sales}), frozenset({sales})), find_leaks(frozenset({lag}), frozenset({sales}))
         (['sales'], [])
     """
-    latest: dict[tuple[str, str], int] = {}
-    for one in target:
-        if one.when != When.KEY:
-            name = one.table, one.column
-            latest[name] = max(latest.get(name, -1), _RANK[one.when])
+    latest: dict[tuple[str, str, bool], int] = {}
+    for one in {one for one in target if one.when not in _KEYS} or target:
+        name = one.table, one.column, one.when in _GROUPS
+        latest[name] = max(latest.get(name, -1), _RANK[one.when])
     return sorted(
         {
             one.column
             for one in feature
-            for (table, column), rank in latest.items()
-            if one.column == column and _RANK[one.when] >= rank and are_related(one.table, table)
+            for (table, column, of_groups), rank in latest.items()
+            if one.column == column
+            and (_RANK[one.when] >= rank or (one.when in _GROUPS and not of_groups))  # a group holds any rows
+            and are_related(one.table, table)
         }
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, ClassVar
+
+from gpupipe.errors import BadConfig, nearest
 
 _SHORTEST_RUN = 5
 _MOST_ROWS, _FIRST_ROWS, _LAST_ROWS = 100, 40, 10
@@ -104,8 +106,17 @@ class RowTable(TableReport):
     rows: list[dict[str, Any]]
     _formats: ClassVar[Mapping[str, str]] = {"rows": ",", "seconds": ".1f", "std": ".2g"}
 
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the rows' names, as over those of a mapping."""
+        return (next(iter(row.values())) for row in self.rows)
+
     def __getitem__(self, name: Any) -> dict[str, Any]:
-        return {next(iter(row.values())): row for row in self.rows}[name]
+        names = [*self]
+        if name not in names:
+            near = nearest(str(name), list(map(str, names)))
+            remedy = f"[{names[0] if near is None else near!r}]" if names else "rows"
+            raise BadConfig(type(self).__name__, "no such row", got=name, expected=f"one of {names}", remedy=remedy)
+        return self.rows[names.index(name)]
 
     def _table(self) -> list[list[str]]:
         head = list(self.rows[0]) if self.rows else ["model"]

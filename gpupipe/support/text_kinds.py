@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from time import strptime
 
 from gpupipe.support.text import derive
 
 _NUMBER = r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code
 _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
+_MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)"
 _KINDS = {
     "numbers": _NUMBER,
     "percentages": rf"({_NUMBER})\s*%",
     "numbers with commas": r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?|" + _NUMBER,
-    "amounts of money": rf"\(?[+-]?\s*[$€£¥₹]\s*({_GROUPED})\)?|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)",
+    "amounts of money": _MONEY,
+    "amounts of money, negative in parentheses": rf"\(({_MONEY})\)|{_MONEY}",
     "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
     "dates": r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})|\d{4}([./])\d{1,2}\3\d{1,2}|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}",
 }
-_NOISE = {"percentages": r"\s*%", "numbers with commas": ",", "amounts of money": r"[^0-9.+-]"}
+_DATE_FORMATS = [
+    *(
+        f"{day}{sep}{month}{sep}{year}"
+        for sep in "/.-"
+        for year in ("%Y", "%y")
+        for day, month in (("%d", "%m"), ("%m", "%d"))
+    ),
+    *("%Y/%m/%d", "%Y.%m.%d"),
+    *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
+]
+_NUMBERS = {
+    "percentages": r"sub({}, '\\s*%', '')",
+    "numbers with commas": "sub({}, ',', '')",
+    "amounts of money": "sub({}, '[^0-9.+-]', '')",
+    "amounts of money, negative in parentheses": "sub(replace({}, '(', '-'), '[^0-9.+-]', '')",
+}
 
 
 def recognise_texts(texts: Iterable[str]) -> str | None:
@@ -32,15 +50,31 @@ def recognise_texts(texts: Iterable[str]) -> str | None:
     return next(kinds, None) if filled else None
 
 
-def suggest_parsing(name: str, kind: str) -> str:
-    """Suggest the steps that parse a column whose texts stand for `kind`.
+def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
+    """Suggest the steps that parse a column whose texts stand for `kind`, or the argument of dates like `texts`.
 
     Example:
         >>> suggest_parsing("price", "numbers")
         "T.Cast({'price': 'float64'})"
+        >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
+        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y'])"
     """
     if kind == "dates":
-        return "gp.read_csv(..., timestamp_formats=...)"
+        formats = " or ".join(f"[{each!r}]" for each in _find_formats(texts))
+        return f"gp.read_csv(..., timestamp_formats={formats or '...'})"
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
-    noise = _NOISE.get(kind)
-    return cast if noise is None else "T." + derive(name, f"sub({{}}, {noise!r}, '')") + f", then {cast}"
+    number = _NUMBERS.get(kind)
+    return cast if number is None else f"T.{derive(name, number)}, then {cast}"
+
+
+def _find_formats(texts: Iterable[str]) -> list[str]:
+    """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
+    filled = [text.strip() for text in texts if text.strip()]
+
+    def fits(form: str) -> bool:
+        try:
+            return all(strptime(text, form) for text in filled)
+        except ValueError:
+            return False
+
+    return [form for form in _DATE_FORMATS if filled and fits(form)]

@@ -36,7 +36,7 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.origins import When, name_memory, shift
+from gpupipe.support.origins import When, leave_groups, name_memory, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -188,7 +188,7 @@ class TableJoin(Transform):
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            made.append(replace(item, origins=shift(source.origins, when) | found_by))
+            made.append(replace(item, origins=shift(leave_groups(source.origins), when) | found_by))
         return made
 
     def _get_when(self, left: Schema) -> When:

@@ -65,8 +65,13 @@ def test_bad_input_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest
     save(tmp_path / "run")
     FRAME[["x"]].to_parquet(tmp_path / "rows.parquet")
     out = str(tmp_path / "out")
-    assert main(["score", str(tmp_path / "nowhere"), str(tmp_path / "rows.parquet"), out]) == 2
-    assert "it holds no saved pipeline" in capsys.readouterr().err
+    assert main(["score", str(tmp_path / "runs"), str(tmp_path / "rows.parquet"), out]) == 2
+    told = capsys.readouterr().err
+    assert "it holds no saved pipeline" in told and "Try: 'run' (the closest name there)" in told
+    pipeline = gp.Pipeline([], gp.Features((["k"], pre.Categorify()), target="x", task="regression")).fit(FRAME)
+    gp.save(tmp_path / "amounts", pipeline, gp.models.Linear.from_schema(pipeline.schema))
+    assert main(["score", "--proba", str(tmp_path / "amounts"), str(tmp_path / "rows.parquet"), out]) == 2
+    assert "Try: the command without --proba" in capsys.readouterr().err
     assert main(["score", str(tmp_path / "run"), str(tmp_path / "rows.parquet"), out]) == 2
     assert "column 'k' not found" in capsys.readouterr().err
     assert main(["score", str(tmp_path / "run"), str(tmp_path / "none.parquet"), out]) == 2

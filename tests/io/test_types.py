@@ -462,6 +462,15 @@ def test_what_only_polars_has_is_left_out_with_a_note(kind: Any, values: list[An
     assert [(note.column, note.action) for note in dataset.conversions] == [("a", "left out")]
 
 
+@pytest.mark.parametrize("names", [[0, 1], pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")])])
+def test_names_that_are_no_strings_are_offered_such(names: Any) -> None:
+    frame = pd.DataFrame([[1, 2]], columns=names)
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.from_frame(frame)
+    assert caught.value.remedy is not None
+    assert len(gp.from_frame(eval(caught.value.remedy, {"frame": frame})).columns) == 2
+
+
 def test_an_index_with_names_or_values_is_noted() -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0]})
     assert gp.from_frame(frame.iloc[::-1]).conversions == ()

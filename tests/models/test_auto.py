@@ -8,6 +8,7 @@ import pytest
 import gpupipe as gp
 from gpupipe.models.auto import MAX_ENSEMBLE_ROWS
 from gpupipe.schema import Field, Role, Schema
+from gpupipe.tensors.loader import choose_batch_size
 from tests.raising import raises
 
 FIELDS = [Field("x", "float32", role=Role.FEATURE), Field("y", "float32", role=Role.TARGET)]
@@ -26,6 +27,18 @@ def test_many_rows_have_an_mlp(num_rows: int | None, network: type[gp.models.MLP
     model = gp.models.auto(Schema(FIELDS, num_rows=num_rows), seed=3, hidden=(8,))
     assert type(model) is network
     assert model.get_config()["seed"] == 3 and model.get_config()["hidden"] == [8]
+    assert model.get_config()["dropout"] == 0.1
+    assert gp.models.auto(Schema(FIELDS, num_rows=num_rows), dropout=0.5).get_config()["dropout"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size", "epochs"),
+    [(70_000, 512, 13), (150_000, 512, 6), (300_000, 512, 3), (1_000_000, 2048, 4), (10_000_000, 4096, 2)],
+)
+def test_many_rows_are_passed_over_few_times(num_rows: int, batch_size: int, epochs: int) -> None:
+    assert choose_batch_size(num_rows) == batch_size
+    trainer = gp.Trainer(gp.models.auto(Schema(FIELDS, num_rows=num_rows)))
+    assert trainer.choose_epochs(-(-num_rows // batch_size)) == epochs
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -53,7 +51,6 @@ SAID = {
 
 @pytest.mark.parametrize("name", [*SAID, "branch", "amount"])
 def test_auto_says_what_may_be_wrong_with_a_column(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "gpupipe")
     features = gp.Features.auto(FRAME[[name, "y"]], target="y")
     expected = [f"{name}: {SAID[name]}"] if name in SAID else []
     assert features.remarks == expected

@@ -157,6 +157,25 @@ def test_what_a_target_was_looked_up_by_is_no_leak() -> None:
         fit(SALES, "label_lag_1_by_label", target="label", steps=[*steps, T.Lag("label", by="label", order_by="date")])
 
 
+def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:
+    steps = [T.CumulativeCount("store", order_by="date"), T.Derive(twice="cumcount_by_store * 2.0")]
+    with pytest.raises(errors.LeakageError, match="'twice'"):
+        fit(SALES, "twice", target="cumcount_by_store", task="regression", steps=steps)
+    assert fit(SALES, "price", target="cumcount_by_store", task="regression", steps=steps).schema.numeric
+
+
+def test_the_key_of_a_target_may_follow_from_earlier_rows() -> None:
+    begins = [T.Difference("date", **STORES), T.Derive(begins="coalesce(date_diff_1_by_store > 86_400, True)")]
+    numbers = [*begins, T.Expanding("begins", "sum", **STORES), T.Rename({"begins_expanding_sum_by_store": "session"})]
+    numbered = gp.Pipeline(numbers, backend="cpu").fit(sales()).transform(sales())
+    spans = {"start": ("date", "min"), "cost": ("price", "sum"), "best": ("sales", "max"), "sold": ("sales", "sum")}
+    sessions = numbered.group_by(["store", "session"]).agg(**spans)
+    steps = [T.Derive(hour="hour(start)")]
+    assert fit(sessions, "hour", "cost", "session", target="sold", steps=steps).schema.numeric
+    with pytest.raises(errors.LeakageError, match="'best'"):
+        fit(sessions, "best", target="sold")
+
+
 @pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
 def test_a_key_of_rows_that_match_nothing_is_the_right_tables(how: str) -> None:
     levels = gp.from_frame(pd.DataFrame({"level": [1.0, 8.0, 30.0], "name": [5.0, 6.0, 7.0]}))
@@ -180,12 +199,43 @@ def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
     assert not any("leak" in note for note in fit(data, LAG, EARLIER, steps=steps).fit_report.notes)
     of_lead, unordered = f"{LEAD}_lag_1_by_store", "sales_lag_2"  # the row's own value; whatever row stands there
     for name in (ITSELF, LEAD, "sales_diff_1_by_store", of_lead, unordered):
-        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'") as caught:
             fit(data, LAG, name, steps=steps, allow_leak=[LAG])
+        assert ("closed='left'" in (caught.value.remedy or "")) == (name == ITSELF)
         report = fit(data, LAG, name, steps=steps, allow_leak=[name]).fit_report
         assert report is not None
         (note,) = (note for note in report.notes if "leak" in note)
         assert note.startswith(f"feature {name!r} may leak, as allow_leak permits: it is computed from ['sales']")
+
+
+@pytest.mark.parametrize("write", [None, write_file])
+def test_earlier_groups_of_the_target_need_no_permission(
+    write: Callable[..., gp.Dataset] | None, tmp_path: Path
+) -> None:
+    """Lines are summed up to days, whose sums are the target; a day of two hours' lags is of rows in any days."""
+    data = sales()
+    days = gp.Pipeline([T.Derive(day="floor(date, '1d')")], backend="cpu").fit(data).transform(data)
+    sums = days.group_by(["store", "day"]).agg(sales=("sales", "sum"), most=("sales", "max"), price=("price", "mean"))
+    days = sums if write is None else write(sums, tmp_path)
+    order = {"by": "store", "order_by": "day"}
+    steps = [T.Lag("sales", [1, -1], **order), T.Rolling("sales", 2, **order), T.Lag("most", **order)]
+    steps = [*steps, T.Rolling("sales", 2, "sum", closed="left", **order), T.Lag(LEAD, **order)]
+    earlier = [LAG, "most_lag_1_by_store", "sales_rolling_sum_2_by_store", "price"]
+    assert fit(days, *earlier, steps=steps).schema.numeric
+    assert fit(days, "sales", "most", *earlier, target=LEAD, steps=steps).schema.numeric
+    for name in ("most", LEAD, EARLIER, f"{LEAD}_lag_1_by_store"):
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(days, name, steps=steps)
+    totals, bests = (data.group_by("store").agg(**{name: ("sales", name)}) for name in ("sum", "max"))
+    with pytest.raises(errors.LeakageError, match="feature 'sum'"):
+        fit(totals.join(bests, on="store"), "sum", target="max")
+    lagged = gp.Pipeline(steps, backend="cpu").fit(sums).transform(sums).select(["store", LAG, "most"])
+    lines = gp.Pipeline([T.Lag("sales", -1, **STORES)], backend="cpu").fit(data).transform(data)
+    for name, target in ((LAG, "sales"), ("most", LEAD)):  # an earlier day's sum may be a later line's, and hold it
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(lines.join(lagged, on="store", many=True), name, target=target)
+        with pytest.raises(errors.LeakageError, match=f"feature '{name}'"):
+            fit(lagged.join(lines, on="store", many=True), name, target=target)
 
 
 def test_tomorrow_may_be_predicted_from_today() -> None:

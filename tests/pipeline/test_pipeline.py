@@ -330,6 +330,13 @@ def test_a_bad_weight_is_named(weight: str) -> None:
 
 
 # predictions ----------------------------------------------------------------------------------------------------------
+def test_a_kept_column_that_is_a_feature_too_has_its_own_name_in_predictions() -> None:
+    pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15", keep=["x", "s"])).fit(frame())
+    scorer = gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,)))
+    assert list(scorer.predict(frame())) == ["prediction", "x", "s"]
+    assert scorer.predict_proba(gp.from_frame(frame())).compute()["x"].tolist() == frame()["x"].tolist()
+
+
 def test_a_kept_column_named_like_a_prediction() -> None:
     pipeline = gp.Pipeline([], gp.Features(["x"], target="late > 15", keep=["probability", "prediction"]))
     data = frame().assign(probability="p", prediction="q")

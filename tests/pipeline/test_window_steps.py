@@ -344,6 +344,17 @@ def test_a_forecast_is_one_artifact(kind: str, tmp_path: Path) -> None:
     np.testing.assert_allclose([row["prediction"] for row in answers], predicted["prediction"][is_next], rtol=1e-5)
 
 
+def test_a_history_that_holds_the_rows_themselves_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A lag of one row would be the row's own value, as its history has it, too."""
+    past, _ = make_sales()
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    is_late = past["date"] >= "2024-04-01"
+    pipeline.transform(past[is_late], history=past[~is_late])
+    assert "overlaps" not in caplog.text
+    pipeline.transform(past[is_late], history=past)
+    assert f"overlaps the data: {is_late.sum()} rows have the store, date of rows there" in caplog.text
+
+
 def test_a_forecast_refuses_what_it_cannot_compute() -> None:
     past, tomorrow = make_sales()
     pipeline = fit_forecast(past, rows=TRAIN)
@@ -357,7 +368,7 @@ def test_a_forecast_refuses_what_it_cannot_compute() -> None:
     for lacking in ("promo", "date"):
         with pytest.raises(errors.ColumnNotFound, match=f"the data: column '{lacking}' not found"):
             pipeline.transform(tomorrow.drop(columns=lacking), history=past)
-    with pytest.raises(errors.ColumnNotFound, match="the data: column 'sales' not found"):
+    with pytest.raises(errors.ColumnNotFound, match=r"the data: column 'sales' not found[^!]*Try: history=, a table"):
         pipeline.transform(tomorrow)
     of_itself = gp.Pipeline([T.Rolling("sales", 2, **BY_STORE)], backend="cpu").fit(past)
     with pytest.raises(errors.ColumnNotFound, match="the data: column 'sales' not found"):

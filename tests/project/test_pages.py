@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gpupipe.models.mlp import MLP
 from gpupipe.models.tabular import Tabular
 from tests.project.page_setup import BEFORE, COMMON, ELSEWHERE
 
@@ -53,7 +54,8 @@ def test_the_code_of_a_page_runs(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "gpupipe")
-    monkeypatch.setattr(Tabular, "updates", 100)  # instead of 1,200: that a page runs, not how well it learns
+    for network in (Tabular, MLP):
+        monkeypatch.setattr(network, "updates", 100)  # instead of 1,200: that a page runs, not how well it learns
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "notebooks"))
     (tmp_path / "data").symlink_to(ROOT / "data")

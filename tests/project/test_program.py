@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "data"
 NOTEBOOK = json.loads((ROOT / "notebooks/01_quickstart.ipynb").read_text())
 
-# A tenth of the updates: README's program, and the notebook's, which is this one, are trained to the end.
+# A fifteenth of the updates: README's program, and the notebook's, which is this one, are trained to the end.
 BEFORE = """
 import gpupipe
-from gpupipe.models.tabular import Tabular
-Tabular.updates = 120
+from gpupipe.models.mlp import MLP
+MLP.updates = 120
 flights_today = gpupipe.read_parquet("data/flights.parquet", filters="month == 12 and day == 20")
 flights_today = flights_today.select([name for name in flights_today.columns if name != "arr_delay"]).compute()
 """

@@ -86,5 +86,10 @@ def test_a_column_that_no_row_has_is_named(scorer: gp.Scorer) -> None:
         scorer.predict({"x": 1.0, "n": 1, "m": 1, "at": "2013-01-01", "day": None})
 
 
+def test_a_misspelt_key_is_offered(scorer: gp.Scorer) -> None:
+    with raises(ColumnNotFound, where="the data", column="k", remedy="'K' (the closest name)"):
+        scorer.predict({"x": 1.0, "n": 1, "m": 1, "K": "a", "at": "2013-01-01", "day": None})
+
+
 def test_features_of_a_scorer(scorer: gp.Scorer) -> None:
     pd.testing.assert_frame_equal(scorer.transform(FRAME), scorer.pipeline.transform(FRAME))

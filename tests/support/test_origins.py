@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, KEY = When.BEFORE, When.NOW, When.AFTER, When.KEY
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY = When
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -33,7 +33,14 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([BEFORE], [AFTER], [BEFORE, NOW, AFTER]),  # the lag of a lead is the row itself, for one
         ([AFTER], [BEFORE], [BEFORE, NOW, AFTER]),
         ([NOW], [AFTER, KEY], [AFTER, KEY]),
-        ([KEY], [NOW, BEFORE], [KEY, BEFORE]),
+        ([KEY], [NOW, BEFORE], [KEY, EARLIER_KEY]),
+        ([BEFORE], [KEY], [EARLIER_KEY]),
+        ([AFTER], [EARLIER_KEY], [KEY]),
+        ([GROUP], [NOW, KEY], [GROUP, KEY]),
+        ([GROUP], [BEFORE], [BEFORE, NOW, AFTER]),  # lags that are summed up
+        ([BEFORE], [GROUP], [EARLIER_GROUP]),
+        ([AFTER], [GROUP], [LATER_GROUP]),
+        ([BEFORE], [LATER_GROUP], [EARLIER_GROUP, GROUP, LATER_GROUP]),
     ],
 )
 def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: list[When]) -> None:
@@ -48,7 +55,13 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, NOW], [NOW], True),
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
-        ([NOW], [KEY], False),  # a target looked up by a key
+        ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
+        ([EARLIER_KEY], [NOW], False),
+        ([GROUP], [GROUP], True),
+        ([EARLIER_GROUP], [GROUP], False),
+        ([GROUP], [LATER_GROUP], False),
+        ([GROUP], [AFTER], True),  # of rows that were joined: the group may hold any of them
+        ([EARLIER_GROUP], [NOW], True),
         ([NOW], [AFTER], False),  # today's value, where tomorrow's is the target
         ([AFTER], [AFTER], True),
         ([BEFORE], [NOW, BEFORE], False),  # yesterday's value, where the change since then is the target
@@ -57,6 +70,11 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
 def test_what_is_as_late_as_the_target_leaks(feature: list[When], target: list[When], leaks: bool) -> None:
     assert find_leaks(origins(*feature), origins(*target)) == (["x"] if leaks else [])
     assert find_leaks(origins(*feature, table="b"), origins(*target)) == []
+
+
+@pytest.mark.parametrize("key", [KEY, EARLIER_KEY])
+def test_a_key_of_the_target_is_no_leak_beside_its_values(key: When) -> None:
+    assert find_leaks(origins(NOW), origins(key) | {Origin("a", "y")}) == []
 
 
 def test_parts_are_related_unless_no_row_can_be_in_both() -> None:

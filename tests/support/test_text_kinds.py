@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -20,6 +21,7 @@ from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
         (["1,234", "12,345,678.9", "7"], "numbers with commas"),
         (["$1,234.50", "$7", "-$3"], "amounts of money"),
         (["12.50 EUR", "3 EUR"], "amounts of money"),
+        (["($1,234.50)", "(3 EUR)", "$7"], "amounts of money, negative in parentheses"),
         (["2024-01-05", "2024-01-06T05:00:00Z", "2024-01-06 05:00"], "times in ISO format"),
         (["05/01/2024", "6/1/24"], "dates"),
         (["5 Jan 2024"], "dates"),
@@ -40,6 +42,7 @@ def test_kinds(texts: list[str], kind: str | None) -> None:
         (["12%", "7.5 %"], [12.0, 7.5]),
         (["1,234", "7"], [1234.0, 7.0]),
         (["$1,234.50", "-$3"], [1234.5, -3.0]),
+        (["($1,234.50)", "$7"], [-1234.5, 7.0]),
         (["2024-01-05", "2024-01-06"], [pd.Timestamp("2024-01-05"), pd.Timestamp("2024-01-06")]),
     ],
 )
@@ -49,3 +52,25 @@ def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
     steps = eval(f"[{suggest_parsing('x', kind).replace(', then ', ', ')}]", {"T": T})
     found = gp.Pipeline(steps).fit(pd.DataFrame({"x": texts})).transform(pd.DataFrame({"x": texts}))
     assert found["x"].tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("texts", "formats"),
+    [
+        (["27/01/2024", "3/2/2024", ""], "['%d/%m/%Y']"),
+        (["01-27-24", "02-03-24"], "['%m-%d-%y']"),
+        (["01.02.2024"], "['%d.%m.%Y'] or ['%m.%d.%Y']"),
+        (["5 Jan 2024", "17 Dec 2023"], "['%d %b %Y']"),
+        (["5/1/2024", "5 Jan 2024"], "..."),
+    ],
+)
+def test_dates_are_offered_their_format(texts: list[str], formats: str, tmp_path: Path) -> None:
+    kind = recognise_texts(texts)
+    assert kind == "dates" and suggest_parsing("x", kind, texts) == f"gp.read_csv(..., timestamp_formats={formats})"
+    if formats == "...":
+        return
+    pd.DataFrame({"x": texts, "y": 1}).to_csv(tmp_path / "a.csv", index=False)
+    read = gp.read_csv(tmp_path / "a.csv", timestamp_formats=eval(formats.partition(" or ")[0]), backend="cpu")
+    assert (
+        read.schema["x"].dtype == "timestamp" and read.compute()["x"].dt.year.isin([2023, 2024]).sum() >= len(texts) - 1
+    )

@@ -173,8 +173,9 @@ class _Facts:
                 yield "looks like an id: about as many values as rows"
         if values.numbers is not None and not (math.isfinite(values.low) and math.isfinite(values.high)):
             yield "infinite values"
-        if values.distinct.texts is not None and (kind := recognise_texts(values.distinct.texts.to_pylist())):
-            yield f"texts of {kind}: {suggest_parsing(self.item.name, kind)}"
+        texts = [] if values.distinct.texts is None else values.distinct.texts.to_pylist()
+        if kind := recognise_texts(texts):
+            yield f"texts of {kind}: {suggest_parsing(self.item.name, kind, texts)}"
 
 
 def _find_edges(numbers: NumberSummary, *, is_whole: bool) -> Any:

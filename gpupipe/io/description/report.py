@@ -88,7 +88,7 @@ class Description:
     @property
     def _remarks(self) -> list[str]:
         """What is to be said below the table."""
-        remarks = [f"{column.name}: {'; '.join(column.notes)}" for column in self.columns if column.notes]
+        remarks = [f"{column.name or repr('')}: {'; '.join(column.notes)}" for column in self.columns if column.notes]
         if not all(column.is_exact for column in self.columns):
             remarks.append("~ an estimate, within about 1 %")
         if self.target is not None:
@@ -120,7 +120,7 @@ class Description:
 
     def _list_cells(self, column: ColumnDescription) -> Iterator[str]:
         figures = _format_figures(column)
-        yield f"<td {_CELL}>{html.escape(column.name)}<br><small>{html.escape(column.dtype)}</small></td>"
+        yield f"<td {_CELL}>{html.escape(column.name or repr(''))}<br><small>{html.escape(column.dtype)}</small></td>"
         names = ["missing", "distinct", "mean", "std", "min", "25%", "50%", "75%", "max"]
         for name in [*names, *([] if self.target is None else ["V"])]:
             yield f"<td {_NUMBER}>{html.escape(_shorten(figures[name]))}</td>"
@@ -141,7 +141,7 @@ def _format_section(title: str, names: Sequence[str], columns: Sequence[ColumnDe
     rows, tails = [[title, *names]], [["", ""]]
     for column in columns:
         figures = _format_figures(column)
-        rows.append([column.name, *(_shorten(figures[name]) for name in names)])
+        rows.append([column.name or repr(""), *(_shorten(figures[name]) for name in names)])
         tails.append([format_bars([bar.size for bar in column.bars]), ", ".join(_list_top(column))])
     return text_table([[*row, *tail] for row, tail in zip(flush_right(rows), tails, strict=True)])
 

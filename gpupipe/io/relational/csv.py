@@ -213,6 +213,8 @@ class CsvFile(TextFile):
             if re.fullmatch("-?(0|[1-9][0-9]*)", value) and -(2**63) <= int(value) < 2**64:
                 suggested = "int64" if int(value) < 2**63 else "uint64"
             remedy = f"dtypes={{{name!r}: {suggested!r}}}"
+            if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", value) and not self._form.thousands:
+                remedy = f"thousands=',', or {remedy}"
         problem = f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value"
         expected = f"{dtype_from_arrow(kind)}, as asked for or as the first values show"
         raise SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
@@ -257,7 +259,7 @@ class CsvFile(TextFile):
                     continue
                 num_rows += 1
                 if len(row) != len(self.names):
-                    source, remedy = "the first row", "quotes around values that hold the separator, or sep="
+                    source, remedy = "the first row", self._suggest_dialect()
                     if self._form.names:
                         source = "names="
                         remedy = f"names= with {len(row)} names; or {remedy}" if num_rows == 1 else remedy
@@ -266,6 +268,16 @@ class CsvFile(TextFile):
                     raise BadFile(where, problem, got=self._form.delimiter.join(row), expected=expected, remedy=remedy)
                 writer.writerow(row)
         self._text, self._is_rewritten = self._copy, True
+
+    def _suggest_dialect(self) -> str:
+        """Suggest an argument by which all rows may have the same number of values."""
+        head, form = self.names[0], self._form
+        if not form.names and not form.comment and head.startswith("#"):
+            return "comment='#', or skip_rows=1"
+        separators = [sep for sep in ";\t|," if sep in head and sep != form.delimiter]
+        if not form.names and len(self.names) == 1 and separators:
+            return f"sep={separators[0]!r}" + (", decimal=',' if numbers have it" if form.delimiter == "," else "")
+        return "quotes around values that hold the separator, or sep="
 
 
 class Survey(NamedTuple):

@@ -17,7 +17,7 @@ from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_bucket
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.origins import ANY_ROW, When, shift
+from gpupipe.support.origins import When, shift
 from gpupipe.support.text import arguments, derive
 from gpupipe.support.validation import is_number
 
@@ -126,7 +126,7 @@ class _Aggregate:
 
     def field(self, item: Field) -> Field:
         """Return the field of the result, with the type that pandas gives it."""
-        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, *ANY_ROW))
+        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, When.GROUP))
 
     def _type(self, item: Field) -> Field:
         if self.function in ("size", "count", "nunique"):

@@ -25,7 +25,7 @@ from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, SideColumns, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
-from gpupipe.support.origins import When, shift
+from gpupipe.support.origins import When, leave_groups, shift
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
@@ -53,9 +53,8 @@ class _Sides:
     def _add_keys(self, columns: Iterable[Field], *whens: When) -> list[Field]:
         """Return the right columns as new ones, found by the keys of the left, in right rows of these times."""
         keys = shift(frozenset().union(*(item.origins for item in self._found_by)), When.KEY)
-        return [
-            replace(item.as_source(), origins=shift(item.origins, *(whens or (When.NOW,))) | keys) for item in columns
-        ]
+        whens = whens or (When.NOW,)
+        return [replace(item.as_source(), origins=shift(leave_groups(item.origins), *whens) | keys) for item in columns]
 
     @property
     def _found_by(self) -> Sequence[Field]:
@@ -128,6 +127,8 @@ class JoinSpec(_Sides):
     @property
     def schema(self) -> Schema:
         (keeps_left, keeps_right), left = _KEPT[self.how], list(self.left_columns)
+        if keeps_right or self.many:  # the rows are those of the right
+            left = [replace(item, origins=leave_groups(item.origins)) for item in left]
         if keeps_right:
             pairs = zip(self.left_keys, self.right_keys, strict=True)
             # The key of a right row without a match is the right's own; its other left values are missing.

@@ -196,6 +196,8 @@ class JsonFile(TextFile):
             refuse_packed(self._path, text)
             problem, expected = f"row {row} is no JSON object ({one_line(cause)})", "an object in braces per line"
             remedy = "the file written again, one object per line"
+            if row == 1 and text.startswith(b"["):
+                remedy = f"gp.from_frame(pandas.read_json({self._path!r})), for an array of objects"
             raise BadFile(self._path, problem, got=text[:80], expected=expected, remedy=remedy) from cause
 
     def _unfit(self, row: int, name: str, value: object, expected: str) -> SchemaMismatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import errno
 import io
@@ -266,6 +267,12 @@ def _fits(texts: pl.Series, kind: type[pl.DataType]) -> bool:
     return bool(texts.cast(kind, strict=False).null_count() == 0)
 
 
+_READERS = {
+    b"PAR1": "gp.read_parquet({!r})",
+    b"ARROW1": "gp.read_ipc({!r})",
+    **dict.fromkeys((b"PK\x03\x04", b"\xd0\xcf\x11\xe0"), "gp.from_frame(pandas.read_excel({!r}))"),
+}
+"""What reads files of other formats, by their first bytes."""
 _MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 _COPIED = 1 << 20
 _PART_BYTES = 4 << 20  # that one thread scans at a time
@@ -302,7 +309,7 @@ def open_text(one: Input, folder: Path, kind: str, encoding: str = "utf-8", skip
         with suppress(OSError):
             head = peek(one)[1]
         refuse_packed(one.path, head)
-        raise _unreadable(one, kind, encoding, cause) from cause
+        raise _unreadable(one, kind, encoding, cause, head) from cause
     except pl.exceptions.PolarsError as cause:
         problem = f"the engine could not parse it ({type(cause).__name__}: {one_line(cause)}); its rows are in order"
         remedy = "backend='cpu', or dtypes={...: 'string'} for columns of odd values"
@@ -317,14 +324,17 @@ def _is_marked(path: Path, kind: str) -> bool:
         return kind == "JSON" and file.read(len(_MARK)) == _MARK  # of CSV Polars leaves it out itself
 
 
-def _unreadable(one: Input, kind: str, encoding: str, cause: Exception) -> BadFile:
+def _unreadable(one: Input, kind: str, encoding: str, cause: Exception, head: bytes) -> BadFile:
     problem, expected = f"cannot be read as {kind} ({one_line(cause)})", f"text in {encoding.upper()}"
     remedy = "the file written again in UTF-8, or the right path"
     if isinstance(cause, OSError) and (cause.errno or "os error" in str(cause)):
         problem, expected = f"cannot be read ({one_line(cause)})", "a file that stays, and that this process may read"
         remedy = "its permissions" if isinstance(cause, PermissionError) else "the disk it is on"
+    elif reader := next((reader for magic, reader in _READERS.items() if head.startswith(magic)), None):
+        remedy = f"{reader.format(one.path)}, by the file's first bytes"
     elif kind == "CSV":
-        remedy = "encoding=, as the file is written, or the right path"
+        is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        remedy = "encoding='utf-16'" if is_utf_16 else "encoding=, as the file is written, or the right path"
     return BadFile(one.path, problem, expected=expected, remedy=remedy)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.backend import to_pandas
+from gpupipe.errors import ColumnNotFound, nearest
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import PALETTE
 from gpupipe.support.text import RowTable, flush_right, format_count, html_table, text_table
@@ -86,6 +87,10 @@ class Report(ScoredRows, Mapping[str, float]):
             self.by = None if groups is None else self._compare_groups(*groups)
 
     def __getitem__(self, name: str) -> float:
+        if name not in self._metrics:
+            problem, expected = "these rows have no such metric", f"one of {[*self]}"
+            remedy = f"report[{nearest(str(name), [*self]) or 'loss'!r}]"
+            raise ColumnNotFound("Report", problem, got=name, expected=expected, remedy=remedy)
         return self._metrics[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -32,6 +32,11 @@ def test_text() -> None:
     assert lines[-1].startswith("V: Cramér's V with delay, 0 to 1, over 4 rows;")
 
 
+def test_a_column_without_a_name_is_quoted() -> None:
+    text = repr(gp.from_frame(pd.DataFrame({"": range(100)})).describe())
+    assert "\n''       int64" in text and "\n'': an id" in text
+
+
 def test_a_page_escapes_what_is_in_the_table(tmp_path: Path) -> None:
     gp.from_frame(FRAME).describe().to_html(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()

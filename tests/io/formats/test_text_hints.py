@@ -25,6 +25,41 @@ def test_a_packed_file_is_told_by_its_first_bytes(tmp_path: Path, name: str, tex
     assert read(path.rename(tmp_path / f"{name}.gz"), backend="cpu").compute()["x"].tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("content", "remedy"),
+    [
+        (b"a;b\n1,5;x\n2,5;y\n", "sep=';', decimal=',' if numbers have it"),
+        (b"a\tb\n1,5\tx\n", "sep='\\t', decimal=',' if numbers have it"),
+        (b"# of today\na,b\n1,2\n", "comment='#', or skip_rows=1"),
+        (b"a,b\n1,2,3\n", "quotes around values that hold the separator, or sep="),
+        ("a,b\n1,x\n".encode("utf-16"), "encoding='utf-16'"),
+        (b"PK\x03\x04\x14\x00\xff\n", "gp.from_frame(pandas.read_excel('{}')), by the file's first bytes"),
+        (b"PAR1\x15\x04\xff\n", "gp.read_parquet('{}'), by the file's first bytes"),
+    ],
+)
+def test_what_a_text_file_may_be_instead(tmp_path: Path, content: bytes, remedy: str) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(content)
+    with pytest.raises(BadFile) as caught:
+        gp.read_csv(path, backend="cpu")
+    assert caught.value.remedy == remedy.format(path)
+
+
+def test_an_array_of_objects_is_offered_its_reader(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"x": 1}, {"x": 2}]')
+    with pytest.raises(BadFile) as caught:
+        gp.read_json(tmp_path / "a.json", backend="cpu")
+    call = (caught.value.remedy or "").removesuffix(", for an array of objects")
+    assert eval(call, {"gp": gp, "pandas": pd}).compute()["x"].tolist() == [1, 2]
+
+
+def test_numbers_with_commas_are_offered_thousands(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('a\n"1,234.50"\n')
+    with pytest.raises(SchemaMismatch) as caught:
+        gp.read_csv(tmp_path / "a.csv", dtypes={"a": "float64"}, backend="cpu").compute()
+    assert caught.value.remedy == "thousands=',', or dtypes={'a': 'string'}"
+
+
 @pytest.mark.parametrize(("second", "dtypes", "offered"), [('"x"', None, "T.Cast"), ("2.5", "string", "columns=")])
 def test_values_of_two_types_are_offered_no_type(tmp_path: Path, second: str, dtypes: str | None, offered: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"a": 1}}\n{{"a": {second}}}\n')

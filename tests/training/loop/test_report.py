@@ -11,6 +11,7 @@ import sklearn.metrics as sk
 import torch
 from torch import Tensor
 
+from gpupipe import errors
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Report
 from gpupipe.training.loop import report as module
@@ -104,6 +105,11 @@ def test_groups_have_the_metrics_of_their_rows(weighted: bool) -> None:
     inside = places == 1
     alone = Report({}, output[inside], target[inside], None if weight is None else weight[inside], task="binary")
     assert {name: report.by["UA"][name] for name in alone} == alone
+    assert [*report.by] == ["AA", "UA", "DL"] and "UA" in report.by and "B6" not in report.by
+    for get in (lambda: report.by["DAL"], lambda: report["acuracy"]):
+        with pytest.raises(errors.GpupipeError, match=r"Try: .*\['(DL|accuracy)'\]"):
+            get()
+    assert report.get("acuracy") is None
     assert report.by["DL"]["auc"] is None and report.by["DL"]["accuracy"] in (0.0, 1.0)
 
 
