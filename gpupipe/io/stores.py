@@ -261,7 +261,7 @@ class _RemoteFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec ships no
 def open_stored(path: str, storage_options: StorageOptions | None = None) -> Iterator[Any]:
     """Open a file for reading; one in a store is read with retries, and refused if it was replaced meanwhile."""
     if not is_remote(path):
-        with Path(locate(path)[1]).open("rb") as file:
+        with call_with_retries(lambda: Path(locate(path)[1]).open("rb"), path, "read") as file:
             yield file
         return
     one = Input(path, storage_options=storage_options).stamped()

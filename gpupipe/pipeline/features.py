@@ -619,6 +619,8 @@ class TargetSet(Labels):
         self.group = replace(self.group, steps=list(steps))
         known = zip(self.texts, (item["classes_"] for item in state), strict=True)
         self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
+        if any(len(classes) < 2 or sorted(set(classes)) != [*classes] for classes in self.classes_.values()):
+            raise ValueError(f"classes are two or more, ascending, not {self.classes_}")
         self.first_task = "classification" if self.classes_ else "regression"
 
 

@@ -78,7 +78,7 @@ _FEATURES = {
     "task": str,
     "standardised": bool,
     "target_transform": [_STEP],
-    "classes": ([_OBJECT], None),
+    "classes": ([{"classes_": ([(str, bool, int, float)], None)}], None),
     **dict.fromkeys(("lineage", "weight"), (str, None)),
     "keep": [str],
     "allow_leak": [str],

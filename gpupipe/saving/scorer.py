@@ -12,7 +12,7 @@ import torch
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.backend.dictionaries import strings
-from gpupipe.errors import BadConfig
+from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io import as_dataset, as_rows
 from gpupipe.models.tabular import Tabular
 from gpupipe.pipeline.pipeline import Pipeline
@@ -285,6 +285,9 @@ class Scorer:
         self, data: Any, history: Any, batch_size: int, read: Any, fields: list[Field], by: str | None = None
     ) -> Any:
         self._require_model("predict")
+        if not self.schema.targets:
+            expected, remedy = "one with the target that the model has learned", "gp.Features(..., target='column')"
+            raise BadConfig("predict", "the pipeline has no target", expected=expected, remedy=remedy)
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
         if is_records(data):
             source = self.pipeline._fitted_source()
@@ -329,10 +332,17 @@ class Scorer:
     def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:
         model = self._require_model("predict").eval()
         parts = [model(batch).float() for batch in Loader(block, batch_size=batch_size)]
-        if parts:
-            return torch.cat(parts)
-        width = len(self._classes) if self.schema.task == "multiclass" else len(self._decided_fields())
-        return torch.empty((0, width) if self.schema.task == "multiclass" or width > 1 else 0, device=self.device)
+        is_multiclass = self.schema.task == "multiclass"
+        width = len(self._classes) if is_multiclass else len(self._decided_fields())
+        if not parts:
+            return torch.empty((0, width) if is_multiclass or width > 1 else 0, device=self.device)
+        output = torch.cat(parts)
+        if output.shape != (len(output), width) and (width > 1 or output.shape != (len(output),)):
+            name, problem = type(model).__name__, "the model's output does not fit the target"
+            got, expected = f"output {tuple(output.shape)}", f"{width} a row, for a {self.schema.task} target"
+            remedy = f"{name if isinstance(model, Tabular) else 'MLP'}.from_schema(pipeline.schema)"
+            raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
+        return output if width > 1 else output.flatten()
 
 
 def _name_digits(level: float) -> str:

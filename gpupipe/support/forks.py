@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
 from gpupipe.errors import PlanFailed
 
 _TASKS = Path("/proc/self/task")
-_THREADS = "polars-"  # what the names of Polars' threads begin with
+_THREAD = re.compile("polars-[0-9]")  # of the pool that runs plans; others are there as soon as Polars is imported
 
 
 class _Process:
@@ -26,7 +27,7 @@ def _look_for_pool() -> None:
     for task in _TASKS.iterdir() if _TASKS.is_dir() else ():  # nothing forks by itself but Linux
         with suppress(OSError):  # a thread that has just ended
             names.append((task / "comm").read_text())
-    _Process.has_pool = any(name.startswith(_THREADS) for name in names)
+    _Process.has_pool = any(map(_THREAD.match, names))
 
 
 def _note_loss() -> None:

@@ -346,6 +346,40 @@ def test_predicting_without_a_model(tmp_path: Path) -> None:
         gp.load(path).predict(frame)
 
 
+class Repeat(torch.nn.Module):
+    """As many equal outputs a row as it is told."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.outputs = outputs
+
+    def forward(self, batch: gp.Batch) -> torch.Tensor:
+        return batch.numeric.repeat(1, self.outputs)
+
+
+@pytest.mark.parametrize("target", ["y", "y > 1", "y * 0.5"])
+@pytest.mark.parametrize("model", [gp.models.MLP(1, outputs=4), Repeat(4)], ids=["MLP", "own"])
+def test_a_model_of_other_outputs_than_the_target_has(target: str, model: torch.nn.Module) -> None:
+    rows = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [0, 1, 2]})
+    task = "regression" if "*" in target else "classification"
+    scorer = gp.Scorer(gp.Pipeline([], gp.Features(["x"], target=target, task=task)).fit(rows), model)
+    for score in (scorer.predict, scorer.predict_proba)[: 1 if "*" in target else 2]:
+        with pytest.raises(errors.SchemaMismatch, match=r"does not fit the target, got 'output \(3, 4\)'"):
+            score(rows)
+
+
+def test_a_column_of_outputs_is_one_a_row() -> None:
+    rows = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
+    scorer = gp.Scorer(gp.Pipeline([], gp.Features(["x"], target="y", task="classification")).fit(rows), Repeat(1))
+    assert scorer.predict_proba(rows)["probability"].tolist() == pytest.approx([0.7310586, 0.8807971])
+
+
+def test_predicting_without_a_target() -> None:
+    rows = pd.DataFrame({"x": [1.0, 2.0]})
+    with pytest.raises(errors.BadConfig, match="the pipeline has no target"):
+        gp.Scorer(gp.Pipeline([], gp.Features(["x"])).fit(rows), gp.models.MLP(1)).predict(rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", range(3))
 def test_a_killed_save_leaves_the_old_artifact(saved: Path, moment: int, tmp_path: Path) -> None:

@@ -69,8 +69,13 @@ def sort_rows() -> list[int]:
     return list(gp.from_frame(FRAME).sort("x").compute()["x"])
 
 
+def sort_in_fork_and_here() -> tuple[str, list[int]]:
+    assert gp.read_csv and "polars" in sys.modules  # imported, and not run
+    return run_in_fork(sort_rows), sort_rows()
+
+
 @pytest.mark.slow  # a process that imports everything, which is the remedy
-def test_a_spawned_child_runs_plans() -> None:
+def test_a_spawned_child_runs_plans_and_so_does_its_fork_before_the_first() -> None:
     sort_rows()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(sort_rows) == [1, 2, 3]
+        assert pool.apply(sort_in_fork_and_here) == ("", [1, 2, 3])

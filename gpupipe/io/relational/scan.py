@@ -188,7 +188,7 @@ def explain_failure(scans: Sequence[Scan], title: str) -> Iterator[None]:
             one.check()
     except GpupipeError:  # some of which are an OSError too
         raise
-    except (pl.exceptions.PolarsError, OSError) as cause:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as cause:  # a panic is no Exception
         for one in scans:
             one.check()
             one.look()

@@ -279,6 +279,8 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             raise ValueError("its content is not what was written")
         state = join_tensors(parse_json(about["text"], object, finite=False), tensors_from(content))
         check_shape(state, _STATE)
+        for generators in filter(None, [*state["rng"], *state["rng_of_epoch"]]):
+            torch.Generator().set_state(generators[0])  # which refuses what is no state
         return state, about
 
 

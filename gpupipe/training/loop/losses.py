@@ -130,6 +130,15 @@ def get_loss(loss: str | Loss, quantiles: tuple[float, ...] | None) -> Loss:
     return LOSSES[loss] if isinstance(loss, str) else loss
 
 
+def check_outputs(loss: str | Loss, schema: Schema, outputs: int) -> None:
+    """Refuse another number of outputs than the target has classes."""
+    classes = schema.target and schema.target.classes
+    if loss == "cross-entropy" and classes and outputs != len(classes):
+        problem = "the model has another number of outputs than the target has classes"
+        expected, remedy = f"{len(classes)}, one a class", "MLP.from_schema(pipeline.schema)"
+        raise SchemaMismatch("Trainer", problem, got=outputs, expected=expected, remedy=remedy)
+
+
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:
     """Refuse a regression's loss for classes: what scores the model reads its outputs as log-odds."""
     if schema.task not in (None, "regression") and _is_scale_free(loss):

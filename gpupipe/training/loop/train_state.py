@@ -164,6 +164,10 @@ class TrainState:
         if not self.ranks.is_main:
             self.update.losses.sums[:2] = 0  # the first counts for all
         (steps_then, each_then), steps, each = state["lengths"], self.steps_per_epoch, self.update.accumulate
+        count = (self.epoch - 1) * -(-steps_then // each_then) - (-self.step_in_epoch // each_then)
+        if self.epoch < 1 or not 0 <= self.step_in_epoch <= steps_then or not 0 <= int(self.update.count) <= count:
+            at = f"batch {self.step_in_epoch} of {steps_then} in epoch {self.epoch}"
+            raise ValueError(f"{int(self.update.count)} updates by {at}")
         self._offset = state["offset"] + (self.epoch - 1) * (steps_then - steps)
         if (steps, each) != (steps_then, each_then):  # the schedule goes by epochs
             done = self.step_in_epoch

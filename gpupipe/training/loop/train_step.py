@@ -24,7 +24,7 @@ from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.batches import num_rows, split_rows
 from gpupipe.training.loop.losses import TINY, LossMean
 from gpupipe.training.loop.rank_group import RankGroup
-from gpupipe.training.optim.optimizers import EMA, LossScale, add_gradients, compact, get_entries
+from gpupipe.training.optim.optimizers import EMA, Lamb, LossScale, add_gradients, compact, get_entries
 
 # Names a part of an update (data, forward, backward, optimizer) for a profiler.
 Range: TypeAlias = Callable[[str], AbstractContextManager[object]]
@@ -216,7 +216,19 @@ class Update:
             shape = self.parameters[int(index)].shape
             if key in _LIKE_PARAMETERS and (value.shape != shape or not value.is_floating_point()):
                 raise ValueError(f"{name} is {value.dtype} {list(value.shape)} of a parameter {list(shape)}")
+            if key == "step" and value.shape:
+                raise ValueError(f"{name} is {list(value.shape)}, not one number")
             moments.setdefault(int(index), {})[key] = value
+        shared = {"step"} if isinstance(self.optimizer, Lamb) else set()  # which the first parameter of a group has
+        for group in self.optimizer.param_groups:
+            members = set(map(id, group["params"]))
+            keys = {
+                frozenset(each.keys() - shared)
+                for index, each in moments.items()
+                if id(self.parameters[index]) in members
+            }
+            if len(keys) > 1:
+                raise ValueError(f"parameters have different moments, {sorted(map(sorted, keys))}")
         settings = [dict(group) for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(self.optimizer.state_dict() | {"state": moments})
         for group, before in zip(self.optimizer.param_groups, settings, strict=True):

@@ -545,6 +545,7 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
         losses.check_loss_task(loss, schema)
         if check_ids := getattr(trainer.model, "check_ids", None):
             check_ids(schema)
+            losses.check_outputs(loss, schema, cast(int, trainer.model.outputs))
         if trainer.metrics != "auto":  # those that go with a loss are defined where it is
             check_task(metrics, schema)
     if units is not None:

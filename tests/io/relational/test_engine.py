@@ -164,6 +164,16 @@ def test_a_plan_that_fails_says_so() -> None:
     assert caught.value.where == "sort"
 
 
+def test_a_panic_of_the_engine_is_an_error_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(*_: object, **__: object) -> None:
+        raise pl.exceptions.PanicException("OS can't spawn worker thread")
+
+    monkeypatch.setattr(pl.LazyFrame, "collect_batches", panic)
+    monkeypatch.setattr(pl.LazyFrame, "collect", panic)
+    with pytest.raises(PlanFailed, match="PanicException: OS can't spawn worker thread"):
+        flights().sort("origin").compute()
+
+
 def test_a_plan_for_a_gpu_never_moves_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = scan(flights(), ["origin"], "sort")
     monkeypatch.setattr("gpupipe.io.relational.engine.find_spec", lambda name: None)

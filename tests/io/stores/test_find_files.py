@@ -96,12 +96,15 @@ def test_a_pattern_of_our_folders_keeps_their_types_and_drafts_out(tmp_path: Pat
     assert plain(gp.read_parquet(str(tmp_path / "?")).select(["code", "n"]).compute()) == table.to_pylist() * 2
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.orc", "a.arrow"])
+@pytest.mark.parametrize(
+    "name", ["a.parquet", "a.csv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.orc", "a.arrow", "a.parquet/_manifest.json"]
+)
 def test_a_file_that_may_not_be_read_is_one_of_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     # The tests may run as root, whom no permission stops.
     path, opening = tmp_path / name, builtins.open
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"x")
 
     def closed(file: Any, *args: Any, **options: Any) -> Any:
@@ -112,8 +115,9 @@ def test_a_file_that_may_not_be_read_is_one_of_permission(
     monkeypatch.setattr(builtins, "open", closed)
     monkeypatch.setattr(io, "open", closed)
     reader = {"parquet": gp.read_parquet, "csv": gp.read_csv, "jsonl": gp.read_json, "orc": gp.read_orc}
+    first = tmp_path / name.partition("/")[0]
     with pytest.raises(BadFile) as caught:
-        reader.get(name.split(".")[1], gp.read_ipc)(path)
+        reader.get(first.name.split(".")[1], gp.read_ipc)(first)
     assert caught.value.where == str(path)
     assert caught.value.remedy == "its permissions"
 
