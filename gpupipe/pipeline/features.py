@@ -177,7 +177,7 @@ def _format_spelling(given: Any) -> str:
     step = next((part for part in parts if isinstance(part, pre.LearnedStep) or is_estimator(part)), None)
     name = next((part for part in parts if isinstance(part, str)), None)
     if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
-        return "Features(*groups)"
+        return f"Features({', '.join(map(repr, given))})"
     spelled = ", ".join(repr(part) for part in (columns or ["distance"], step, name) if part is not None)
     return f"({spelled})"
 
