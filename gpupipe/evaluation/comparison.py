@@ -162,7 +162,9 @@ def compare(
     pipeline: Pipeline | None = None
     if target is not None:
         pipeline, train, valid = fit_proposal(train, valid, seed, target=target)
-    blocks = {"train": get_block("compare", "train", train), "valid": get_block("compare", "valid", valid)}
+    remedy = "pipeline.loader(data) on a part that fits, or target='column' beside two tables"
+    pairs = {"train": train, "valid": valid}
+    blocks = {name: get_block("compare", name, loader, remedy) for name, loader in pairs.items()}
     schema = blocks["train"].schema
     _check_columns(schema, blocks["valid"].schema)
     layout = make_layout(schema)
