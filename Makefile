@@ -36,8 +36,10 @@ check: $(VENV)/.dev ## lint, format, types, architecture: before every commit
 test: $(VENV)/.dev ## unit tests and laws, before every commit; four minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --hypothesis-profile=few
 
-test-all: $(VENV)/.dev test-rapids ## all else that needs no GPU: all examples, faults, stores, clusters, pages, notebooks, packaging too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --nbmake notebooks gpupipe tests --ignore tests/architecture
+# A file's tests stay together: what its fixtures start (a site, ranks, a dry run) starts once. In order: heavy files are
+# no long end of one process.
+test-all: $(VENV)/.dev test-rapids ## all else that needs no GPU: more examples, faults, stores, clusters, pages, notebooks, packaging too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --nbmake notebooks gpupipe tests --ignore tests/architecture
 
 test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, takes 8 GB of disk
 	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q -n 2 tests/rapids tests/kernels tests/project/test_packaging.py

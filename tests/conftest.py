@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[1]
 # Of this process and those that tests start; read when first asked for.
 os.environ["GPUPIPE_BACKEND"] = "cpu"
 
-# Property tests try the same examples each time, so that a test is red because of a change and not by chance: in
-# `make test` a part of them. `make test-all` and `make soak` look for others.
-hypothesis.settings.register_profile("fixed", derandomize=True, database=None)
+# Property tests try the same examples each time, so that a test is red because of a change and not by chance: some in
+# `make test`, more in `make test-all`. `make soak` tries all, and others each time.
 hypothesis.settings.register_profile("few", derandomize=True, database=None, max_examples=12)
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None, max_examples=40)
 hypothesis.settings.register_profile("random", derandomize=False, print_blob=True)
 hypothesis.settings.load_profile("fixed")
 

@@ -8,6 +8,6 @@ from hypothesis import settings
 
 
 def examples(most: int, **options: Any) -> settings:
-    """Settings for at most so many examples; the profile `few` tries an eighth of them, and three at least."""
+    """Settings for at most so many examples; a profile tries its share of them (conftest.py), and three at least."""
     share = most * settings.default.max_examples // 100
     return settings(deadline=None, max_examples=max(share, min(most, 3)), **options)

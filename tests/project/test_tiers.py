@@ -84,8 +84,9 @@ def test_every_slow_area_is_there() -> None:
     assert [path for path in SLOW if not (ROOT / path).exists()] == []
 
 
-def test_the_quick_tier_tries_a_few_examples_and_always_the_same() -> None:
-    few = settings.get_profile("few")
-    assert few.derandomize and few.max_examples == 12
+def test_each_tier_tries_more_examples_and_all_but_the_last_the_same() -> None:
+    few, fixed, random = map(settings.get_profile, ("few", "fixed", "random"))
+    assert [profile.max_examples for profile in (few, fixed, random)] == [12, 40, 100]
+    assert [profile.derandomize for profile in (few, fixed, random)] == [True, True, False]
     assert examples(40).max_examples == 40 * settings.default.max_examples // 100
-    assert examples(4).max_examples == 4
+    assert examples(2).max_examples == 2
