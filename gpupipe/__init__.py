@@ -9,6 +9,7 @@ Names load on first use; importing the package loads no heavy library.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 import gpupipe.support.forks  # noqa: F401 - notices a fork from here on
@@ -85,9 +86,28 @@ __all__ += [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'gpupipe' has no attribute {name!r}")
+        raise _refuse(name)
     module = importlib.import_module(f"gpupipe.{_HOME[name] or name}")
     return getattr(module, name) if _HOME[name] else module
+
+
+def _refuse(name: str) -> AttributeError:
+    """Build the error for a name that is not here: it may be another module's, another library's, or misspelt."""
+    if name.startswith("_"):
+        return AttributeError(f"module 'gpupipe' has no attribute {name!r}")
+    from gpupipe.errors import AttributeNotFound, nearest
+
+    others = [
+        module for module in _NAMES[""].split() if name in getattr(sys.modules.get(f"gpupipe.{module}"), "__all__", ())
+    ]
+    near, remedy = nearest(name, __all__), "help(gp)"
+    if others:
+        remedy = f"gp.{others[0]}.{name}"
+    elif name.startswith("read_") and hasattr(sys.modules.get("pandas"), name):
+        remedy = f"gp.from_frame(pandas.{name}(...))"
+    elif near is not None:
+        remedy = f"gp.{near}"
+    return AttributeNotFound(f"gpupipe.{name}", "there is no such name", expected="a name of dir(gp)", remedy=remedy)
 
 
 def __dir__() -> list[str]:

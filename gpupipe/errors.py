@@ -1,7 +1,7 @@
 """Errors: one family, with texts built from their attributes.
 
 GpupipeError
-├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, BadCall, NotFitted     what the caller gave
+├── ColumnNotFound, SchemaMismatch, BadData, BadConfig, BadCall, AttributeNotFound, NotFitted     what the caller gave
 ├── ExpressionError, LeakageError                                     what a pipeline says
 ├── BadFile, ArtifactError, PartitionFailed, PlanFailed               what lies on disk
 ├── BackendMissing, ClusterLost                                       the machine
@@ -17,9 +17,9 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["ArtifactError", "BackendMissing", "BadCall", "BadConfig", "BadData", "BadFile", "ClusterLost"]
-__all__ += ["ColumnNotFound", "CopyRequired", "ExpressionError", "GpupipeError", "LeakageError", "NotFitted"]
-__all__ += ["OutOfDeviceMemory", "PartitionFailed", "PlanFailed", "SchemaMismatch"]
+__all__ = ["ArtifactError", "AttributeNotFound", "BackendMissing", "BadCall", "BadConfig", "BadData", "BadFile"]
+__all__ += ["ClusterLost", "ColumnNotFound", "CopyRequired", "ExpressionError", "GpupipeError", "LeakageError"]
+__all__ += ["NotFitted", "OutOfDeviceMemory", "PartitionFailed", "PlanFailed", "SchemaMismatch"]
 
 _UNSEEN = object()
 _ALIKE = 0.7  # below it difflib calls names alike that share nothing but letters
@@ -113,6 +113,10 @@ class BadConfig(GpupipeError, ValueError):
 
 class BadCall(GpupipeError, TypeError):
     """Call with an argument that is not there, with one too many, or without one that is needed."""
+
+
+class AttributeNotFound(GpupipeError, AttributeError):
+    """Attribute that is not there, such as one of pandas' frames; what does the same is suggested."""
 
 
 class NotFitted(GpupipeError, RuntimeError):

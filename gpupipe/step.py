@@ -53,6 +53,7 @@ class Step:
         named = list(inspect.signature(cls.__init__).parameters.values())[1:]
         return [parameter for parameter in named if parameter.kind != parameter.VAR_POSITIONAL]
 
+    @answer_calls
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments by name. `deep` is accepted for scikit-learn; steps hold no estimators."""
         return {p.name: getattr(self, p.name) for p in self._parameters() if p.kind != p.VAR_KEYWORD}

@@ -15,6 +15,7 @@ from gpupipe.errors import BadConfig, ColumnNotFound, GpupipeError, OutOfDeviceM
 FAMILY = [getattr(errors, name) for name in errors.__all__]
 BUILTIN = {
     "ArtifactError": ValueError,
+    "AttributeNotFound": AttributeError,
     "BackendMissing": ImportError,
     "BadCall": TypeError,
     "BadConfig": ValueError,

@@ -62,6 +62,23 @@ def test_readers_and_datasets_take_one_name(tmp_path: Path) -> None:
     assert gp.read_csv(tmp_path / "u.csv", names="only", sep=";").columns == ["only"]
 
 
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("read_excel", "gp.from_frame(pandas.read_excel(...))"),
+        ("StandardScaler", "gp.preprocessing.StandardScaler"),
+        ("Lag", "gp.transforms.Lag"),
+        ("read_sql", "gp.from_frame(pandas.read_sql(...))"),
+        ("read_cvs", "gp.read_csv"),
+        ("crossvalidate", "gp.cross_validate"),
+        ("zzz", "help(gp)"),
+    ],
+)
+def test_a_name_that_is_elsewhere_is_offered(name: str, remedy: str) -> None:
+    with raises(gp.errors.AttributeNotFound, where=f"gpupipe.{name}", remedy=remedy):
+        getattr(gp, name)
+
+
 def test_completion_shows_what_users_call_and_no_more() -> None:
     pipeline = gp.Pipeline([], gp.Features(["delay"], target="d"))
     of_pipeline = {"backend", "check", "drift", "explain", "features", "fit", "fit_report", "fit_transform", "loader"}

@@ -336,7 +336,7 @@ def test_a_mapping_is_a_group_for_each_column() -> None:
         (("num", pre.StandardScaler(), ["x"]), "(['x'], StandardScaler(), 'num')"),
         ((pre.StandardScaler(), ["x"]), "(['x'], StandardScaler())"),
         (pre.StandardScaler(), "(['distance'], StandardScaler())"),
-        ([(["x"], pre.StandardScaler())], "Features(*groups)"),
+        ([(["x"], pre.StandardScaler())], "Features((['x'], StandardScaler()))"),
     ],
 )
 def test_a_group_of_another_shape_is_refused_with_the_right_one(group: Any, remedy: str) -> None:

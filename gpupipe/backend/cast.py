@@ -331,7 +331,7 @@ def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str) -> NoRet
     many = f"{count} values do" if count > 1 else "a value does"
     expected, remedy = (
         f"values that {dtype} can hold",
-        f"leave it {source}, a Filter before it, or T.Cast(errors='coerce')",
+        f"leave it {source}, a Filter before it, or T.Cast({{{name!r}: {dtype!r}}}, errors='coerce')",
     )
     if dtype == "bool" and source != "string":
         remedy = f"{derive(name, '{} != 0')} in its place"

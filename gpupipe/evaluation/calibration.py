@@ -37,6 +37,8 @@ def calibrate(
     method: Literal["conformal", "temperature", "isotonic"] = "conformal",
     coverage: float = 0.9,
     by: str | None = None,
+    rows: str | None = None,
+    history: Any = None,
     batch_size: int = 32768,
 ) -> Scorer:
     """Calibrate a scorer on rows that its model has not learned from, and return one that `gp.save` keeps whole.
@@ -64,10 +66,13 @@ def calibrate(
         coverage: the share of rows whose truth is to be inside.
         by: a column of the rows, such as a carrier: for each of its values limits of its own. A group of too few rows
             for the coverage is named in a warning, and has the limits of all rows.
+        rows: a condition; only rows for which it is true calibrate, after windows (`T.Lag`) have looked at all.
+        history: a Dataset or a frame of earlier rows, which only windows look at.
         batch_size: rows that the model gets at a time.
 
     Raises:
-        BadConfig: an argument that makes no sense, no model, or a task that has no such calibration.
+        BadConfig: an argument that makes no sense, no model, or a task that has no such calibration; or no window would
+            look at the history.
         BadData: no target, too few rows for the coverage, rows of one class, or probabilities that no temperature
             calibrates.
         ColumnNotFound: `by`, or a column of the pipeline, is not there.
@@ -95,21 +100,22 @@ def calibrate(
     check_integer(calibrate, "[1, inf)", batch_size=batch_size)
     _check_task(scorer, method, by)
     dataset, task, device = as_dataset(data), str(scorer.schema.task), str(scorer.device)
+    earlier = None if history is None else as_dataset(history)
     probabilities, conformal = None, None
     if scorer.calibrator is not None:
         probabilities, conformal = scorer.calibrator.probabilities, scorer.calibrator.conformal
     if method == "conformal":
         plain = Scorer(scorer.pipeline, scorer.model, device=device, calibrator=Calibrator(probabilities))
-        rows = collect_rows(plain, dataset, by, batch_size)
-        calibrator = Calibrator(probabilities, _fit_limits(plain, rows, float(coverage), by))
+        outputs = collect_rows(plain, dataset, by, rows, earlier, batch_size)
+        calibrator = Calibrator(probabilities, _fit_limits(plain, outputs, float(coverage), by))
         return Scorer(scorer.pipeline, scorer.model, threshold=scorer.threshold, device=device, calibrator=calibrator)
     if conformal is not None:
         problem, expected = "the scorer's sets are those of its present probabilities", "probabilities calibrated first"
         remedy = f"calibrate(gp.Scorer(pipeline, model), data, method={method!r}), then calibrate(scorer, data)"
         raise BadConfig("calibrate(method=)", problem, got=method, expected=expected, remedy=remedy)
     plain = Scorer(scorer.pipeline, scorer.model, device=device)
-    rows = collect_rows(plain, dataset, None, batch_size)
-    part = _fit_temperatures(rows, task) if method == "temperature" else _fit_curves(rows, task)
+    outputs = collect_rows(plain, dataset, None, rows, earlier, batch_size)
+    part = _fit_temperatures(outputs, task) if method == "temperature" else _fit_curves(outputs, task)
     if scorer.threshold != plain.threshold:
         text = "calibrate: the threshold %s is of other probabilities, and left out: choose one anew"
         _log.warning(text, scorer.threshold)

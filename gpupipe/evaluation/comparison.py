@@ -7,11 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from torch import nn
+
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.evaluation.entrants import HELD_OUT, TrainRows, make_entrants, measure
+from gpupipe.evaluation.fit import fit_proposal
 from gpupipe.evaluation.host_rows import describe_lists, make_layout
 from gpupipe.evaluation.importance import get_block
 from gpupipe.evaluation.row_table import FigureTable
+from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_integer
@@ -29,7 +34,8 @@ class Comparison(FigureTable):
     Rows have a model's name, its metrics (None where not defined), the `difference` of the first of them to the best
     model's, the seconds of its fit (None of a model that was trained before) and of its predictions, its bytes in
     memory, the parameters of a network or linear model or the nodes of trees, and how it took ids. `models` has the
-    fitted models by name; `gp.save` takes the networks among them, "linear" and "xgboost" too.
+    fitted models by name; `gp.save` takes the networks among them, "linear" and "xgboost" too. `pipeline` is the one
+    that `compare(target=)` has fitted.
 
     Example:
         >>> rows = [{"model": "linear", "auc": 0.75}, {"model": "MLP", "auc": 0.875}]
@@ -57,11 +63,12 @@ class Comparison(FigureTable):
         higher_is_better: bool,
         models: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
+        pipeline: Pipeline | None = None,
     ) -> None:
         sign = -1 if higher_is_better else 1
         ordered = sorted(rows, key=lambda row: (row[metric] is None, sign * (row[metric] or 0)))
         first = ordered[0][metric] if ordered else None
-        self.metric, self.models, self.notes = metric, dict(models or {}), list(notes)
+        self.metric, self.models, self.notes, self.pipeline = metric, dict(models or {}), list(notes), pipeline
         self.rows = []
         for row in ordered:
             difference = None if row[metric] is None else row[metric] - first
@@ -74,6 +81,25 @@ class Comparison(FigureTable):
         return str(self.rows[0]["model"])
 
     @property
+    def scorer(self) -> Scorer:
+        """The pipeline that `compare(target=)` has fitted and the best of the models that `gp.save` takes.
+
+        A warning names an estimator that is better. Raises `BadConfig`: loaders were compared, or only estimators.
+        """
+        names = [row["model"] for row in self.rows if isinstance(self.models.get(row["model"]), nn.Module)]
+        if self.pipeline is None or not names:
+            problem = "there is no pipeline" if self.pipeline is None else "only estimators were compared"
+            expected = "compare(train, valid, models, target=...) of tables"
+            remedy = (
+                f"gp.Scorer(pipeline, comparison.models[{names[0]!r}])" if names else "models=['linear', 'xgboost']"
+            )
+            raise BadConfig("Comparison.scorer", problem, expected=expected, remedy=remedy)
+        if names[0] != self.best:
+            text = "Comparison.scorer: %s, of which gp.save takes no model, is better than %s by %.3g %s"
+            _log.warning(text, self.best, names[0], abs(self[names[0]]["difference"] or 0), self.metric)
+        return Scorer(self.pipeline, self.models[names[0]])
+
+    @property
     def _bars(self) -> list[float]:
         differences = [abs(row["difference"] or 0) for row in self.rows]
         longest = max(differences, default=0) or 1
@@ -82,10 +108,11 @@ class Comparison(FigureTable):
 
 @answer_calls
 def compare(
-    train: Loader,
-    valid: Loader,
+    train: Loader | Any,
+    valid: Loader | Any,
     models: Sequence[Any] | Mapping[str, Any] | None = None,
     *,
+    target: str | Sequence[str] | None = None,
     metric: str = "auto",
     seed: int = 0,
 ) -> Comparison:
@@ -99,11 +126,14 @@ def compare(
     Args:
         train: a loader with its rows in memory as one block, and the target among them.
         valid: another of the same pipeline, on other rows.
+        target: with it `train` and `valid` are tables, as for `gp.fit`: their features are those that `Features.auto`
+            proposes, and `comparison.scorer` is the best model behind them.
         models: objects or names, in a list, or in a mapping from the names to show. The names are "linear" (logistic
             or ridge regression, ids one-hot), "forest" and "hist-gradient-boosting", scikit-learn's, and "xgboost"
             (gp.models.XGB, if XGBoost is installed); None for all. A `Trainer` that has fitted and what `gp.load` gives
             are judged as they are; any other `Trainer` is fitted here, and so is a copy of an `nn.Module`, by
-            `gp.Trainer(module)`. All else has to have scikit-learn's `fit`, and `predict` (a regression) or
+            `gp.Trainer(module)`, or what a class of `gp.models` or a function of the schema, such as `gp.models.auto`,
+            makes. All else has to have scikit-learn's `fit`, and `predict` (a regression) or
             `predict_proba`; a copy of it gets a frame of the features by name, ids as integers.
         metric: what orders the table, a name as in `Trainer(metrics=)`; "auto" is the first of the task's, "pinball" of
             models that predict quantiles: all the same ones, and "xgboost" by name the others'.
@@ -129,7 +159,12 @@ def compare(
         'hist-gradient-boosting'
     """
     check_integer(compare, "[0, 4294967295]", seed=seed)
-    blocks = {"train": get_block("compare", "train", train), "valid": get_block("compare", "valid", valid)}
+    pipeline: Pipeline | None = None
+    if target is not None:
+        pipeline, train, valid = fit_proposal(train, valid, seed, target=target)
+    remedy = "pipeline.loader(data) on a part that fits, or target='column' beside two tables"
+    pairs = {"train": train, "valid": valid}
+    blocks = {name: get_block("compare", name, loader, remedy) for name, loader in pairs.items()}
     schema = blocks["train"].schema
     _check_columns(schema, blocks["valid"].schema)
     layout = make_layout(schema)
@@ -157,7 +192,8 @@ def compare(
         _log.info("compare: %s", note)
     fitted_models = {name: entrant.model for name, entrant in entrants.items()}
     first = measures[0]
-    return Comparison(rows, first.name, higher_is_better=first.higher_is_better, models=fitted_models, notes=notes)
+    more: dict[str, Any] = {"models": fitted_models, "notes": notes, "pipeline": pipeline}
+    return Comparison(rows, first.name, higher_is_better=first.higher_is_better, **more)
 
 
 def _check_columns(schema: Schema, other: Schema) -> None:

@@ -31,6 +31,7 @@ _FACTS = ("fold", "rows", "seconds")  # of a fold, besides its metrics
 _log = logging.getLogger("gpupipe")
 
 
+@answer_calls
 class CrossValidation(FigureTable):
     """Cross-validation's figures, a row per fold, and the fitted models; displays itself with mean and deviation.
 

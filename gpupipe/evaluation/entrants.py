@@ -21,6 +21,7 @@ from gpupipe.backend.candidates import (
     name_encoding,
 )
 from gpupipe.errors import BackendMissing, BadConfig
+from gpupipe.evaluation.fit import make_model, makes_model
 from gpupipe.evaluation.host_rows import copy_to_host
 from gpupipe.models import XGB, Linear
 from gpupipe.models.booster import MAX_CATEGORIES
@@ -35,7 +36,7 @@ from gpupipe.training.loop.quantiles import get_quantiles
 
 HELD_OUT = 10  # one row of so many stops networks, and chooses how trees take ids
 TREES = "xgboost"
-_MODELS = "names, Trainers, modules, what gp.load gives, or objects with fit and predict or predict_proba"
+_MODELS = "names, Trainers, modules or classes, what gp.load gives, or objects with fit and predict or predict_proba"
 
 
 class TrainRows:
@@ -207,7 +208,7 @@ def make_entrants(
 ) -> dict[str, NetworkEntrant | EstimatorEntrant]:
     """Make an entrant of each model, by name; `BadConfig` for what is none and for a name that two have."""
     entrants: dict[str, NetworkEntrant | EstimatorEntrant] = {}
-    named = list(_name_models(models, schema))
+    named = list(_name_models(models, schema, seed))
     quantiles = _find_quantiles(named)
     for name, model in named:
         if name in entrants:
@@ -279,7 +280,7 @@ def _make_trees(
     return NetworkEntrant(name, trainers, fits=True)
 
 
-def _name_models(models: Any, schema: Schema) -> Iterator[tuple[str, Any]]:
+def _name_models(models: Any, schema: Schema, seed: int) -> Iterator[tuple[str, Any]]:
     if models is None:
         models = [*ESTIMATORS, *([TREES] if find_spec("xgboost") and not schema.lists else [])]
     if not (isinstance(models, Mapping) or is_sequence(models)) or not models:
@@ -289,20 +290,17 @@ def _name_models(models: Any, schema: Schema) -> Iterator[tuple[str, Any]]:
     if isinstance(models, Mapping):
         for name in models:
             check_name("compare", models=name)
-        yield from models.items()
-        return
-    for model in models:
+    for name, each in models.items() if isinstance(models, Mapping) else [(None, each) for each in models]:
+        model = make_model(each, schema, seed) if makes_model(each) else each
         inner = model.model if isinstance(model, Trainer | Scorer) else model
-        yield model if isinstance(model, str) else type(inner).__name__, model
+        yield name or (model if isinstance(model, str) else type(inner).__name__), model
 
 
 def _check_estimator(model: Any, layout: Layout) -> None:
     """Raise `BadConfig` for what has no `fit`, for a class, and for a classifier without probabilities."""
     if isinstance(model, type):
-        remedy = (
-            f"{model.__name__}.from_schema(pipeline.schema)" if issubclass(model, nn.Module) else f"{model.__name__}()"
-        )
-        raise refuse_argument("compare", "models", model, _MODELS, remedy, problem="a class in place of an object")
+        problem, remedy = "a class in place of an object", f"{model.__name__}()"
+        raise refuse_argument("compare", "models", model, _MODELS, remedy, problem=problem)
     method = "predict" if layout.task == "regression" else "predict_proba"
     lacking = [name for name in ("fit", method) if not callable(getattr(model, name, None))]
     if lacking:

@@ -15,6 +15,7 @@ from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_seed, refuse_argument
+from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
 
 LEARNED = 0.9  # of the rows, where no others say when to stop
@@ -63,16 +64,34 @@ def fit(
         ['prediction']
     """
     check_seed("fit", seed=seed)
-    make = models.auto if model is None else getattr(model, "from_schema", model)
-    if not callable(make) or isinstance(model, nn.Module):
+    model = models.auto if model is None else model
+    if not makes_model(model):
         expected = "a class of gp.models, or a function of a schema that returns a torch.nn.Module"
         raise refuse_argument("fit", "model", model, expected, "model=gp.models.XGB")
-    learned = as_dataset(train)
     if valid is None:
-        learned, valid = learned.split(fraction=LEARNED, seed=seed)
-    features = Features.auto(learned, target=target, weight=weight, keep=keep)
-    pipeline = Pipeline([], features).fit(learned)
-    network = make(pipeline.schema, seed=seed) if make is models.auto else make(pipeline.schema)
-    loaders = pipeline.loader(learned, shuffle=True, seed=seed), pipeline.loader(as_dataset(valid))
+        train, valid = as_dataset(train).split(fraction=LEARNED, seed=seed)
+    pipeline, *loaders = fit_proposal(train, valid, seed, target=target, weight=weight, keep=keep)
+    network = make_model(model, pipeline.schema, seed)
     Trainer(network, seed=seed).fit(*loaders)
     return Scorer(pipeline, network)
+
+
+def fit_proposal(train: Any, valid: Any, seed: int, **options: Any) -> tuple[Pipeline, Loader, Loader]:
+    """Fit the features that `Features.auto` proposes for a table, and load it and the rows to validate."""
+    learned, held = as_dataset(train), as_dataset(valid)
+    pipeline = Pipeline([], Features.auto(learned, **options)).fit(learned)
+    return pipeline, pipeline.loader(learned, shuffle=True, seed=seed), pipeline.loader(held)
+
+
+def makes_model(model: object) -> bool:
+    """Return whether it is a class with `from_schema`, or a function of a schema."""
+    if isinstance(model, type):
+        return hasattr(model, "from_schema")
+    return callable(model) and not isinstance(model, nn.Module) and not hasattr(model, "fit")
+
+
+def make_model(model: Any, schema: Schema, seed: int) -> nn.Module:
+    """Make the model of a class or a function for a schema."""
+    made: nn.Module
+    made = models.auto(schema, seed=seed) if model is models.auto else getattr(model, "from_schema", model)(schema)
+    return made

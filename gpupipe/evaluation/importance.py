@@ -18,14 +18,15 @@ from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
 from gpupipe.training.loop.trainer import choose_loss_and_metrics, compute_metrics
 
+_REMEDY = "pipeline.loader(data), on a part of the rows that fits"
 
-def get_block(where: str, name: str, loader: object) -> FeatureTable:
+
+def get_block(where: str, name: str, loader: object, remedy: str = _REMEDY) -> FeatureTable:
     """Return a loader's block; `BadConfig` where its rows are not in memory."""
     block = None if getattr(loader, "residency", None) == "stream" else getattr(loader, "table", None)
     if isinstance(block, FeatureTable):
         return block
-    expected, remedy = "a loader with a resident block", "pipeline.loader(data), on a part of the rows that fits"
-    problem = "its rows are not in memory as one block"
+    problem, expected = "its rows are not in memory as one block", "a loader with a resident block"
     raise refuse_argument(where, name, type(loader).__name__, expected, remedy, problem=problem)
 
 

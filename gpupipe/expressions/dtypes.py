@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import inf
 
 from gpupipe.expressions.functions import FUNCTIONS, KINDS, NUMBERS, OPERATORS, Function
+from gpupipe.expressions.spellings import MISSING_WORDS
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Value
 from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenger, suggest_conversion
 from gpupipe.support.text import derive
@@ -16,7 +17,6 @@ from gpupipe.support.times import has_offset, parse_microseconds
 from gpupipe.support.validation import parse_duration_us
 
 _KEEPING_TIMES = ("common", "ordered", "timestamp")
-_MISSING_WORDS = ("null", "none", "nan", "nat", "na")
 _CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
 _LARGEST_FLOAT32 = 3.4028234663852886e38
 
@@ -26,8 +26,10 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
     if isinstance(node, Constant | Null):
         return node.dtype
     if isinstance(node, Name):
-        if node.name not in dtypes and node.name.lower() in _MISSING_WORDS:
+        word = node.name.lower()
+        if node.name not in dtypes and word in (*MISSING_WORDS, "true", "false"):
             expected, remedy = "a column, or None for a missing value", "None"
+            expected, remedy = (expected, remedy) if word in MISSING_WORDS else ("True or False", word.title())
             raise source.error(node.span, f"no column is called {node.name!r}", expected, remedy)
         if node.name not in dtypes:
             raise source.no_column(node.span, node.name, dtypes)
@@ -37,10 +39,13 @@ def infer_dtype(node: Node, dtypes: Mapping[str, str], source: Source) -> str:
     if isinstance(node, Comparison) and quoted is not None and len(constants) == len(node.operands):
         problem = "a column's name in quotation marks is a text, the same in every row"
         raise source.error(quoted.span, problem, "a column", f"col({quoted.value!r})", got=quoted.value)
-    of_operands = [infer_dtype(operand, dtypes, source) for operand in node.operands]
     if isinstance(node, Comparison):
-        return infer_comparison(node, of_operands, source)
-    return infer_operation(node, of_operands, source)[1]
+        names = {operand for operand in node.operands if isinstance(operand, Name) and operand.name not in dtypes}
+        missing = {name for name in names if name.name.lower() in MISSING_WORDS}
+        return infer_comparison(
+            node, ["null" if each in missing else infer_dtype(each, dtypes, source) for each in node.operands], source
+        )
+    return infer_operation(node, [infer_dtype(operand, dtypes, source) for operand in node.operands], source)[1]
 
 
 def find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
@@ -67,8 +72,9 @@ def find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
 
 def infer_comparison(node: Comparison, dtypes: Sequence[str], source: Source) -> str:
     """Infer the result dtype of comparisons of operands of these dtypes."""
-    for left, right in pairwise(zip(node.operands, dtypes, strict=True)):
-        _require_alike(left, right, source)
+    pairs = pairwise(zip(node.operands, dtypes, strict=True))
+    for operator, (left, right) in zip(node.operators, pairs, strict=True):
+        _require_alike(left, right, source, operator)
     return "bool"
 
 
@@ -214,12 +220,12 @@ def _describe_first_kinds(node: Operation) -> str:
     return " or ".join(dict.fromkeys(KINDS[names[0]].words for names in kinds if names))
 
 
-def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source) -> None:
+def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Source, operator: str = "==") -> None:
     """Raise unless two operands can be held against each other."""
     for (side, dtype), (other_side, _) in ((left, right), (right, left)):
         if dtype == "null":
-            text = source.slice(other_side.span)
-            problem, remedy = "None is compared, and nothing is equal to it", f"isnull({text}) or notnull({text})"
+            remedy = f"{'notnull' if operator == '!=' else 'isnull'}({source.slice(other_side.span)})"
+            problem = "None is compared, and nothing is equal to it"
             raise source.error(side.span, problem, "a test for missing values", remedy)
     if _common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
@@ -253,7 +259,9 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
     if dtype in LISTS:
         return f"len({shown}) for how many elements it has"
     if kind.startswith("list"):
-        return f"split({shown}, ',')" if dtype == "string" else "minimum(x, y) and maximum(x, y) of numbers"
+        of_rows = "data.group_by('key').agg(...) or a window such as T.Rolling, of rows"
+        of_numbers = of_rows if kind == "list of numbers" else f"minimum(x, y) and maximum(x, y) of numbers, {of_rows}"
+        return f"split({shown}, ',')" if dtype == "string" else of_numbers
     if is_passenger(dtype):
         assert isinstance(operand, Name)
         return suggest_conversion(operand.name, dtype, text=is_text)

@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeAlias
 
 from gpupipe.backend.columns import Column
 from gpupipe.backend.dates import DATE_FLAGS, DATE_PARTS
-from gpupipe.errors import nearest
 from gpupipe.expressions.choice import choose, coalesce, find_missing
 from gpupipe.expressions.comparisons import find_members, join_conditions
 from gpupipe.expressions.lists import average, contain_value, count_elements, find_extreme, total
@@ -154,29 +153,6 @@ Of a list, `sum`, `mean`, `min` and `max` skip missing elements, which `len` cou
 missing; `contains` is true where an element equals the value, and missing only where the list or the value is.
 """
 NAMES = (*FUNCTIONS, "col", "timestamp")
-
-_ELSEWHERE = {"x ** y": "pow power", "x % y": "mod fmod", "low <= x <= high": "between", "x in [1, 2]": "isin"}
-_ELSEWHERE |= {"log(x) / 2.302585092994046": "log10", "log(x) / 0.6931471805599453": "log2", "x ** 2": "square"}
-_ELSEWHERE |= {
-    "minimum": "least",
-    "maximum": "greatest",
-    "coalesce": "fillna ifnull nvl fill_null fill_nan combine_first",
-}
-_ELSEWHERE |= {"where": "if if_else ifelse iff iif case when", "isnull": "isna isnan is_nan is_null"}
-_ELSEWHERE |= {"notnull": "notna is_not_null", "len": "length size char_length", "slice": "substr substring"}
-_ELSEWHERE |= {"strip": "trim lstrip rstrip", "dayofweek": "weekday day_of_week", "timestamp": "datetime to_datetime"}
-_ELSEWHERE |= {"floor": "date_trunc truncate_time bucket", "mean": "avg average", "x + y": "concat cat concat_ws"}
-_ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
-_ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
-"""What other languages call a function that is here, or what this one writes otherwise."""
-
-
-def suggest_function(name: str) -> str:
-    """Suggest what `name` was meant to be: another language's name for it, or the closest spelling."""
-    near = next((ours for ours, names in _ELSEWHERE.items() if name.lower() in names.split()), nearest(name, NAMES))
-    if near is None:
-        return "one of the functions above, or Map(fn, reads=..., adds=...) for your own"
-    return near if near not in NAMES else describe_call(near)
 
 
 def describe_call(name: str) -> str:

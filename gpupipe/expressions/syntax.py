@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from typing import Any
 
 from gpupipe.errors import ExpressionError
-from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call, suggest_function
+from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
+from gpupipe.expressions.spellings import (
+    ACCESSORS,
+    MISSING_WORDS,
+    MODULES,
+    mend_signs,
+    parenthesize,
+    suggest_function,
+    write_call,
+)
 from gpupipe.expressions.tree import Comparison, Constant, Name, Node, Null, Operation, Source, Span
 from gpupipe.support.text import format_count
 from gpupipe.support.times import has_offset, parse_microseconds
@@ -18,8 +27,6 @@ ALLOWED = "columns, constants, + - * / // % **, comparisons, and or not, in [...
 _MAX_LENGTH = 100_000  # characters
 _MOST_REMEDIES = 8  # that are followed one after the other
 _MAX_DEPTH = 100  # operations inside one another; each costs a few frames of Python's stack, and there are 1000
-_TYPOS = [(r"&&", " and "), (r"\|\|", " or "), (r"<>", "!="), (r"(?<![<>=!])=(?!=)", "==")]
-_TYPOS += [(rf"\b{word.upper()}\b", word) for word in ("and", "or", "not", "in")]
 _BITS: dict[type[Any], tuple[str, str]] = {ast.BitAnd: ("&", "and"), ast.BitOr: ("|", "or"), ast.BitXor: ("^", "!=")}
 _ARITHMETIC: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ARITHMETIC |= {ast.FloorDiv: "//", ast.Mod: "%", ast.Pow: "**"}
@@ -29,19 +36,19 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     **dict.fromkeys(
         (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp), ("a comprehension", "in [...] with constants")
     ),
-    ast.Attribute: ("a dot", "col('a.b') for a column with a dot in its name"),
+    ast.Attribute: ("a dot", ""),
     ast.BinOp: ("this sign", "+ - * / // % **"),
     ast.Dict: ("{...}", "where(condition, x, y)"),
-    ast.IfExp: ("if ... else", "where(condition, x, y)"),
+    ast.IfExp: ("if ... else", ""),
     ast.JoinedStr: ("an f-string", "a plain string"),
     ast.Lambda: ("a lambda", "Map(fn, reads=..., adds=...)"),
     ast.List: ("a list", "x in [...]"),
     ast.NamedExpr: ("an assignment", "another column in Derive"),
     ast.Set: ("{...}", "x in [...]"),
     ast.Starred: ("a star", "the values one by one"),
-    ast.Subscript: ("[...] behind a value", "one column per value"),
+    ast.Subscript: ("[...] behind a value", "slice(text, start, stop), split(text, ',', 0), or one column per value"),
     ast.Tuple: ("a comma", "one expression per column"),
-    ast.UnaryOp: ("unary +", "the value itself"),
+    ast.UnaryOp: ("unary +", ""),
 }
 
 
@@ -60,15 +67,12 @@ def _list_bit_operations(item: ast.expr) -> list[ast.BinOp]:
     return []
 
 
-def _parenthesize(text: str) -> str:
-    return text if text.isidentifier() or (text[:1] == "(" and text[-1:] == ")") else f"({text})"
-
-
 class Reader:
     """Converter of Python's syntax tree to ours, by an allow list; anything else is an error that points at it."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, *, is_remedy: bool = False) -> None:
+        self._source, self._is_remedy = source, is_remedy
+        self._mended: str | None = None
         self._lines: list[tuple[int, list[int] | None]] = []
         start = 0
         for line in source.text.split("\n"):
@@ -102,27 +106,26 @@ class Reader:
         start = self._lines[row][0] + max(0, (error.offset or 1) - 1)
         length = (error.end_offset or 0) - (error.offset or 0) if error.end_lineno == error.lineno else 1
         remedy = "Python's signs: == and or not; names that are no identifiers as col('dep delay')"
-        mended = text
-        for typo, sign in _TYPOS:
-            mended = re.sub(typo, sign, mended)
-        for candidate in (f"({mended})", re.sub(" +", " ", mended)):
-            remedy = self._follow_remedies(candidate) if _is_python(candidate) else remedy
+        mended = mend_signs(text)
+        for candidate in (f"({mended})", mended):
+            remedy = self._mend_rest(candidate) if _is_python(candidate) else remedy
         span = Span(start, start + max(1, length))
         return self._source.error(span, f"not an expression ({error.msg})", ALLOWED, remedy)
 
-    def _follow_remedies(self, text: str) -> str:
-        """Return what errors make of a text until it can be read; the text where they do not get there.
+    def _mend_rest(self, text: str) -> str:
+        """Mend what else an expression that can nearly be read has of other languages; return it as it is otherwise.
 
-        `a == 1 & b > 2` can still not be read; its error's remedy, `(a == 1) and (b > 2)`, can.
+        `a == 1 & b > 2` can still not be read; what its error would make of it, `(a == 1) and (b > 2)`, can.
         """
         candidate = text
         for _ in range(_MOST_REMEDIES):
+            reader = Reader(replace(self._source, text=candidate), is_remedy=True)
             try:
-                Reader(replace(self._source, text=candidate)).tree()
-            except ExpressionError as error:
-                if not _is_python(error.remedy):
+                reader.tree()
+            except ExpressionError:
+                if reader._mended is None:
                     break
-                candidate = error.remedy
+                candidate = reader._mended
             else:
                 return candidate
         return text
@@ -153,9 +156,33 @@ class Reader:
                 return self._call(item, depth)
         self._refuse_bits(item)
         what, remedy = _REFUSED.get(type(item), (type(item).__name__, "Map(fn, reads=..., adds=...)"))
-        if isinstance(item, ast.Attribute):
-            remedy = f"col({self._text(item)!r}) if that is a column's name"
-        raise self._error(item, f"{what} is not allowed", ALLOWED, remedy)
+        raise self._refuse(item, f"{what} is not allowed", ALLOWED, self._mend(item), remedy)
+
+    def _mend(self, item: ast.expr) -> str | None:
+        """Write what a node of another language means; None where it means nothing here."""
+        match item:
+            case ast.IfExp():
+                return f"where({', '.join(map(self._text, (item.test, item.body, item.orelse)))})"
+            case ast.UnaryOp():
+                return self._text(item.operand)
+            case ast.Attribute(ast.Attribute(value, accessor), name) if accessor in ACCESSORS:
+                return write_call(name, [self._text(value)])
+            case ast.Attribute(ast.Name(module), name) if module in MODULES:
+                return name
+            case ast.Attribute():
+                return f"col({self._text(item)!r})"
+            case ast.Subscript(ast.Name(module), ast.Constant(str() as name)) if module in MODULES:
+                return f"col({name!r})"
+            case ast.Subscript(value, ast.Constant(int() as start)) if start >= 0:
+                return f"slice({self._text(self._strip_accessor(value))}, {start}, {start + 1})"
+            case ast.Subscript(value, ast.Slice(start, ast.expr() as stop, None)):
+                first = "0" if start is None else self._text(start)
+                return f"slice({self._text(self._strip_accessor(value))}, {first}, {self._text(stop)})"
+        return None
+
+    @staticmethod
+    def _strip_accessor(item: ast.expr) -> ast.expr:
+        return item.value if isinstance(item, ast.Attribute) and item.attr in ACCESSORS else item
 
     def _operation(self, name: str, operands: list[ast.expr], item: ast.expr, depth: int) -> Operation:
         return Operation(name, tuple(self._node(operand, depth + 1) for operand in operands), self._span(item))
@@ -184,27 +211,49 @@ class Reader:
 
     def _comparison(self, item: ast.Compare, depth: int) -> Node:
         if any(isinstance(op, ast.Is | ast.IsNot) for op in item.ops):
-            raise self._error(item, "`is` is not allowed", "a comparison", "isnull(x), notnull(x) or x == y")
+            advice = "isnull(x), notnull(x) or x == y"
+            raise self._refuse(item, "`is` is not allowed", "a comparison", self._mend_is(item), advice)
         self._refuse_bits(item)
         if isinstance(item.ops[0], ast.In | ast.NotIn) and len(item.ops) == 1:
             return self._is_in(item, depth)
         if any(type(op) not in _COMPARISONS for op in item.ops):
-            raise self._error(item, "`in` inside a chain", "one comparison each", "(a < b) and (b in [...])")
+            pairs = pairwise([item.left, *item.comparators])
+            parts = [f"({self._source.text[self._span(left).start : self._span(right).end]})" for left, right in pairs]
+            raise self._refuse(item, "`in` inside a chain", "one comparison each", " and ".join(parts))
         operands = tuple(self._node(operand, depth + 1) for operand in (item.left, *item.comparators))
         return Comparison(tuple(_COMPARISONS[type(op)] for op in item.ops), operands, self._span(item))
 
+    def _mend_is(self, item: ast.Compare) -> str | None:
+        """Write `x is None`, `x is not True` and `x is y` otherwise; None for a chain."""
+        if len(item.ops) > 1:
+            return None
+        left, right = self._text(item.left), self._text(item.comparators[0])
+        is_same = isinstance(item.ops[0], ast.Is)
+        if right.lower() in MISSING_WORDS:
+            return f"{'isnull' if is_same else 'notnull'}({left})"
+        if right in ("True", "False"):
+            return left if is_same == (right == "True") else f"not {parenthesize(left)}"
+        return f"{left} {'==' if is_same else '!='} {right}"
+
     def _is_in(self, item: ast.Compare, depth: int) -> Node:
         values, expected, left = item.comparators[0], "constants in [...]", self._text(item.left)
+        negation = "not " if isinstance(item.ops[0], ast.NotIn) else ""
         if not isinstance(values, ast.List | ast.Tuple | ast.Set):
-            remedy = f"contains({self._text(values)}, {left}) for a part of a text"
-            raise self._error(values, "`in` without a list", expected, remedy)
+            mended = f"{negation}contains({self._text(values)}, {left})"
+            if isinstance(values, ast.Constant):  # (x), which is no tuple
+                mended = f"{left} {negation}in [{self._text(values)}]"
+            raise self._refuse(item, "`in` without a list", expected, mended, at=values)
         read = [self._node(value, depth + 1) for value in values.elts]
-        for value in read:
-            if isinstance(value, Null):
-                remedy = f"isnull({left}) or {left} in [...]"
-                raise self._source.error(value.span, "None is equal to nothing", expected, remedy)
-            if not isinstance(value, Constant):
-                raise self._source.error(value.span, "not a constant", expected, f"{left} == ... or ...")
+        for node, value in zip(read, values.elts, strict=True):
+            if isinstance(node, Constant):
+                continue
+            is_null = isinstance(node, Null)
+            rest = [self._text(other) for other in values.elts if other is not value]
+            first = f"isnull({left})" if is_null else f"{left} == {self._text(value)}"
+            mended = " or ".join([first, *([f"{left} in [{', '.join(rest)}]"] if rest else [])])
+            mended = f"not ({mended})" if negation else mended
+            problem = "None is equal to nothing" if is_null else "not a constant"
+            raise self._refuse(item, problem, expected, mended, at=value)
         span = self._span(item)
         found_in = Operation("in", (self._node(item.left, depth + 2), *read), span)
         return found_in if isinstance(item.ops[0], ast.In) else Operation("not", (found_in,), span)
@@ -212,21 +261,26 @@ class Reader:
     def _call(self, item: ast.Call, depth: int) -> Node:
         known = ", ".join(NAMES)
         if isinstance(item.func, ast.Attribute):
-            given = ", ".join(map(self._text, [item.func.value, *item.args]))
-            name = item.func.attr
-            remedy = f"{name}({given})" if name in FUNCTIONS else suggest_function(name)
-            raise self._error(item.func, "methods cannot be called", f"a function: {known}", remedy)
+            name, value = item.func.attr, self._strip_accessor(item.func.value)
+            is_module = isinstance(value, ast.Name) and value.id in MODULES
+            values = [*([] if is_module else [value]), *item.args, *(keyword.value for keyword in item.keywords)]
+            mended, remedy = write_call(name, [*map(self._text, values)]), suggest_function(name)
+            problem, expected = "methods cannot be called", f"a function: {known}"
+            raise self._refuse(item, problem, expected, mended, remedy, at=item.func)
         if not isinstance(item.func, ast.Name):
             raise self._error(item.func, "this cannot be called", f"a function: {known}", "its name, then (...)")
         name = self._text(item.func)
         if item.keywords:
             problem, first = f"{name} is called with a keyword", item.keywords[0].arg
-            raise self._error(item, problem, "positions", suggest_function(name), got=first)
+            values = [*item.args, *(keyword.value for keyword in item.keywords)]
+            calls = [write_call(name, [*map(self._text, each)]) for each in (values, item.args)]
+            mended = next(filter(None, calls), None)
+            raise self._refuse(item, problem, "positions", mended, suggest_function(name), got=first)
         if name in ("col", "timestamp"):
             return self._named(name, item)
         if name not in FUNCTIONS:
-            problem = f"no function is called {name!r}"
-            raise self._error(item.func, problem, f"one of {known}", suggest_function(name))
+            problem, mended = f"no function is called {name!r}", write_call(name, [*map(self._text, item.args)])
+            raise self._refuse(item, problem, f"one of {known}", mended, suggest_function(name), at=item.func)
         self._check_count(name, item)
         return self._operation(name, item.args, item, depth)
 
@@ -239,10 +293,8 @@ class Reader:
         expected = format_count(counts[0], "argument") if len(counts) == 1 else f"{counts[0]} or {counts[-1]} arguments"
         expected = f"{counts[0]} arguments or more" if forms[0].repeats else expected
         problem = f"{name} is called with {format_count(count, 'argument')}"
-        remedy = (
-            f"{name}imum(x, y) of numbers, {describe_call(name)}" if name in ("min", "max") else describe_call(name)
-        )
-        raise self._error(item, problem, expected, remedy)
+        mended = write_call(name, [*map(self._text, item.args)])  # minimum and maximum of two
+        raise self._refuse(item, problem, expected, mended, describe_call(name))
 
     def _named(self, name: str, item: ast.Call) -> Node:
         """Convert a call of `col` or `timestamp`."""
@@ -256,6 +308,9 @@ class Reader:
                 except ValueError:
                     remedy = 'timestamp("2013-10-01 06:00")'
                     raise self._error(item, "not a date or time", "ISO 8601", remedy, got=text) from None
+            case [ast.Name() as one] if name == "col":
+                mended = f"col({self._text(one)!r})"
+                raise self._refuse(item, "col is called with something else", "one string, a column's name", mended)
             case [one] if name == "timestamp" and isinstance(column := self._node(one, 0), Name):
                 remedy = f"T.Cast({{{column.name!r}: 'timestamp'}}) before"
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
@@ -265,34 +320,60 @@ class Reader:
         """Raise for & | ^ ~ in a node or between a comparison's operands, with the corrected text."""
         text, span, operands = self._source.text, self._span(item), [item]
         if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.Invert):
-            inner, is_joined = self._text(item.operand), isinstance(item.operand, ast.Compare | ast.BoolOp | ast.BinOp)
-            remedy = self._replace(span, f"not ({inner})" if is_joined else f"not {inner}")
-            raise self._error(item, "`~` is no negation here", "`not`", remedy)
+            mended = f"not {parenthesize(self._text(item.operand))}"
+            raise self._refuse(item, "`~` is no negation here", "`not`", mended)
         if isinstance(item, ast.Compare):
             operands = [part for part in (item.left, *item.comparators) if not self._is_wrapped(part)]
         found = [one for operand in operands for one in _list_bit_operations(operand)]
         if not found:
             return
-        if isinstance(found[0].op, ast.BitXor):
-            expected = "`!=` between conditions, `**` for powers"
-            raise self._error(found[0], "`^` is not allowed", expected, "(a) != (b)")
         signs, words = zip(*(_BITS[type(one.op)] for one in found), strict=True)
         places = [text.index(sign, self._span(one.left).end) for one, sign in zip(found, signs, strict=True)]
+        is_chain = isinstance(item, ast.Compare) and len(item.ops) > 1
+        of_xor = "`^` is not allowed", "`!=` between conditions, `**` for powers"
+        if signs[0] == "^" and not is_chain and isinstance(found[0].right, ast.Constant):
+            left, right = (self._text(side) for side in (found[0].left, found[0].right))
+            raise self._refuse(found[0], *of_xor, f"{left} ** {right}")
         ends = zip([span.start, *(place + 1 for place in places)], [*places, span.end], strict=True)
-        pieces = [_parenthesize(text[start:end].strip()) for start, end in ends]
+        pieces = [parenthesize(text[start:end].strip()) for start, end in ends]
         corrected = " ".join([pieces[0], *(f"{word} {piece}" for word, piece in zip(words, pieces[1:], strict=True))])
         what = "binds tighter than comparisons" if isinstance(item, ast.Compare) else "does not join conditions"
+        advice = "(a < 6) or (b > 2), with `and`, `or`, `not` in place of & | ~"
         sign = Span(places[0], places[0] + 1)
-        raise self._source.error(sign, f"`{signs[0]}` {what}", f"`{words[0]}`", self._replace(span, corrected))
+        problem = of_xor if signs[0] == "^" else (f"`{signs[0]}` {what}", f"`{words[0]}`")
+        raise self._refuse(item, *problem, corrected, advice, at=sign)
 
     def _is_wrapped(self, item: ast.expr) -> bool:
         text, span = self._source.text, self._span(item)
         return text[: span.start].rstrip().endswith("(") and text[span.end :].lstrip().startswith(")")
 
-    def _replace(self, span: Span, part: str) -> str:
-        """Return the whole text with the corrected part if Python parses it; else only the advice."""
-        whole = f"{self._source.text[: span.start]}{part}{self._source.text[span.end :]}"
-        return whole if _is_python(whole) else "(a < 6) or (b > 2), with `and`, `or`, `not` in place of & | ~"
+    def _refuse(
+        self,
+        item: ast.expr,
+        problem: str,
+        expected: str,
+        mended: str | None,
+        advice: str = "",
+        *,
+        at: ast.expr | Span | None = None,
+        **got: object,
+    ) -> ExpressionError:
+        """Build the error of a node; its remedy is the whole text with `mended` in the node's place, else the advice.
+
+        `at` is the part that the error marks, by default the node.
+        """
+        span, text = self._span(item), self._source.text
+        if mended is not None:
+            advice = advice or mended
+            before, after = text[: span.start], text[span.end :]
+            is_alone = (before.rstrip()[-1:], after.lstrip()[:1]) in (("", ""), ("(", ")"))
+            mended = f"{before}{mended if is_alone else parenthesize(mended)}{after}"
+            self._mended = mended if _is_python(mended) else None
+        remedy = advice if self._mended is None else self._mended
+        if self._mended is not None and not self._is_remedy:
+            remedy = self._mend_rest(self._mended)
+        marked = span if at is None else at if isinstance(at, Span) else self._span(at)
+        return self._source.error(marked, problem, expected, remedy, **got)
 
     def _error(self, item: ast.expr, problem: str, expected: str, remedy: str, **got: object) -> ExpressionError:
         return self._source.error(self._span(item), problem, expected, remedy, **got)

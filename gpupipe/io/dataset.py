@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.dataset as pads
@@ -27,6 +27,7 @@ from gpupipe.io.formats.arrow_dataset import list_fragments
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all, require_unique
 from gpupipe.io.formats.parquet import fetch_end, parse_end
 from gpupipe.io.formats.spill import FrameSource, TempParquet
+from gpupipe.io.frame_names import refuse_attribute
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions, refuse_expressions
@@ -131,6 +132,14 @@ class Dataset(Table):
         else:
             remedy = "data.head(), or data.compute().iloc[...]"
         raise BadConfig("Dataset[...]", "a lazy table has no items", got=key, expected="a method", remedy=remedy)
+
+    if not TYPE_CHECKING:  # for which any name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeNotFound with what a Dataset has for a name of pandas' or Polars' frames."""
+            if name.startswith("_") or hasattr(type(self), name):  # a property that has failed fails again
+                return object.__getattribute__(self, name)
+            raise refuse_attribute(name, dir(type(self)))
 
     def head(self, n: int = 5) -> Frame:
         """Return the first `n` rows as a frame; read no more row groups than needed.

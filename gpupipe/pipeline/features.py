@@ -185,7 +185,7 @@ def _format_spelling(given: Any) -> str:
     step = next((part for part in parts if isinstance(part, pre.LearnedStep) or is_estimator(part)), None)
     name = next((part for part in parts if isinstance(part, str)), None)
     if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
-        return "Features(*groups)"
+        return f"Features({', '.join(map(repr, given))})"
     spelled = ", ".join(repr(part) for part in (columns or ["distance"], step, name) if part is not None)
     return f"({spelled})"
 
@@ -388,6 +388,12 @@ class TargetValues:
         if not self.num_present:
             problem, expected = f"none of {self.num_rows} rows has a value", "rows with a target"
             raise BadData(where, problem, expected=expected, remedy="another split, or a look at the steps before")
+        strings = None if self.strings is None else self.strings.to_pylist()
+        values = strings or ({self.low, self.high} if self.fractions else self.numbers)
+        if values is not None and len(values) == 1:
+            (value,) = values
+            problem, got = "all rows have the same value", bool(value) if dtype == "bool" else value
+            raise BadData(where, problem, got=got, expected="two values at least", remedy="another split or target")
         if dtype == "timestamp":
             expected, remedy = "a number, a condition or strings", "the difference of two times"
             raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
@@ -396,19 +402,13 @@ class TargetValues:
         """List the classes: the distinct values in ascending order."""
         where = f"target {text!r}"
         if self.strings is not None:
-            classes: tuple[Any, ...] = tuple(sorted(self.strings.to_pylist()))
-        elif self.numbers is None or self.fractions:
+            return tuple(sorted(self.strings.to_pylist()))
+        if self.numbers is None or self.fractions:
             problem = "numbers with fractions are no classes" if self.fractions else "too many distinct numbers"
             expected = f"at most {self.limit:,} distinct whole numbers, strings or a condition"
             remedy = "task='regression', or a condition such as target='price > 100'"
             raise BadData(where, problem, expected=expected, remedy=remedy)
-        else:
-            kind = bool if dtype == "bool" else int
-            classes = tuple(kind(value) for value in sorted(self.numbers))
-        if len(classes) < 2:
-            problem, remedy = "all rows have the same value", "another split or target"
-            raise BadData(where, problem, got=classes[0], expected="at least two classes", remedy=remedy)
-        return classes
+        return tuple(map(bool if dtype == "bool" else int, sorted(self.numbers)))
 
 
 class TargetSet(Labels):
@@ -525,9 +525,6 @@ class TargetSet(Labels):
         few = f": with other rows it may be the other task{doubt}" if rows < 2 * FEW else ""
         if len(one.numbers) == 2:
             return True, f"the numbers {values}", "" if one.is_binary else few
-        if len(one.numbers) == 1:
-            nothing = ": nothing can be learned from one class or value; another split or target"
-            return False, f"all rows have the value {values}", few or nothing
         if one.is_repeated(one.numbers):
             return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
         return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few

@@ -936,7 +936,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
             found.append(f"Categorify of {shorten_list(empty)}: {reason}")
         if one:
             found.append(f"{shorten_list(one)}: the same value in every row of the fit")
-    return found
+    return list(dict.fromkeys(found))  # a column may be in two groups
 
 
 def _finish(step: pre.LearnedStep, summary: Any, backend: str) -> None:

@@ -204,6 +204,7 @@ class LearnedStep(Step, ABC):
         self.check_fitted()
         return self.output_names(self.names_in_ if input_features is None else as_list(input_features))
 
+    @answer_calls
     def set_output(self, *, transform: str | None = None) -> Self:
         """Accept scikit-learn's request for frames, which a step returns anyway; `BadConfig` for anything else."""
         if transform not in (None, "default", "pandas"):

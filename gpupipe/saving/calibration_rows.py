@@ -13,7 +13,7 @@ from gpupipe.backend import Column, resolve, select
 from gpupipe.backend.kernels import hash_column
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, run_partitions
-from gpupipe.pipeline.apply import BoundPipeline
+from gpupipe.pipeline.apply import BoundPipeline, select_rows
 from gpupipe.pipeline.fit import compute_lineage
 from gpupipe.saving.calibrator import check_groups
 from gpupipe.saving.scorer import Scorer
@@ -37,8 +37,10 @@ class CalibrationRows:
     names: dict[int, str]
 
 
-def collect_rows(scorer: Scorer, dataset: Dataset, by: str | None, batch_size: int) -> CalibrationRows:
-    """Compute the outputs for all rows with a target, partition by partition; warn where these are the fit's.
+def collect_rows(
+    scorer: Scorer, dataset: Dataset, by: str | None, rows: str | None, history: Dataset | None, batch_size: int
+) -> CalibrationRows:
+    """Compute the outputs for `rows` with a target, partition by partition; warn where these are the fit's.
 
     `ColumnNotFound` or `BadConfig` where `by` has no groups, `BadData` for rows without a target.
     """
@@ -46,11 +48,13 @@ def collect_rows(scorer: Scorer, dataset: Dataset, by: str | None, batch_size: i
     backend = resolve(pipeline.backend)
     if by is not None:
         check_groups("calibrate", by, pipeline._after)
-    run, dataset_read = pipeline._bind_to_train(dataset, None, backend, by)
+    run, dataset_read = pipeline._bind_to_train(dataset, None, backend, by, rows, history)
     if not run.schema.targets or features is None:
         expected, remedy = "rows with the truth to compare with", "data with the columns that the target is made of"
         raise BadData("calibrate", "the rows have no target", got=dataset.columns, expected=expected, remedy=remedy)
-    lineage = features.lineage_ and compute_lineage(dataset, features._label_sources(pipeline._after))
+    lineage = features.lineage_ and compute_lineage(
+        select_rows(dataset, rows), features._label_sources(pipeline._after)
+    )
     if lineage is not None and lineage == features.lineage_:
         _log.warning(
             "calibrate: the pipeline was fitted on these very rows, of which its model is too sure; "

@@ -35,6 +35,7 @@ _ELSEWHERE = {
     "partition_by": "partition_cols",
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
     "by": "groupby group_by",
+    "target": "y label labels target_column label_column",
     "order_by": "sort_by",
     "n_estimators": "num_boost_round n_rounds num_rounds nrounds iterations num_iterations",
     "learning_rate": "eta lr shrinkage",
@@ -42,8 +43,9 @@ _ELSEWHERE = {
     "early_stopping_rounds": "early_stopping patience",
 }
 """What other libraries call an argument, by our name for it."""
-_OF_FEATURES = frozenset({"allow_leak", "keep", "target", "target_transform", "weight"})
-"""Arguments that steps, pipelines and models are given by mistake; `gp.Features` takes them."""
+_OWNERS = dict.fromkeys(["allow_leak", "keep", "target", "target_transform", "weight"], "gp.Features")
+_OWNERS |= dict.fromkeys(["class_weight", "early_stopping", "loss", "lr", "max_epochs", "optimizer"], "gp.Trainer")
+"""What takes an argument that steps, pipelines, models and `gp.fit` are given by mistake."""
 
 
 def answer_calls(thing: Answering) -> Answering:
@@ -122,8 +124,10 @@ def _explain(
     for name in options:
         if name not in by_name:
             near = find_argument(name, by_name)
+            if name in _OWNERS and name not in _ELSEWHERE.get(near or "", "").split():  # only spelt nearly so
+                near = None
             shown = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
-            remedy = f"gp.Features(..., {name}=...)" if name in _OF_FEATURES else f"{called}(...) without it"
+            remedy = f"{_OWNERS[name]}(..., {name}=...)" if name in _OWNERS else f"{called}(...) without it"
             if not args and parameters and str(parameters[0].annotation).startswith("Mapping["):
                 remedy = f"{called}({{{name!r}: {shown}}})"  # for a step that takes its columns by a mapping
             remedy = remedy if near is None else f"{near}={shown}"

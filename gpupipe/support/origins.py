@@ -108,6 +108,22 @@ def is_earlier(origin: Origin) -> bool:
     return origin.when in _EARLIER
 
 
+def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
+    """Return the origins of a value that is found by equal keys, given those of the keys in the table it is found in.
+
+    A lag by store and date that the store alone finds, as in a table of each store's last row, is of any row.
+
+    Example:
+        >>> store, date = (frozenset({Origin("", name)}) for name in ("store", "date"))
+        >>> lag = frozenset({Origin("", "sales", When.BEFORE)}) | shift(store | date, When.KEY)
+        >>> look_up(lag, [store, date]) == lag, Origin("", "sales", When.AFTER) in look_up(lag, [store])
+        (True, True)
+    """
+    columns = {(one.table, one.column) for key in keys for one in key if one.when == When.NOW}
+    of_window = {(one.table, one.column) for one in origins if one.when == When.KEY}
+    return shift(origins, *ANY_ROW) if columns and columns < of_window else origins
+
+
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 

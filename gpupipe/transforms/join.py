@@ -36,7 +36,7 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.origins import When, leave_groups, name_memory, shift
+from gpupipe.support.origins import Origins, When, leave_groups, look_up, name_memory, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -182,18 +182,18 @@ class TableJoin(Transform):
                 remedy = f"another suffix than {self.suffix!r}, or one of the two renamed before the join"
                 raise BadConfig(self._where, problem, expected="a name of its own for each column", remedy=remedy)
             taken[out] = f"the right column {name!r}"
-        made, when = [], self._get_when(left)
+        made = []
         found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            made.append(replace(item, origins=shift(leave_groups(source.origins), when) | found_by))
+            made.append(replace(item, origins=self._look_up(leave_groups(source.origins), left) | found_by))
         return made
 
-    def _get_when(self, left: Schema) -> When:
-        """Return of what time the right rows are that a row finds, if the right table is that of the left."""
-        return When.NOW
+    def _look_up(self, origins: Origins, left: Schema) -> Origins:
+        """Return the origins of a right column in the rows that find it, if the right table is that of the left."""
+        return look_up(origins, [self.right_schema[key].origins for key in self.right_keys])
 
     def _prepare_once(self, kind: str, prepare: Callable[[], Any]) -> Any:
         """Prepare the right table at the first call for a backend, or a backend and a type; return it."""
@@ -521,9 +521,9 @@ class JoinAsOf(TableJoin):
         given = {"tolerance": self.tolerance, "lag": self.lag}
         return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in given.items()]
 
-    def _get_when(self, left: Schema) -> When:
+    def _look_up(self, origins: Origins, left: Schema) -> Origins:
         lag = self._distances(self._order_dtype(left))[1]
-        return When.BEFORE if lag or not self.allow_exact_matches else When.NOW
+        return shift(origins, When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
 
     def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in wanted}

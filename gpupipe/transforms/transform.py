@@ -10,6 +10,7 @@ from typing import TypeAlias
 from gpupipe.backend import Backend, Frame, infer_backend
 from gpupipe.schema import Schema
 from gpupipe.step import Step
+from gpupipe.support.calls import answer_calls
 
 Names: TypeAlias = str | Sequence[str]  # of one column, or of several
 
@@ -42,6 +43,7 @@ class Transform(Step, ABC):
         """List the columns that come out in memory nobody else holds, given those that come in so."""
         return frozenset()
 
+    @answer_calls
     def transform(self, frame: Frame) -> Frame:
         """Apply the step alone to a user's frame; strings come back plain, the index goes with the rows.
 

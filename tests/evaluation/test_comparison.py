@@ -453,7 +453,6 @@ BAD: dict[str, tuple[Any, type[GpupipeError], str, str]] = {
     "no fit": ([pre.StandardScaler()], BadConfig, "models=", "no predict_proba"),
     "no probabilities": ([LinearSVC()], BadConfig, "models=", "no predict_proba"),
     "a class": ([LogisticRegression], BadConfig, "models=", "class in place of an object"),
-    "a network's class": ([MLP], BadConfig, "models=", "class in place of an object"),
     "two of a name": ([GaussianNB(), GaussianNB()], BadConfig, "models=", "two models are called 'GaussianNB'"),
     "a name that is none": ({1: GaussianNB()}, BadConfig, "models=", "makes no sense"),
     "a network of other columns": ([MLP(numeric=1)], SchemaMismatch, "MLP", "another pipeline"),
@@ -498,6 +497,35 @@ def test_what_makes_no_sense_is_refused() -> None:
     plain = gp.Pipeline([], gp.Features(["a"]), backend="cpu").fit(frame).loader(frame)
     with raises(BadConfig, where="compare", got=["a"]):
         gp.compare(plain, plain)
+
+
+def test_tables_with_a_target_are_compared_and_the_best_is_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train, valid = gp.from_frame(frame_of(), backend="cpu").filter("notnull(y)").split(0.7)
+    models = {"net": lambda schema: MLP.from_schema(schema, hidden=(4,)), "line": gp.models.Linear, "linear": "linear"}
+    comparison = gp.compare(train, valid, models, target="y > 0", seed=3)
+    pipeline = gp.Pipeline([], gp.Features.auto(train, target="y > 0"), backend="cpu").fit(train)
+    by_hand = gp.compare(pipeline.loader(train, shuffle=True, seed=3), pipeline.loader(valid), models, seed=3)
+    seconds = ("fit_seconds", "predict_seconds")
+    rows, wanted = ([dict(row, **dict.fromkeys(seconds)) for row in each.rows] for each in (comparison, by_hand))
+    assert rows == wanted and {row["model"] for row in rows} == {*models}
+    gp.save(tmp_path / "best", comparison.scorer)
+    assert gp.load(tmp_path / "best").evaluate(valid)["auc"] == pytest.approx(comparison.rows[0]["auc"], abs=1e-6)
+    with raises(
+        BadConfig, where="Comparison.scorer", remedy=f"gp.Scorer(pipeline, comparison.models[{by_hand.best!r}])"
+    ):
+        _ = by_hand.scorer
+    with raises(BadConfig, where="Comparison.scorer", remedy="models=['linear', 'xgboost']"):
+        _ = gp.compare(train, valid, [GaussianNB()], target="y > 0").scorer
+    better = gp.Comparison(
+        [{"model": "forest", "auc": 0.9}, {"model": "line", "auc": 0.7}],
+        "auc",
+        higher_is_better=True,
+        models={"forest": GaussianNB(), "line": comparison.models["line"]},
+        pipeline=comparison.pipeline,
+    )
+    assert better.scorer.model is comparison.models["line"] and "forest" in caplog.records[-1].message
 
 
 def test_a_metric_of_another_task_is_refused() -> None:

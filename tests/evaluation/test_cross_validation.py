@@ -158,9 +158,15 @@ def test_a_fold_of_one_class_is_named_with_the_remedy() -> None:
     remedy = "kfold(..., stratify=) by the target's column, or fewer folds"
     with raises(BadData, where="cross_validate, fold 1", got=True, remedy=remedy, match="all rows to validate are of"):
         gp.cross_validate(make_fit(), forward)
-    constant = gp.from_frame(frame.assign(y=[1.0] * 200 + [*range(200)], row=range(NUM_ROWS)))
-    with raises(BadData, where="cross_validate, fold 1", match="r2 is not defined for its 100 rows"):
-        gp.cross_validate(make_fit("y"), constant.kfold(3, by="row", forward=True))
+    for first, where, match in (
+        (100, "cross_validate, fold 1", "r2 is not defined for its 100 rows"),
+        (0, "target 'y'", r"all rows have the same value, got 1.5.*\nin fold 1 of 3"),
+    ):
+        constant = frame.assign(y=frame["y"].where((frame.index < first) | (frame.index >= first + 100), 1.5))
+        with raises(BadData, where=where, match=f"(?s){match}"):
+            gp.cross_validate(
+                make_fit("y"), gp.from_frame(constant.assign(row=frame.index)).kfold(3, by="row", forward=True)
+            )
     few = gp.from_frame(frame[:3]).kfold(4)
     assert 0 in [len(valid) for _, valid in few]
     with pytest.raises(BadData, match="no row with a target to validate") as caught:

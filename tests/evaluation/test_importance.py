@@ -42,10 +42,12 @@ def fitted() -> tuple[gp.Pipeline, pd.DataFrame, gp.Trainer]:
     return pipeline, frame, trainer
 
 
-def test_it_is_the_definition(fitted: Any) -> None:
+def test_it_is_the_definition(fitted: Any, caplog: pytest.LogCaptureFixture) -> None:
     pipeline, frame, trainer = fitted
     loader = pipeline.loader(frame, batch_size=130)
-    found = gp.importance(trainer, loader, metric="r2", repeats=3, seed=5)
+    with caplog.at_level("INFO", "gpupipe"):
+        found = gp.importance(trainer, loader, metric="r2", repeats=3, seed=5)
+    assert not caplog.messages  # of the device, one for each permutation
     block = loader.table
     numbers, codes = block.numeric.clone(), block.codes.clone()
     whole = r2_score(block.target, trainer.predict(loader))

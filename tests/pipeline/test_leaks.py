@@ -110,9 +110,9 @@ def aggregate(data: gp.Dataset) -> gp.Dataset:
     return data.group_by("store").agg(typical=("sales", "mean"), prices=("price", "mean"))
 
 
-JOINS: dict[str, Callable[[gp.Dataset, gp.Dataset], tuple[gp.Dataset, list[T.Transform]]]] = {
-    "verb": lambda data, right: (data.join(right, on="store"), []),
-    "step": lambda data, right: (data, [T.Join(right, on="store")]),
+JOINS: dict[str, Callable[..., tuple[gp.Dataset, list[T.Transform]]]] = {
+    "verb": lambda data, right, on="store": (data.join(right, on=on), []),
+    "step": lambda data, right, on="store": (data, [T.Join(right, on=on)]),
 }
 
 
@@ -266,6 +266,20 @@ def test_statistics_of_all_rows_hold_the_later_ones() -> None:
         gp.Pipeline([], statistics).fit(data)
     statistics = gp.Features((["store", "price"], pre.GroupStats("store")), target="sales", task="regression")
     assert gp.Pipeline([], statistics).fit(data).schema.numeric
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_a_lag_that_the_store_alone_finds_is_of_any_day(join: str) -> None:
+    """The last row of each store holds a lag that is tomorrow's sales for all rows before."""
+    data = sales()
+    lags = compute_windows(data).select(["store", "date", LAG, "dear"])
+    last = lags.filter("date >= '2024-01-12 12:00'").select(["store", LAG, "dear"])
+    joined, steps = JOINS[join](data, last)
+    assert fit(joined, "dear", steps=steps).schema.numeric
+    with pytest.raises(errors.LeakageError, match=f"feature '{LAG}'"):
+        fit(joined, LAG, steps=steps)
+    joined, steps = JOINS[join](data, lags, ["store", "date"])
+    assert fit(joined, LAG, steps=steps).schema.numeric
 
 
 def test_a_proposal_leaves_out_what_was_computed_from_the_target() -> None:

@@ -135,12 +135,6 @@ def test_the_default_brings_the_error_down() -> None:
     assert errors_of["default"] < errors_of["raw"] / 3
 
 
-def test_a_constant_target_divides_nothing_by_zero() -> None:
-    frame = table().assign(delay=2.5)
-    made = gp.Pipeline([], gp.Features(["x"], target="delay")).fit(frame)
-    assert made.loader(frame).table.target.abs().max() == 0 and set(made.loader(frame).arrays()["target"]) == {2.5}
-
-
 @pytest.mark.parametrize("loss", [lambda output, batch: (output - batch.target).abs(), "bce"])
 def test_a_loss_that_may_mean_raw_targets_is_asked_about(loss: Any) -> None:
     frame = table().assign(share=lambda f: f["x"].clip(-3, 3) / 6 + 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -325,9 +326,14 @@ def test_a_forecast_is_one_artifact(kind: str, tmp_path: Path) -> None:
     gp.save(tmp_path / "run", pipeline, model)
     scorer = gp.load(tmp_path / "run", backend="cpu")
     valid = past[past["date"] >= "2024-04-01"]
-    metrics = scorer.evaluate(data, rows=VALID)
-    apart = scorer.evaluate(valid, history=past[past["date"] < "2024-04-01"])
+    before = past[past["date"] < "2024-04-01"]
+    metrics, apart = scorer.evaluate(data, rows=VALID), scorer.evaluate(valid, history=before)
     assert metrics["rmse"] == pytest.approx(apart["rmse"], rel=1e-5)
+    errors_of = np.sort((valid["sales"] - scorer.predict(valid, history=before)["prediction"]).abs())
+    for calibrated in (gp.calibrate(scorer, data, rows=VALID), gp.calibrate(scorer, valid, history=before)):
+        assert calibrated.calibrator is not None and calibrated.calibrator.conformal is not None
+        rank = math.ceil((len(valid) + 1) * 0.9)
+        assert calibrated.calibrator.conformal.limits == pytest.approx([errors_of[rank - 1]], rel=1e-5)
     ahead: Any = tomorrow if kind == "frame" else parts_of(tomorrow, 3)
     made = scorer.transform(ahead, history=data)
     predicted = scorer.predict(ahead, history=data)

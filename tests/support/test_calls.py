@@ -20,11 +20,15 @@ from gpupipe.errors import BadCall, BadConfig, ExpressionError, GpupipeError
 from gpupipe.evaluation.row_table import FigureTable
 from gpupipe.io.description.report import Description
 from gpupipe.support.calls import answer_calls
+from gpupipe.training.loop.scored_rows import ScoredRows
 from tests.raising import raises
 
 MODULES = ["", ".preprocessing", ".transforms", ".selectors", ".models", ".training"]
 WHOLE = [gp.Cluster, gp.ClusterLoader, gp.Dataset, gp.Features, gp.History, gp.Pipeline, gp.Report, gp.Scorer]
-WHOLE += [gp.Trainer]
+WHOLE += [gp.Trainer, gp.CrossValidation, ScoredRows, FigureTable, Description]
+STEPS = [pre.StandardScaler(), pre.TargetEncoder(), pre.IncrementalPCA(1), pre.VarianceThreshold(), T.Drop("x")]
+OF_STEPS = ["fit", "transform", "fit_transform", "partial_fit", "inverse_transform", "get_feature_names_out"]
+OF_STEPS += ["get_support", "get_params", "set_params", "set_output"]
 # What results are, and protocols; nobody makes them by hand.
 MADE_HERE = {"BatchSizes", "Columns", "Comparison", "CrossValidation", "Importance", "LoadReport", "Summary"}
 MADE_HERE |= {"Metric", "Selector", "TrainState"}
@@ -44,15 +48,13 @@ def list_public() -> dict[str, Callable[..., Any]]:
 
 def list_methods() -> dict[str, Callable[..., Any]]:
     methods = {}
-    for cls in (*WHOLE, FigureTable, Description):
+    for cls in WHOLE:
         for name, member in vars(cls).items():
             if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, classmethod)):
                 bound = partial(member, None) if inspect.isfunction(member) else getattr(cls, name)
                 methods[f"{cls.__name__}.{name}"] = bound
-    step = pre.StandardScaler()
-    for name in ("fit", "transform", "fit_transform", "inverse_transform", "get_feature_names_out"):
-        methods[f"StandardScaler.{name}"] = getattr(step, name)
-    return methods
+    of_steps = [(step, name) for step in STEPS for name in OF_STEPS if hasattr(step, name)]
+    return methods | {f"{type(step).__name__}.{name}": getattr(step, name) for step, name in of_steps}
 
 
 THINGS = list_public() | list_methods()
@@ -90,6 +92,9 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
         (lambda: T.Cast(x="int64"), "Cast(x=)", "Cast({'x': 'int64'})"),
         (lambda: T.Cast(x="int64", errors="coerce"), "Cast(x=)", "Cast({'x': 'int64'})"),
+        (lambda: gp.fit(FRAME, label="y"), "fit(label=)", "target='y'"),
+        (lambda: gp.fit(FRAME, class_weight="balanced"), "fit(class_weight=)", "gp.Trainer(..., class_weight=...)"),
+        (lambda: gp.models.XGB(lr=0.1), "XGB(lr=)", "learning_rate=0.1"),
         (gp.Trainer, "Trainer", "Trainer(model=...)"),
         (lambda: gp.save("a", "b", path="c"), "save", "save(path=...)"),
         (gp.Features.auto, "Features.auto", "Features.auto(data=...)"),

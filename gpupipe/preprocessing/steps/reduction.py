@@ -14,6 +14,7 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Covariance, Moments
 from gpupipe.schema import Field
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import (
     check_bool,
     check_choice,
@@ -48,6 +49,7 @@ class _Selector(base.LearnedStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         return {name: columns[name] for name in self.output_names(list(columns))}
 
+    @answer_calls
     def get_support(self, indices: bool = False) -> Any:
         """Return which columns are selected, as C booleans or as positions; `NotFitted` before `fit`."""
         self.check_fitted()
@@ -276,6 +278,7 @@ class IncrementalPCA(PCA):
         self._seen = summary
         return self
 
+    @answer_calls
     def partial_fit(self, frame: Frame, y: object = None) -> Self:
         """Learn from one more frame (not `y`); BadConfig if the step was loaded, SchemaMismatch for other columns."""
         names = list(frame.columns)

@@ -21,6 +21,7 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import ColumnSummaries, GroupTable, encode_values
 from gpupipe.schema import INTEGERS, Field
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_integer, check_number, check_seed
 
 _WHERE = "TargetEncoder"
@@ -52,6 +53,7 @@ class CrossFittedStep(base.SeededStep):
         bits = splitmix64(self.random_state_, row_numbers) >> np.uint64(32)
         return ((bits * np.uint64(self.cv)) >> np.uint64(32)).astype("int64")
 
+    @answer_calls
     def fit(self, frame: Frame, y: Any = None) -> Self:
         """Learn from a user's frame, all columns, and its target: as many values, or a frame of several targets.
 
@@ -70,6 +72,7 @@ class CrossFittedStep(base.SeededStep):
         self.reset()
         return self.finalize(self.summarize(columns, backend, target=target, row_numbers=numbers))
 
+    @answer_calls
     def fit_transform(self, frame: Frame, y: Any = None) -> Frame:
         """Fit, and encode each row from the folds without it; `fit(...).transform(...)` gives something else."""
         self.fit(frame, y)

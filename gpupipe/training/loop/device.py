@@ -32,7 +32,14 @@ def check_device(requested: str | torch.device) -> None:
 
 
 def choose_device(requested: str | torch.device, loader: object) -> torch.device:
-    """Return the requested device; "auto" is the loader's device if known, else the current GPU, else the CPU."""
+    """Return the requested device and log it; "auto" is the loader's if known, else the current GPU, else the CPU."""
+    device, reason = find_device(requested, loader)
+    logger.info("the trainer runs on %s: %s", device, reason)
+    return device
+
+
+def find_device(requested: str | torch.device, loader: object) -> tuple[torch.device, str]:
+    """Return the device as `choose_device` does, and why it is that."""
     check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     asked, home, reason = str(requested), getattr(loader, "device", None), "asked for"
@@ -48,8 +55,7 @@ def choose_device(requested: str | torch.device, loader: object) -> torch.device
             remedy = "device='cpu', or a CUDA build of torch: pytorch.org/get-started/locally has the line"
             raise BackendMissing("Trainer(device=)", problem, got=asked, expected=expected, remedy=remedy)
         device = torch.device("cuda", torch.cuda.current_device()) if asked == "cuda" else torch.device(asked)
-    logger.info("the trainer runs on %s: %s", device, reason)
-    return device
+    return device, reason
 
 
 def make_forward(precision: str, model: Callable[[Any], Any], device: torch.device) -> Callable[[Any], Any]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import (
     check_choice,
     check_integer,
@@ -43,6 +44,7 @@ class Calibration(NamedTuple):
     error: float
 
 
+@answer_calls
 class ScoredRows:
     """Rows with outputs and targets.
 

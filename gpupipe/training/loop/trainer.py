@@ -31,7 +31,15 @@ from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, Histo
 from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
 from gpupipe.training.loop import losses
 from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
-from gpupipe.training.loop.device import PRECISIONS, check_device, choose_device, fork_rng, make_forward, session
+from gpupipe.training.loop.device import (
+    PRECISIONS,
+    check_device,
+    choose_device,
+    find_device,
+    fork_rng,
+    make_forward,
+    session,
+)
 from gpupipe.training.loop.evaluation import choose_readers, eval_mode, evaluate_model
 from gpupipe.training.loop.loader_fit import FitsLoaders, fit_loaders, refuse_settings
 from gpupipe.training.loop.losses import ClassWeight, Loss, compute_mean_loss
@@ -746,9 +754,9 @@ def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, execu
 
 
 def compute_metrics(trainer: Trainer, loader: Iterable[Any]) -> dict[str, float]:
-    """Compute the mean loss and the trainer's metrics over a loader, by name; keeps no rows, as `evaluate` does."""
+    """Compute the mean loss and the trainer's metrics over a loader, by name; keeps no rows and logs nothing."""
     loss, metrics = choose_loss_and_metrics(trainer, loader)
-    device = choose_device(trainer.device, loader)
+    device, _ = find_device(trainer.device, loader)
     precision, seed, deterministic = trainer.precision, trainer.seed, trainer.deterministic
     states = session(device, seed=seed, deterministic=deterministic, precision=precision)
     with rank_group(loader, trainer.timeout, alone=True) as ranks, states:

@@ -1,0 +1,119 @@
+"""Spellings of other languages: signs of SQL and C, functions of pandas and NumPy, and what an expression writes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from gpupipe.errors import nearest
+from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
+
+MODULES = frozenset(
+    {"np", "numpy", "math", "pd", "pandas", "pl", "polars", "cp", "cupy", "cudf", "df", "data", "frame"}
+)
+"""Names before a dot, of modules and frames, which an expression leaves out."""
+ACCESSORS = frozenset({"str", "dt", "list"})
+MISSING_WORDS = frozenset({"null", "none", "nan", "nat", "na"})
+_LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+_ATOM = r"-?[\w.]+|\w*[(\[][^()\[\]]*[)\]]|\"\d+\""
+# The left side of a SQL condition, after which nothing binds tighter; and what may follow its last value.
+_LEFT = rf"(?:^|(?<=\()|(?<=\band )|(?<=\bor )|(?<=\bnot ))({_ATOM}) "
+_END = r"(?= ?(?:$|\)|and\b|or\b))"
+_SIGNS = [
+    (r"&&", " and "),
+    (r"\|\|", " or "),
+    (r"<>|!==", "!="),
+    (r"={3}|(?<![<>=!])=(?!=)", "=="),
+    (r"!(?!=)", " not "),
+]
+_SIGNS += [(rf"\b{word.upper()}\b", word) for word in ("and", "or", "not", "in", "is")]
+_SIGNS += [(r"\bif ?\(", "where("), (" +", " ")]
+_SIGNS += [(r"(?i)\bcase when (.+?) then (.+?) else (.+?) end\b", r"where(\1, \2, \3)")]
+_SIGNS += [(rf"(?i){_LEFT}between ({_ATOM}) and ({_ATOM}){_END}", r"\2 <= \1 <= \3")]
+_SIGNS += [(rf"(?i){_LEFT}not between ({_ATOM}) and ({_ATOM}){_END}", r"not (\2 <= \1 <= \3)")]
+_LIKE = re.compile(rf"(?i){_LEFT}(not )?(i?)like \"(\d+)\"")
+
+_ELSEWHERE = {"{0} ** {1}": "pow power", "{0} % {1}": "mod fmod", "{1} <= {0} <= {2}": "between", "{0} in {1}": "isin"}
+_ELSEWHERE |= {"log({0}) / 2.302585092994046": "log10", "log({0}) / 0.6931471805599453": "log2", "{0} ** 2": "square"}
+_ELSEWHERE |= {
+    "minimum": "least",
+    "maximum": "greatest",
+    "coalesce": "fillna ifnull nvl fill_null fill_nan combine_first",
+}
+_ELSEWHERE |= {"where": "if if_else ifelse iff iif case when", "isnull": "isna isnan is_nan is_null"}
+_ELSEWHERE |= {"notnull": "notna is_not_null", "len": "length size char_length", "slice": "substr substring"}
+_ELSEWHERE |= {"strip": "trim lstrip rstrip", "dayofweek": "weekday day_of_week", "timestamp": "datetime to_datetime"}
+_ELSEWHERE |= {"floor": "date_trunc truncate_time bucket", "mean": "avg average", "{0} + {1}": "concat cat concat_ws"}
+_ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
+_ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
+"""What other languages call a function that is here, or what this one writes otherwise, of arguments by number."""
+_EXAMPLES = {"{1} <= {0} <= {2}": ("x", "low", "high"), "{0} in {1}": ("x", "[1, 2]")}
+
+
+def mend_signs(text: str) -> str:
+    """Replace the signs of SQL and C by Python's, outside of quotation marks.
+
+    Example:
+        >>> mend_signs("city LIKE 'New%' && delay <> 0"), mend_signs("hour NOT BETWEEN 6 AND 22")
+        ("startswith(city, 'New') and delay != 0", 'not (6 <= hour <= 22)')
+    """
+    texts = list[str]()
+
+    def hide(literal: str) -> str:
+        texts.append(literal)
+        return f'"{len(texts) - 1}"'
+
+    def write_like(found: re.Match[str]) -> str:
+        column, negation, ignores_case, number = found.groups()
+        column, part = (
+            (f"lower({column})", texts[int(number)].lower()) if ignores_case else (column, texts[int(number)])
+        )
+        part = part[1:-1].replace("''", "'")
+        name = {(True, True): "contains", (False, True): "startswith", (True, False): "endswith"}
+        call, core = name.get((part.startswith("%"), part.endswith("%"))), part.strip("%")
+        if not core or "%" in core or "_" in core:
+            call, core = "search", f"^{re.escape(part).replace('%', '.*').replace('_', '.')}$"
+        condition = f"{column} == {hide(repr(core))}" if call is None else f"{call}({column}, {hide(repr(core))})"
+        return f"not {condition}" if negation else condition
+
+    text = _LITERAL.sub(lambda found: hide(found[0]), text)
+    text = re.sub("`([^`]+)`", lambda found: f"col({hide(repr(found[1]))})", text)
+    for sign, ours in _SIGNS:
+        text = re.sub(sign, ours, text)
+    return re.sub(r'"(\d+)"', lambda found: texts[int(found[1])], _LIKE.sub(write_like, text)).strip(" ")
+
+
+def write_call(name: str, arguments: Sequence[str]) -> str | None:
+    """Write the call of another language's function, or of one that is misspelt; None where nothing is like it."""
+    meant = {"min": "minimum", "max": "maximum"}.get(name, name) if len(arguments) == 2 else name
+    meant = meant if meant in NAMES else _find_meant(meant) or ""
+    if "{" in meant:
+        operands = [parenthesize(argument) for argument in arguments]
+        return meant.format(*operands) if meant.count("{") == len(operands) else None
+    fits = any(form.list_kinds(len(arguments)) is not None for form in FUNCTIONS.get(meant, ()))
+    return f"{meant}({', '.join(arguments)})" if fits or (meant in NAMES[-2:] and len(arguments) == 1) else None
+
+
+def suggest_function(name: str) -> str:
+    """Suggest what `name` was meant to be: another language's name for it, or the closest spelling."""
+    meant = _find_meant(name)
+    if meant is None:
+        return "one of the functions above, or Map(fn, reads=..., adds=...) for your own"
+    return describe_call(meant) if meant in NAMES else meant.format(*_EXAMPLES.get(meant, ("x", "y")))
+
+
+def _find_meant(name: str) -> str | None:
+    elsewhere: dict[str, Any] = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
+    return elsewhere.get(name.lower()) or nearest(name, NAMES)
+
+
+def parenthesize(text: str) -> str:
+    """Return an operand in parentheses, unless it is a name, a constant or a call, or has them."""
+    try:
+        body = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return f"({text})"
+    is_whole = body.col_offset > 0 or isinstance(body, ast.Name | ast.Constant | ast.Call | ast.List)
+    return text if is_whole else f"({text})"

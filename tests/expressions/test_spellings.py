@@ -1,0 +1,82 @@
+"""Expressions in the spelling of SQL, C, pandas, NumPy and Polars: what the error says to try can be pasted."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpupipe.errors import ExpressionError
+from gpupipe.expressions import parse
+from gpupipe.schema import Field, Schema
+
+COLUMNS = {"a": "float64", "b": "int64", "k": "bool", "s": "string", "t": "timestamp", "l": "list<int64>"}
+SCHEMA = Schema(Field(name, dtype) for name, dtype in COLUMNS.items())
+
+
+@pytest.mark.parametrize(
+    ("wrote", "mended"),
+    [
+        ("s is None", "isnull(s)"),
+        ("s is not None and a > 1", "notnull(s) and a > 1"),
+        ("s == None", "isnull(s)"),
+        ("a != nan", "notnull(a)"),
+        ("k is False", "not k"),
+        ("b is a", "b == a"),
+        ("s IS NOT NULL and k", "notnull(s) and k"),
+        ("np.log(a)", "log(a)"),
+        ("np.log10(a) ** 2", "(log(a) / 2.302585092994046) ** 2"),
+        ("np.where(df.a > 1, 1, 2)", "where(a > 1, 1, 2)"),
+        ("pl.col('a').is_null()", "isnull(col('a'))"),
+        ("df['a'].fillna(0) > 1", "coalesce(col('a'), 0) > 1"),
+        ("s.str.upper() == 'X'", "upper(s) == 'X'"),
+        ("s.str[0:2] == 'x'", "slice(s, 0, 2) == 'x'"),
+        ("s.str[1] == 'x'", "slice(s, 1, 2) == 'x'"),
+        ("t.dt.hour > 3", "hour(t) > 3"),
+        ("a.between(1, 2) and b.isin([1, 2])", "(1 <= a <= 2) and (b in [1, 2])"),
+        ("startswith(s, prefix='x')", "startswith(s, 'x')"),
+        ("round(a, ndigits=1)", "round(a)"),
+        ("col(a)", "col('a')"),
+        ("a^2", "a ** 2"),
+        ("a^2 > 3", "(a ** 2) > 3"),
+        ("k ^ (a > 1)", "k != (a > 1)"),
+        ("~k & a > 1", "(not k) and (a > 1)"),
+        ("not k | a > 1", "not (k or (a > 1))"),
+        ("s like '%x%'", "contains(s, 'x')"),
+        ("s LIKE 'x%' AND k", "startswith(s, 'x') and k"),
+        ("lower(s) not like '%x'", "not endswith(lower(s), 'x')"),
+        ("s ilike 'It''s' and k", 'lower(s) == "it\'s" and k'),
+        ("s like 'x'", "s == 'x'"),
+        ("s like 'a_b%c'", "search(s, '^a.b.*c$')"),
+        ("s ilike '%X%'", "contains(lower(s), 'x')"),
+        ("a between 1 and 2", "1 <= a <= 2"),
+        ("a NOT BETWEEN -1 AND b OR k", "not (-1 <= a <= b) or k"),
+        ("a + 1 between 2 and 3", None),  # whose left side is more than the name before it
+        ("case when a > 1 then 1 else 0 end", "where(a > 1, 1, 0)"),
+        ("1 if a > 1 else 0", "where(a > 1, 1, 0)"),
+        ("if(a > 1, 1, 2)", "where(a > 1, 1, 2)"),
+        ("s == 'a  &&  b' && !k", "s == 'a  &&  b' and not k"),
+        ("`a` === 1", "col('a') == 1"),
+        ("'x' in s", "contains(s, 'x')"),
+        ("1 not in l", "not contains(l, 1)"),
+        ("s in ('x')", "s in ['x']"),
+        ("b not in [1, None]", "not (isnull(b) or b in [1])"),
+        ("b in [a, 1, 2]", "b == a or b in [1, 2]"),
+        ("a < b in [1]", "(a < b) and (b in [1])"),
+        ("+a > 1", "a > 1"),
+    ],
+)
+def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote).check(SCHEMA)
+    if mended is None:
+        assert "Python's signs" in caught.value.remedy
+    else:
+        assert caught.value.remedy == mended
+        parse(mended).check(SCHEMA)
+
+
+@pytest.mark.parametrize(("wrote", "remedy"), [("k == true", "True"), ("where(k, a, NULL)", "None")])
+def test_a_constants_name_is_pythons(wrote: str, remedy: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote).check(SCHEMA)
+    assert caught.value.remedy == remedy
+    parse(f"{wrote[:-5]} {remedy})".replace("== True)", "== True")).check(SCHEMA)
