@@ -38,7 +38,7 @@ _CHUNK = 64  # columns checked for missing values at a time
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-_LEAST_KEPT, _MOST_KEPT, _SHARE_KEPT = 256 << 20, 1 << 30, 64  # bytes at the end of each heap; a 64th of all there are
+_LEAST_KEPT, _MOST_KEPT, _SHARE_KEPT = 256 << 20, 1 << 30, 32  # bytes at the end of each heap; a 32nd of all there are
 _OF_ITS_OWN = 32 << 20  # bytes from which a buffer is mapped by itself; glibc takes no more than this
 _THEIRS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "ARROW_DEFAULT_MEMORY_POOL")
 
@@ -255,7 +255,7 @@ def keep_freed_memory() -> bool:
     Arrow's buffers come from glibc too, as its own default, mimalloc, has huge pages cleared over and over. Where the
     user has set a variable of either, or malloc is not glibc's, nothing is changed. Source: mallopt(3).
 
-    Memory: a 64th of the machine's, between 256 MB and 1 GB, stays with the process.
+    Memory: a 32nd of the machine's, between 256 MB and 1 GB, stays with the process.
     """
     if sys.platform != "linux" or any(name in os.environ for name in _THEIRS):
         return False
