@@ -86,7 +86,7 @@ def test_floor_of_no_rows_and_of_none_that_is_there(backend: Backend) -> None:
         ("floor(s, '1h')", "given column 's'"),
         ("floor(s)", r"given column 's' \(string\)"),
         ("ceil(t)", r"given column 't' \(timestamp\)"),
-        ("weekday(t)", r"dayofweek\(time\)"),
+        ("weekday(t)", r"dayofweek\(t\)"),
     ],
 )
 def test_what_is_no_part_of_a_time(text: str, message: str) -> None:
