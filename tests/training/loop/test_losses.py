@@ -224,6 +224,15 @@ def test_a_loss_of_torch_does_not_broadcast() -> None:
             loss(output, batch_of(torch.zeros(4)))
 
 
+def test_other_outputs_than_the_target_has_classes_are_refused() -> None:
+    rows = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": ["a", "b", "c"]})
+    loader = gp.Pipeline([], gp.Features(["x"], target="y")).fit(rows).loader(rows)
+    for trainer in (Trainer(MLP(1, outputs=2), max_epochs=1), Trainer(MLP(1, outputs=4), max_epochs=1)):
+        for run in (trainer.fit, trainer.evaluate):
+            with pytest.raises(SchemaMismatch, match="another number of outputs than the target has classes"):
+                run(loader)
+
+
 def test_several_outputs_of_one_target_are_classes() -> None:
     for output, remedy in ((torch.zeros(4, 3), "loss='cross-entropy'"), (torch.zeros(4, 1), "MLP.from_schema(")):
         with pytest.raises(SchemaMismatch) as refused:
