@@ -127,14 +127,16 @@ def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: Ke
 def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
     """Sort values and counts by count descending, then value ascending."""
     if pa.types.is_integer(values.type) and len(values):
-        numbers, most = values.to_numpy(), int(counts.max())
+        wide = pa.uint64() if pa.types.is_uint64(values.type) else pa.int64()
+        numbers, most = values.cast(wide).to_numpy(), int(counts.max())
         low = numbers.min()
         width = (int(numbers.max()) - int(low)).bit_length()
         if width + most.bit_length() < 64:  # Arrow sorts by two keys a tenth as fast
             ranks = (most - counts).astype(np.uint64) << np.uint64(width) | (numbers - low).astype(np.uint64)
             ranks.sort()
             rest = ranks & np.uint64((1 << width) - 1)
-            return pa.array(rest.astype(numbers.dtype) + low), most - (ranks >> np.uint64(width)).astype(np.int64)
+            ordered = pa.array(rest.astype(numbers.dtype) + low).cast(values.type)
+            return ordered, most - (ranks >> np.uint64(width)).astype(np.int64)
     table = pa.table({"value": values, "count": counts})
     order = pc.sort_indices(table, sort_keys=[("count", "descending"), ("value", "ascending")])
     return values.take(order), np.asarray(counts)[order.to_numpy()]

@@ -82,6 +82,16 @@ def test_integers_are_sorted_as_any_values(counts: dict[int, int], is_unsigned: 
     assert numbers.tolist() == [counts[value] for value in wanted] and numbers.dtype == np.int64
 
 
+@pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+def test_integers_of_a_whole_type_are_sorted(name: str) -> None:
+    ends = np.iinfo(name)
+    values, numbers = sort_by_count(
+        pa.array([ends.min, ends.max, 3, 5], pa.type_for_alias(name)), np.array([1, 2, 7, 7])
+    )
+    assert values.to_pylist() == [3, 5, ends.max, ends.min] and values.type == pa.type_for_alias(name)
+    assert numbers.tolist() == [7, 7, 2, 1]
+
+
 @pytest.mark.parametrize(
     ("values", "dtype", "wanted"),
     [
