@@ -218,7 +218,7 @@ def test_auto_leaves_out_what_has_no_value() -> None:
 
 def test_auto_says_what_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     types = {"amount": pd.array([1, 2] * 4, pd.ArrowDtype(pa.decimal128(9, 2))), "wait": pd.to_timedelta(range(8), "s")}
-    frame = pd.DataFrame({"x": range(8), "y": [0.5] * 8, "": range(8), "__index_level_0__": range(8)} | types)
+    frame = pd.DataFrame({"x": range(8), "y": [0.5, 1.5] * 4, "": range(8), "__index_level_0__": range(8)} | types)
     caplog.set_level("INFO", "gpupipe")
     features = gp.Features.auto(frame, target="y")
     learned = gp.Pipeline([], features).fit(frame)

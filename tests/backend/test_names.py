@@ -51,6 +51,7 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
 COVERED = {"to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}  # by the others
 ELSEWHERE = {"classify", "read_parquet", "read_orc", "write_parquet", "merge"}
 WITHOUT_NAMES = {
+    "is_range",
     "positions",
     "to_device",
     "to_host",

@@ -181,7 +181,9 @@ print(looks, whole + look())
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.soak) for how in (signal.SIGINT, signal.SIGTERM))]
+)
 @pytest.mark.parametrize("repetition", ONCE)
 def test_a_driver_that_is_ended_and_started_again(
     days: Path, flights: gp.Dataset, tmp_path: Path, repetition: int, how: signal.Signals

@@ -66,6 +66,7 @@ def read_in_fork(kind: type[Case], folder: Path, first: int, last: int) -> tuple
             logging.disable()
             case = kind(folder / kind.__name__)
             case.read_whole()
+            os.write(write, b"\n")
             for seed in range(first, last):
                 os.write(write, f"{json.dumps(try_one(case, seed))}\n".encode())
         except BaseException:  # noqa: BLE001 - the parent goes on with the rest
@@ -75,7 +76,8 @@ def read_in_fork(kind: type[Case], folder: Path, first: int, last: int) -> tuple
     os.close(write)
     told = b""
     while True:
-        if not select.select([read], [], [], MOST_SECONDS)[0]:
+        limit = MOST_SECONDS if told else 10 * MOST_SECONDS  # until the files are written, and the libraries loaded
+        if not select.select([read], [], [], limit)[0]:
             os.kill(child, signal.SIGABRT)  # which prints where it is
         told += (some := os.read(read, 1 << 16))
         if not some:
@@ -83,7 +85,7 @@ def read_in_fork(kind: type[Case], folder: Path, first: int, last: int) -> tuple
     os.close(read)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     death = f"died, {status}\n{errors.read_text(errors='replace')[:4000]}" if status else ""
-    return [json.loads(line) for line in told.splitlines()], death
+    return [json.loads(line) for line in told.splitlines() if line], death
 
 
 def try_one(case: Case, seed: int) -> str:
