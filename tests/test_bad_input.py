@@ -839,7 +839,7 @@ def test_advice_with_quotes_is_python(bench: Bench) -> None:
 
 def test_a_column_without_a_name_is_seen_among_those_that_are_not_read(bench: Bench) -> None:
     told = str(bench.pipeline.explain(bench.frame.rename(columns={"k": ""})))
-    assert "not read: ''" in told.splitlines()
+    assert "the fit does not read: ''" in told.splitlines()
 
 
 def test_what_cannot_be_saved_is_said_at_fit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -250,8 +250,8 @@ def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dat
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
     size = rows * width * at_once / 1e9
     return [
-        f"reads: {_format_names(plan.reads)}",
-        f"not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
+        f"the fit reads: {_format_names(plan.reads)}",
+        f"the fit does not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
         f"memory: {f'about {size:.2f}' if size >= _LEAST_GB else f'less than {_LEAST_GB}'} GB ({parts})",
     ]
 

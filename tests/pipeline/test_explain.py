@@ -57,14 +57,15 @@ def test_the_plan_as_text() -> None:
         "pass 2: PCA of seats"
     )
     plan = pipeline().explain(gp.from_frame(table(), num_partitions=2))
-    assert repr(plan) == str(plan) and "\nreads: distance, seats, carrier, <b>&, late\nnot read: nothing\n" in plan
+    read = "\nthe fit reads: distance, seats, carrier, <b>&, late\nthe fit does not read: nothing\n"
+    assert repr(plan) == str(plan) and read in plan
     assert gp.Pipeline([]).explain() == "nothing is learned"
 
 
 def test_columns_that_are_only_looked_at_are_told() -> None:
     features = gp.Features((["distance"], pre.SimpleImputer()))
     plan = gp.Pipeline([T.Expect("seats", min=0)], features).explain(table())
-    assert "reads: distance, seats\nnot read: carrier, <b>&, late\n" in plan
+    assert "the fit reads: distance, seats\nthe fit does not read: carrier, <b>&, late\n" in plan
 
 
 def double(frame: pd.DataFrame) -> pd.DataFrame:
