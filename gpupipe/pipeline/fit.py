@@ -249,9 +249,10 @@ def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dat
     parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
     size = rows * width * at_once / 1e9
+    others = _format_names([name for name in source.names if name not in plan.reads]) or "nothing"
     return [
         f"the fit reads: {_format_names(plan.reads)}",
-        f"the fit does not read: {_format_names([name for name in source.names if name not in plan.reads]) or 'nothing'}",
+        f"the fit does not read: {others}",
         f"memory: {f'about {size:.2f}' if size >= _LEAST_GB else f'less than {_LEAST_GB}'} GB ({parts})",
     ]
 
