@@ -117,7 +117,7 @@ def test_many_columns(fusing: list[bool]) -> None:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.normal(size=(130, 300)), columns=[f"x{place}" for place in range(300)])
     frame["label"] = 0.0
-    frame = frame.mask(rng.random(frame.shape) < 0.1).assign(label=1.0, text="a")
+    frame = frame.mask(rng.random(frame.shape) < 0.1).assign(label=[0.0, 1.0] * 65, text="a")
     pipeline = fitted([([f"x{place}" for place in range(300)], fill(pre.StandardScaler()))], frame)
     found = pipeline.loader(frame).table.numeric.numpy()
     expected = pipeline.transform(frame).iloc[:, :300].to_numpy()
