@@ -30,7 +30,7 @@ from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_eleme
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
 from gpupipe.support.origins import is_earlier, trace
-from gpupipe.support.text import format_columns
+from gpupipe.support.text import format_columns, format_count
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
@@ -217,18 +217,18 @@ class TransformPlan:
             )
 
     def warn_of_overlap(self, history: Dataset, data: Dataset) -> None:
-        """Warn of rows of the data whose key and time rows of the history have, too: they may be the same rows."""
-        for names in dict.fromkeys(
-            (*step.keys, *step.order) for step, _, _ in self.window_steps.values() if step.order
-        ):
+        """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows."""
+        steps = [step for step, _, _ in self.window_steps.values() if step.order]
+        for names in dict.fromkeys((*step.keys, *step.order) for step in steps):
             if not {*names} <= {*data.schema.names}:
                 continue  # computed by earlier steps
-            earlier, rows = (one.select(names) for one in (history, data))
-            if num_shared := len(rows.join(earlier.deduplicate(names), on=names, how="inner")):
+            # The data are the fewer rows: these are hashed, and the history is only looked up.
+            rows = data.select(names).deduplicate(names)
+            if num_shared := len(history.select(names).join(rows, on=names, how="inner")):
                 _log.warning(
-                    "history= overlaps the data: %s have the %s of rows there, whose values their windows see; "
+                    "history= overlaps the data: %s of it have the %s of rows there, whose windows see their values; "
                     "history.filter(...) leaves those out",
-                    f"{num_shared:,} {'row' if num_shared == 1 else 'rows'}",
+                    format_count(num_shared, "row"),
                     shorten_list(names),
                 )
 

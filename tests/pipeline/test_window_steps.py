@@ -358,7 +358,7 @@ def test_a_history_that_holds_the_rows_themselves_is_told(caplog: pytest.LogCapt
     pipeline.transform(past[is_late], history=past[~is_late])
     assert "overlaps" not in caplog.text
     pipeline.transform(past[is_late], history=past)
-    assert f"overlaps the data: {is_late.sum()} rows have the store, date of rows there" in caplog.text
+    assert f"overlaps the data: {is_late.sum()} rows of it have the store, date of rows there" in caplog.text
 
 
 def test_a_forecast_refuses_what_it_cannot_compute() -> None:
