@@ -168,8 +168,8 @@ class Field:
 
     def as_origin(self, table: str = "") -> Field:
         """Return the column as one that comes from nowhere else but this table."""
-        own = frozenset({Origin(table, self.name)})
-        return self if self.origins == own else self.replace(origins=own)
+        origins = frozenset({Origin(table, self.name)})
+        return self if self.origins == origins else self.replace(origins=origins)
 
 
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)

@@ -105,9 +105,9 @@ def find_known(values: Dictionary, vocabulary: Dictionary) -> Any:
     """Find which of distinct values are in `vocabulary`, as NumPy booleans; only the shorter of both is hashed."""
     if len(vocabulary) <= len(values):
         return find_positions(values, vocabulary) >= 0
-    places, known = find_positions(vocabulary, values), np.zeros(len(values), dtype=bool)
-    known[places[places >= 0]] = True
-    return known
+    positions, is_known = find_positions(vocabulary, values), np.zeros(len(values), dtype=bool)
+    is_known[positions[positions >= 0]] = True
+    return is_known
 
 
 def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
@@ -131,11 +131,14 @@ def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
         numbers, most = values.cast(wide).to_numpy(), int(counts.max())
         low = numbers.min()
         width = (int(numbers.max()) - int(low)).bit_length()
-        if width + most.bit_length() < 64:  # Arrow sorts by two keys a tenth as fast
+        # One number has both keys, which NumPy sorts ten times as fast as Arrow two: the count's distance from the
+        # greatest, then the value's from the least. Values 7, 5, 9 of counts 2, 3, 3 are (1, 2), (0, 0), (0, 4), in
+        # bits 1010, 0000 and 0100; in ascending order they are 5, 9, 7.
+        if width + most.bit_length() < 64:
             ranks = (most - counts).astype(np.uint64) << np.uint64(width) | (numbers - low).astype(np.uint64)
             ranks.sort()
-            rest = ranks & np.uint64((1 << width) - 1)
-            ordered = pa.array(rest.astype(numbers.dtype) + low).cast(values.type)
+            offsets = ranks & np.uint64((1 << width) - 1)
+            ordered = pa.array(offsets.astype(numbers.dtype) + low).cast(values.type)
             return ordered, most - (ranks >> np.uint64(width)).astype(np.int64)
     table = pa.table({"value": values, "count": counts})
     order = pc.sort_indices(table, sort_keys=[("count", "descending"), ("value", "ascending")])

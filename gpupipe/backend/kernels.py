@@ -131,11 +131,11 @@ def find_bounds(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
 def compute_moments(block: Array, xp: ModuleType, centre: float) -> tuple[Any, ...]:
     """Compute missing values, min and max as `find_bounds`, and sum and sum of squares of the values less `centre`."""
     if xp is np:
-        missing, *found = compute_moments_each(block[None], np.array([centre]), max(len(block), 1))[0, 0].tolist()
-        return int(missing), *found
-    rest = block - centre
-    xp.copyto(rest, 0.0, where=xp.isnan(rest))
-    return *find_bounds(block, xp), rest.sum(), rest.dot(rest)
+        missing, *figures = compute_moments_each(block[None], np.array([centre]), max(len(block), 1))[0, 0].tolist()
+        return int(missing), *figures
+    deviations = block - centre
+    xp.copyto(deviations, 0.0, where=xp.isnan(deviations))
+    return *find_bounds(block, xp), deviations.sum(), deviations.dot(deviations)
 
 
 def compute_moments_each(values: Array, centres: Array, size: int) -> Array:
@@ -143,8 +143,8 @@ def compute_moments_each(values: Array, centres: Array, size: int) -> Array:
 
     Returns B x k x 5 for B blocks of at most `size` numbers, one where there are none.
     """
-    given = _as_contiguous(values)
-    return _sum_blocks(given, given.view(np.int64), centres, size)
+    blocks = _as_contiguous(values)
+    return _sum_blocks(blocks, blocks.view(np.int64), centres, size)
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
@@ -342,22 +342,22 @@ def _sum_blocks(values: Array, bits: Array, centres: Array, size: int) -> Array:
     """Compute missing values, min, max, sum and squares less its row's centre of each block; `bits` are the values'."""
     table = np.empty((max(-(-values.shape[1] // size), 1), values.shape[0], 5))
     for block in range(table.shape[0]):
-        for place in range(values.shape[0]):
-            missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[place]
+        for row in range(values.shape[0]):
+            missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[row]
             total = squares = 0.0
             start, stop = block * size, (block + 1) * size
-            numbers, patterns = values[place, start:stop], bits[place, start:stop]
+            numbers, patterns = values[row, start:stop], bits[row, start:stop]
             for number in range(numbers.size):
                 bit = patterns[number]
-                there = (bit & _ALL_BUT_SIGN) <= _INFINITY
-                rest = numbers[number] - centre if there else 0.0
-                missing += not there
-                total += rest
-                squares += rest * rest
+                is_present = (bit & _ALL_BUT_SIGN) <= _INFINITY
+                deviation = numbers[number] - centre if is_present else 0.0
+                missing += not is_present
+                total += deviation
+                squares += deviation * deviation
                 key = bit ^ ((bit >> 63) & _ALL_BUT_SIGN)
-                low = min(low, key if there else _ALL_BUT_SIGN)
-                high = max(high, key if there else -_ALL_BUT_SIGN)
-            out = table[block, place]
+                low = min(low, key if is_present else _ALL_BUT_SIGN)
+                high = max(high, key if is_present else -_ALL_BUT_SIGN)
+            out = table[block, row]
             out[0], out[1], out[2], out[3], out[4] = missing, np.inf, -np.inf, total, squares
             if low != _ALL_BUT_SIGN:
                 ends = np.array([low, high])
@@ -469,9 +469,9 @@ def _find_drawn(first: Any, count: int, seed: Any, limit: Any) -> Array:
     for start in range(0, count, _FEW_DRAWS):
         size = min(_FEW_DRAWS, count - start)
         if _count_drawn(bits, size, limit):  # seldom, and without a branch it takes half the time
-            for place in range(size):
-                out[num_drawn] = start + place
-                num_drawn += _count_drawn(bits + np.uint64(place) * np.uint64(_STEP), 1, limit)
+            for number in range(size):
+                out[num_drawn] = start + number
+                num_drawn += _count_drawn(bits + np.uint64(number) * np.uint64(_STEP), 1, limit)
         bits += np.uint64(size) * np.uint64(_STEP)
     return out[:num_drawn].copy()
 

@@ -92,6 +92,6 @@ def makes_model(model: object) -> bool:
 
 def make_model(model: Any, schema: Schema, seed: int) -> nn.Module:
     """Make the model of a class or a function for a schema."""
-    made: nn.Module
-    made = models.auto(schema, seed=seed) if model is models.auto else getattr(model, "from_schema", model)(schema)
-    return made
+    network: nn.Module
+    network = models.auto(schema, seed=seed) if model is models.auto else getattr(model, "from_schema", model)(schema)
+    return network

@@ -248,9 +248,9 @@ class Reader:
             if isinstance(node, Constant):
                 continue
             is_null = isinstance(node, Null)
-            rest = [self._text(other) for other in values.elts if other is not value]
+            others = [self._text(other) for other in values.elts if other is not value]
             first = f"isnull({left})" if is_null else f"{left} == {self._text(value)}"
-            mended = " or ".join([first, *([f"{left} in [{', '.join(rest)}]"] if rest else [])])
+            mended = " or ".join([first, *([f"{left} in [{', '.join(others)}]"] if others else [])])
             mended = f"not ({mended})" if negation else mended
             problem = "None is equal to nothing" if is_null else "not a constant"
             raise self._refuse(item, problem, expected, mended, at=value)

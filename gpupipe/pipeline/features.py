@@ -76,13 +76,13 @@ class FeatureGroup:
         for step in self.steps:
             lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
             origins: Origins = frozenset().union(*(item.origins for item in fields))
-            known, name = {item.name for item in fields if step.keeps_units}, step.class_name
+            with_units, name = {item.name for item in fields if step.keeps_units}, step.class_name
             fields = [
                 item.replace(
                     lineage=item.lineage or lineage,
                     origins=item.origins or origins,
                     step=name,
-                    units=item.units if item.name in known else "",
+                    units=item.units if item.name in with_units else "",
                 )
                 for item in step.output_fields(fields)
             ]

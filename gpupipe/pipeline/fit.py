@@ -358,8 +358,8 @@ class Sample:
         for name, counts in self.categories.items():
             values, numbers = counts.ranked()
             total = int(numbers.sum()) + counts.missing
-            known = find_known(values, vocabularies[name]) if len(values) else np.zeros(0, dtype=bool)
-            share = int(numbers[~known].sum()) / total if total else 0.0
+            is_known = find_known(values, vocabularies[name]) if len(values) else np.zeros(0, dtype=bool)
+            share = int(numbers[~is_known].sum()) / total if total else 0.0
             found[name] = replace(found[name], unknown=share)
         return found
 
@@ -386,8 +386,8 @@ def _compute_deciles(columns: Sequence[Any]) -> Any:
     last = np.array([len(values) - 1 for values in columns], dtype=np.int64)[:, None]
     rank = _DECILES * last
     lower = rank.astype(np.int64)
-    places = np.stack([lower, np.minimum(lower + 1, last)], axis=1)
-    ends = np.array([values[each] for values, each in zip(columns, places, strict=True)]).reshape(-1, 2, len(_DECILES))
+    ranks = np.stack([lower, np.minimum(lower + 1, last)], axis=1)
+    ends = np.array([values[each] for values, each in zip(columns, ranks, strict=True)]).reshape(-1, 2, len(_DECILES))
     part, below, above = rank - lower, ends[:, 0], ends[:, 1]
     with np.errstate(over="ignore"):
         gap = above - below
@@ -981,12 +981,12 @@ def _transform_ranges(
         columns = Matrix([*stats], np.array(ends))
     else:
         columns = {name: _ends(schema[name].dtype, seen) for name, seen in stats.items()}
-    made = {name: item for name, item in group.apply_steps(columns, select("cpu")).items() if item.dtype != "bool"}
-    table = np.stack([floats(column, np) for column in made.values()]) if made else np.zeros((0, 3))
+    outputs = {name: item for name, item in group.apply_steps(columns, select("cpu")).items() if item.dtype != "bool"}
+    table = np.stack([floats(column, np) for column in outputs.values()]) if outputs else np.zeros((0, 3))
     table[np.isinf(table)] = np.nan
     low, high = np.fmin.reduce(table, axis=1).tolist(), np.fmax.reduce(table, axis=1).tolist()
-    found = zip(map(group.rename, made), low, high, strict=True)
-    return {name: (least, most) for name, least, most in found if least <= most}
+    ranges = zip(map(group.rename, outputs), low, high, strict=True)
+    return {name: (least, most) for name, least, most in ranges if least <= most}
 
 
 def _ends(dtype: str, seen: ColumnStats) -> Column:

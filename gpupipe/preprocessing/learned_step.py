@@ -483,10 +483,10 @@ def _tabulate_moments(columns: Columns, centres: Any, backend: Backend) -> Any:
             block = columns.data[places, rows].astype(np.float64, copy=False)
             tables.append(kernels.compute_moments_each(block, centres[places], _LOOPED_NUMBERS).reshape(-1, 1, 5))
         return np.concatenate(tables).reshape(-1, len(columns), 5)
-    for place, column in enumerate(columns.values()):
+    for number, column in enumerate(columns.values()):
         for rows in loop_blocks(column, backend):
             block = floats(column.take(rows), np)[None]
-            tables.append(kernels.compute_moments_each(block, centres[place : place + 1], _LOOPED_NUMBERS))
+            tables.append(kernels.compute_moments_each(block, centres[number : number + 1], _LOOPED_NUMBERS))
     return np.concatenate(tables).reshape(len(columns), -1, 5).swapaxes(0, 1)
 
 

@@ -385,7 +385,7 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
     if not is_there:
         problem, expected = "it holds no saved pipeline (manifest.json is missing)", "a folder written by gpupipe.save"
         is_new = not artifact.path.exists() and artifact.path.parent.is_dir()
-        near = nearest(artifact.path.name, [one.name for one in artifact.path.parent.iterdir()]) if is_new else None
+        near = nearest(artifact.path.name, [path.name for path in artifact.path.parent.iterdir()]) if is_new else None
         remedy = "the folder's path" if near is None else f"{near!r} (the closest name there)"
         if artifact.path.is_file():
             problem = "a file, and no saved pipeline: models of other libraries are not safe to load"

@@ -299,8 +299,8 @@ class Scorer:
         inputs = Schema(run.schema.with_role(Role.FEATURE))
         names = [name if name in asked else name.removesuffix("_keep") for name in (item.name for item in kept)]
         names = [f"{name}_keep" if name in taken else name for name in names]
-        own = [replace(item, name=name) for item, name in zip(kept, names, strict=True)]
-        schema = Schema([*fields, *own])
+        keys = [replace(item, name=name) for item, name in zip(kept, names, strict=True)]
+        schema = Schema([*fields, *keys])
 
         def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
             made, seen = run.columns(frame, backend, row_ids)

@@ -100,7 +100,7 @@ def leave_groups(origins: Origins) -> Origins:
         >>> len(leave_groups(frozenset({Origin("", "sales", When.GROUP)})))
         3
     """
-    return frozenset(one._replace(when=when) for one in origins for when in _ELSEWHERE[one.when])
+    return frozenset(origin._replace(when=when) for origin in origins for when in _ELSEWHERE[origin.when])
 
 
 def is_earlier(origin: Origin) -> bool:
@@ -119,8 +119,8 @@ def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
         >>> look_up(lag, [store, date]) == lag, Origin("", "sales", When.AFTER) in look_up(lag, [store])
         (True, True)
     """
-    columns = {(one.table, one.column) for key in keys for one in key if one.when == When.NOW}
-    of_window = {(one.table, one.column) for one in origins if one.when == When.KEY}
+    columns = {(origin.table, origin.column) for key in keys for origin in key if origin.when == When.NOW}
+    of_window = {(origin.table, origin.column) for origin in origins if origin.when == When.KEY}
     return shift(origins, *ANY_ROW) if columns and columns < of_window else origins
 
 
@@ -136,9 +136,9 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         (['sales'], [])
     """
     latest: dict[tuple[str, str, bool], int] = {}
-    for one in {one for one in target if one.when not in _KEYS} or target:
-        name = one.table, one.column, one.when in _GROUPS
-        latest[name] = max(latest.get(name, -1), _RANK[one.when])
+    for origin in {origin for origin in target if origin.when not in _KEYS} or target:
+        name = origin.table, origin.column, origin.when in _GROUPS
+        latest[name] = max(latest.get(name, -1), _RANK[origin.when])
     return sorted(
         {
             one.column

@@ -182,14 +182,14 @@ class TableJoin(Transform):
                 remedy = f"another suffix than {self.suffix!r}, or one of the two renamed before the join"
                 raise BadConfig(self._where, problem, expected="a name of its own for each column", remedy=remedy)
             taken[out] = f"the right column {name!r}"
-        made = []
+        fields = []
         found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            made.append(replace(item, origins=self._look_up(leave_groups(source.origins), left) | found_by))
-        return made
+            fields.append(replace(item, origins=self._look_up(leave_groups(source.origins), left) | found_by))
+        return fields
 
     def _look_up(self, origins: Origins, left: Schema) -> Origins:
         """Return the origins of a right column in the rows that find it, if the right table is that of the left."""

@@ -77,9 +77,9 @@ def test_integers_are_sorted_as_any_values(counts: dict[int, int], is_unsigned: 
     counts = {value + is_unsigned * 2**63: count for value, count in counts.items()}
     kind = pa.uint64() if is_unsigned else pa.int64()
     values, numbers = sort_by_count(pa.array(list(counts), kind), np.array(list(counts.values()), "int64"))
-    wanted = sorted(counts, key=lambda value: (-counts[value], value))
-    assert values.to_pylist() == wanted and values.type == kind
-    assert numbers.tolist() == [counts[value] for value in wanted] and numbers.dtype == np.int64
+    by_hand = sorted(counts, key=lambda value: (-counts[value], value))
+    assert values.to_pylist() == by_hand and values.type == kind
+    assert numbers.tolist() == [counts[value] for value in by_hand] and numbers.dtype == np.int64
 
 
 @pytest.mark.parametrize("name", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])

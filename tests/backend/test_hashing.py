@@ -22,8 +22,8 @@ def test_splitmix64_gives_the_published_numbers() -> None:
 def test_positions_are_drawn_by_a_loop_as_by_array_code(seed: int, first: int, count: int, limit: int) -> None:
     counters = np.arange(first, first + count, dtype=np.uint64)
     for few in (limit, limit >> 6):
-        wanted = np.flatnonzero(splitmix64(seed, counters) < np.uint64(few))
-        assert draw_positions(seed, first, count, few, np).tolist() == wanted.tolist()
+        by_array = np.flatnonzero(splitmix64(seed, counters) < np.uint64(few))
+        assert draw_positions(seed, first, count, few, np).tolist() == by_array.tolist()
 
 
 def test_splitmix64_is_a_bijection_that_spreads() -> None:

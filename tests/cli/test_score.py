@@ -66,8 +66,8 @@ def test_bad_input_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest
     FRAME[["x"]].to_parquet(tmp_path / "rows.parquet")
     out = str(tmp_path / "out")
     assert main(["score", str(tmp_path / "runs"), str(tmp_path / "rows.parquet"), out]) == 2
-    told = capsys.readouterr().err
-    assert "it holds no saved pipeline" in told and "Try: 'run' (the closest name there)" in told
+    message = capsys.readouterr().err
+    assert "it holds no saved pipeline" in message and "Try: 'run' (the closest name there)" in message
     pipeline = gp.Pipeline([], gp.Features((["k"], pre.Categorify()), target="x", task="regression")).fit(FRAME)
     gp.save(tmp_path / "amounts", pipeline, gp.models.Linear.from_schema(pipeline.schema))
     assert main(["score", "--proba", str(tmp_path / "amounts"), str(tmp_path / "rows.parquet"), out]) == 2

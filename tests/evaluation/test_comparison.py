@@ -508,8 +508,8 @@ def test_tables_with_a_target_are_compared_and_the_best_is_saved(
     pipeline = gp.Pipeline([], gp.Features.auto(train, target="y > 0"), backend="cpu").fit(train)
     by_hand = gp.compare(pipeline.loader(train, shuffle=True, seed=3), pipeline.loader(valid), models, seed=3)
     seconds = ("fit_seconds", "predict_seconds")
-    rows, wanted = ([dict(row, **dict.fromkeys(seconds)) for row in each.rows] for each in (comparison, by_hand))
-    assert rows == wanted and {row["model"] for row in rows} == {*models}
+    rows, by_hand_rows = ([dict(row, **dict.fromkeys(seconds)) for row in each.rows] for each in (comparison, by_hand))
+    assert rows == by_hand_rows and {row["model"] for row in rows} == {*models}
     gp.save(tmp_path / "best", comparison.scorer)
     assert gp.load(tmp_path / "best").evaluate(valid)["auc"] == pytest.approx(comparison.rows[0]["auc"], abs=1e-6)
     with raises(

@@ -46,7 +46,7 @@ def test_it_is_the_definition(fitted: Any, caplog: pytest.LogCaptureFixture) -> 
     pipeline, frame, trainer = fitted
     loader = pipeline.loader(frame, batch_size=130)
     with caplog.at_level("INFO", "gpupipe"):
-        found = gp.importance(trainer, loader, metric="r2", repeats=3, seed=5)
+        importance = gp.importance(trainer, loader, metric="r2", repeats=3, seed=5)
     assert not caplog.messages  # of the device, one for each permutation
     block = loader.table
     numbers, codes = block.numeric.clone(), block.codes.clone()
@@ -60,10 +60,10 @@ def test_it_is_the_definition(fitted: Any, caplog: pytest.LogCaptureFixture) -> 
             output = trainer.model(gp.Batch(numbers, codes)).detach()
             table[:, place] = before
             losses.append(whole - r2_score(block.target, output))
-        assert found.losses[name] == pytest.approx(losses, abs=1e-5)
-        assert found[name]["mean"] == pytest.approx(np.mean(losses), abs=1e-5)
-        assert found[name]["std"] == pytest.approx(np.std(losses), abs=1e-5)
-    assert found.value == pytest.approx(whole, abs=1e-6)
+        assert importance.losses[name] == pytest.approx(losses, abs=1e-5)
+        assert importance[name]["mean"] == pytest.approx(np.mean(losses), abs=1e-5)
+        assert importance[name]["std"] == pytest.approx(np.std(losses), abs=1e-5)
+    assert importance.value == pytest.approx(whole, abs=1e-6)
 
 
 def test_it_is_scikit_learns_on_a_linear_model() -> None:

@@ -74,18 +74,18 @@ def read_in_fork(kind: type[Case], folder: Path, first: int, last: int) -> tuple
             os._exit(1)
         os._exit(0)
     os.close(write)
-    told = b""
+    answers = b""
     while True:
-        limit = MOST_SECONDS if told else 10 * MOST_SECONDS  # until the files are written, and the libraries loaded
+        limit = MOST_SECONDS if answers else 10 * MOST_SECONDS  # until the files are written, and the libraries loaded
         if not select.select([read], [], [], limit)[0]:
             os.kill(child, signal.SIGABRT)  # which prints where it is
-        told += (some := os.read(read, 1 << 16))
-        if not some:
+        answers += (answer := os.read(read, 1 << 16))
+        if not answer:
             break
     os.close(read)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     death = f"died, {status}\n{errors.read_text(errors='replace')[:4000]}" if status else ""
-    return [json.loads(line) for line in told.splitlines() if line], death
+    return [json.loads(line) for line in answers.splitlines() if line], death
 
 
 def try_one(case: Case, seed: int) -> str:

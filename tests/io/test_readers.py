@@ -156,9 +156,9 @@ def test_a_partition_in_memory_is_pickled_with_its_rows_alone() -> None:
     part = data.of_partitions([data.partitions[1]])
     again = pickle.loads(pickle.dumps(part))
     assert len(pickle.dumps(part)) < 200_000 < len(pickle.dumps(data))
-    for one in (part, again, pickle.loads(pickle.dumps(again))):
-        assert one.select(["n"]).compute()["n"].tolist() == list(range(10_000, 20_000))
-        assert one.compute()["m"].tolist() == [1.5] * 10_000
+    for dataset in (part, again, pickle.loads(pickle.dumps(again))):
+        assert dataset.select(["n"]).compute()["n"].tolist() == list(range(10_000, 20_000))
+        assert dataset.compute()["m"].tolist() == [1.5] * 10_000
     assert data.select(["m", "n"]).compute()["n"].tolist() == list(range(30_000))
 
 

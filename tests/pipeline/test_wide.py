@@ -431,8 +431,8 @@ def test_of_a_wide_table_fewer_rows_are_drawn() -> None:
     assert len(drawn) == pytest.approx(2**24 / 2000, rel=0.1)
     assert len(draw_rows(frame, whole, 40_000, 10**6, backend)) == pytest.approx(2**12, rel=0.1)
     # A row is drawn by its identity, wherever it is: of a part of the rows, and of pieces of the partition.
-    some = frame[(frame["x"] % 3 > 0).to_numpy()]
-    assert draw_rows(some, whole, 40_000, 2000, backend).equals(drawn[(drawn["x"] % 3 > 0).to_numpy()])
+    rows = frame[(frame["x"] % 3 > 0).to_numpy()]
+    assert draw_rows(rows, whole, 40_000, 2000, backend).equals(drawn[(drawn["x"] % 3 > 0).to_numpy()])
     (left, _), (_, right) = whole.split_at(7000), whole.split_at(9000)
     parts = replace(whole, spans=(*right.spans, *left.spans))
     moved = pd.concat([frame[9000:], frame[:7000]], ignore_index=True)
@@ -447,15 +447,15 @@ def test_a_profile_is_that_of_a_histogram(values: list[float]) -> None:
     """Each value counted, as quantiles of many columns are learned."""
     frame = pd.DataFrame({"x": np.array([*values, 4.0])})
     backend = select("cpu")
-    found = Sample.of(frame, ["x"], [], backend).profiles({}, {"x": 0.0})["x"]
+    profile = Sample.of(frame, ["x"], [], backend).profiles({}, {"x": 0.0})["x"]
     finite = frame["x"][np.isfinite(frame["x"])].to_numpy()
     counted = Histogram.of(Column("float64", finite), backend)
-    known, weight = np.unique(finite), counted.counts / counted.total
-    assert found.edges == tuple(np.unique(counted.quantiles(np.arange(1, 10) / 10)).tolist())
-    assert found.mean == float((known * weight).sum())
-    bins = np.searchsorted(found.edges, known, side="left")
-    shares = np.bincount(bins, weights=counted.counts, minlength=len(found.edges) + 1) / counted.total
-    assert found.shares == tuple(shares.tolist())
+    distinct, weight = np.unique(finite), counted.counts / counted.total
+    assert profile.edges == tuple(np.unique(counted.quantiles(np.arange(1, 10) / 10)).tolist())
+    assert profile.mean == float((distinct * weight).sum())
+    bins = np.searchsorted(profile.edges, distinct, side="left")
+    shares = np.bincount(bins, weights=counted.counts, minlength=len(profile.edges) + 1) / counted.total
+    assert profile.shares == tuple(shares.tolist())
 
 
 def test_many_columns_are_written_without_comparing_any_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -324,7 +324,7 @@ def _survey_lines(
     """
     no_bits, first_bit, last_bit = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
     odd, signs, num_rows = no_bits, no_bits, 0
-    # The block before, of which the last_bit bit is looked at: as if it were a line end.
+    # The block before, of which the last bit is looked at: as if it were a line end.
     marks_before, returns_before, zeros_before = last_bit, no_bits, no_bits
     inside_before, ends_before = (last_bit, no_bits) if is_inside else (no_bits, last_bit)
     for start in range(0, text.size, BLOCK):

@@ -365,7 +365,7 @@ def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
     no_bits, first_bit, last_bit = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
     counts, has_escapes = np.zeros((ends.size, 2), np.int64), False
     other, num_strings, num_keys = ends.size - 1, 0, 0
-    # The block before, of which the last_bit bit is looked at.
+    # The block before, of which the last bit is looked at.
     inside_before, closing_before, slashes_before = no_bits, no_bits, no_bits
     for start in range(0, text.size, BLOCK):
         quotes, slashes = find_byte(text, start, _QUOTE), find_byte(text, start, _BACKSLASH)
