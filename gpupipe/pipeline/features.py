@@ -21,7 +21,7 @@ from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.pipeline.target import TASKS, TargetSet, decide_task
 from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import ANY_ROW, Origins, When, find_leaks, shift
+from gpupipe.support.origins import ANY_ROW, Origins, When, find_leaks, is_key, shift
 from gpupipe.support.text import derive
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_choice
 
@@ -304,6 +304,11 @@ class Features:
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
             remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
+            if not find_leaks(frozenset(one for one in origins if not is_key(one)), secret) and any(
+                one.when == When.ORDER and one.column in leaked for one in origins
+            ):
+                why = f"its step has no order_by, and the rows stand in the order of {leaked}, {why.partition(', ')[2]}"
+                remedy = f"order_by= in its step, such as a time; or {remedy}"
             step, is_later = schema[name].step, any(one.when == When.AFTER for one in origins)
             if step in ("Rolling", "Expanding") and not is_later:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
