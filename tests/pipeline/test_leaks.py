@@ -284,7 +284,9 @@ def test_the_first_of_a_group_is_that_of_the_order() -> None:
     joined = data.join(data.sort("sales").group_by("store").agg(**wanted), on="store")
     assert fit(joined, "most").schema.numeric
     days = data.sort("sales").group_by("date").agg(sales=("sales", "max"), price=("price", "max"))
-    assert fit(days, "price_lag_1", steps=[T.Lag("price")]).schema.numeric  # the groups stand in the order of their keys
+    assert fit(
+        days, "price_lag_1", steps=[T.Lag("price")]
+    ).schema.numeric  # the groups stand in the order of their keys
     with pytest.raises(errors.LeakageError, match="feature 'first'"):
         fit(joined, "first")
     assert fit(data.join(data.sort("date").group_by("store").agg(**wanted), on="store"), "first").schema.numeric
