@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpupipe import preprocessing as pre
@@ -14,18 +15,20 @@ from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
 from gpupipe.backend.columns import as_floats, require_comparable
 from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
 from gpupipe.backend.kernels import sort_unique
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch, nearest
+from gpupipe.expressions import Expression
 from gpupipe.io import Dataset
 from gpupipe.pipeline.auto_features import NUM_FIRST
 from gpupipe.pipeline.feature_group import FeatureGroup, to_learned_step
 from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
 from gpupipe.pipeline.labels import Labels
-from gpupipe.schema import FLOATS, Field, Kind, Role, Schema
+from gpupipe.schema import FLOATS, Field, Kind, Role, Schema, shorten_list
 
 FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
 MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
 TASKS = ("auto", "classification", "regression")
 _NO_NUMBERS = ("bool", "string", "timestamp")
+_MANY_TEXTS = 1_000  # of a column, among which none is searched that is like one in a condition
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class TargetValues:
     fractions: bool = False  # whether some number is not whole
     low: float = math.inf
     high: float = -math.inf
+    compared: Mapping[str, Dictionary] = field(default_factory=dict)
+    """The distinct texts of the columns that a condition compares, by name, while it has one value in all rows."""
 
     @classmethod
     def of(cls, column: Column, backend: Backend, limit: int) -> TargetValues:
@@ -75,6 +80,11 @@ class TargetValues:
             fractions=self.fractions or other.fractions,
             low=min(self.low, other.low),
             high=max(self.high, other.high),
+            compared={
+                name: unite_dictionaries([texts, other.compared[name]])
+                for name, texts in self.compared.items()
+                if name in other.compared and self.numbers == other.numbers
+            },
         )
 
     @property
@@ -90,8 +100,8 @@ class TargetValues:
         """Return whether each of these values is in two rows or more on average."""
         return 2 * len(values) <= self.num_present
 
-    def check(self, text: str, dtype: str) -> None:
-        """Raise where nothing can be learned."""
+    def check(self, text: str, dtype: str, expression: Expression | None) -> None:
+        """Raise where nothing can be learned; `expression` is that of a target that is no column."""
         where = f"target {text!r}"
         if not self.num_present:
             problem, expected = f"none of {self.num_rows} rows has a value", "rows with a target"
@@ -101,7 +111,14 @@ class TargetValues:
         if values is not None and len(values) == 1:
             (value,) = values
             problem, got = "all rows have the same value", bool(value) if dtype == "bool" else value
-            raise BadData(where, problem, got=got, expected="two values at least", remedy="another split or target")
+            expected, remedy = "two values at least", "another split or target"
+            for name, text_of in () if expression is None else _list_texts(expression):
+                known = self.compared[name].to_pylist() if name in self.compared else [text_of]
+                if text_of not in known:
+                    expected = f"values that column {name!r} has: {shorten_list(map(repr, sorted(known)), FEW)}"
+                    if near := nearest(text_of, known):
+                        remedy = f"target={_replace_text(text, text_of, near)!r} (the closest value)"
+            raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
         if dtype == "timestamp":
             expected, remedy = "a number, a condition or strings", "the difference of two times"
             raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
@@ -169,8 +186,15 @@ class TargetSet(Labels):
     def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
         """Summarize one partition for `finalize`, each target under ("target", its text)."""
         limit = MAX_CLASSES if "classification" in (self.task, self.first_task) else FEW
-        columns = self.raw_columns(frame, schema, backend)
-        return {("target", text): TargetValues.of(column, backend, limit) for text, column in columns.items()}
+        summaries = {}
+        for text, column in self.raw_columns(frame, schema, backend).items():
+            summary, expression = TargetValues.of(column, backend, limit), self._parse(text, schema)
+            if column.dtype == "bool" and expression is not None and summary.numbers and len(summary.numbers) == 1:
+                texts = {name: backend.column(frame, name).dictionary for name, _ in _list_texts(expression)}
+                compared = {name: some for name, some in texts.items() if some is not None and len(some) <= _MANY_TEXTS}
+                summary = replace(summary, compared=compared)
+            summaries["target", text] = summary
+        return summaries
 
     def check(self, schema: Schema) -> None:
         """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
@@ -189,7 +213,7 @@ class TargetSet(Labels):
         raw = self._raw_schema(schema)
         found = [(values[item.name], item) for item in raw]
         for each, item in found:
-            each.check(item.name, item.dtype)
+            each.check(item.name, item.dtype, self._parse(item.name, schema))
         has_classes, reason, doubt = self._decide([each for each, _ in found], raw)
         are_whole = all(item.dtype not in _NO_NUMBERS and not each.fractions for each, item in found)
         self.first_task = ("classification" if has_classes else "regression") if are_whole else None
@@ -327,6 +351,22 @@ class TargetSet(Labels):
         if any(len(classes) < 2 or sorted(set(classes)) != [*classes] for classes in self.classes_.values()):
             raise ValueError(f"classes are two or more, ascending, not {self.classes_}")
         self.first_task = "classification" if self.classes_ else "regression"
+
+
+def _list_texts(expression: Expression) -> list[tuple[str, str]]:
+    """List the texts that a condition asks for, each with its column."""
+    wanted = [(name, text) for name, sign, text in expression.conjuncts() if sign in ("==", "in")]
+    pairs = [(name, one) for name, some in wanted for one in (some if isinstance(some, tuple) else (some,))]
+    return [(name, text) for name, text in pairs if isinstance(text, str)]
+
+
+def _replace_text(condition: str, text: str, other: str) -> str:
+    """Return the condition with another text in the same quotation marks."""
+
+    def quote(match: re.Match[str]) -> str:
+        return repr(other) if match[1] in other else f"{match[1]}{other}{match[1]}"
+
+    return re.sub(rf"(['\"]){re.escape(text)}\1", quote, condition)
 
 
 def _refuse_number(item: Field) -> BadConfig:

@@ -153,8 +153,9 @@ def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up, and the order of its rows, tell nothing of it, unless it comes from nothing else, as a count does. Parts
-    of a table are related to all of it, and to each other unless no row can be in both; see `are_related`.
+    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does;
+    nor does the order of its rows. Parts of a table are related to all of it, and to each other unless no row can be in
+    both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)

@@ -238,6 +238,11 @@ def test_earlier_groups_of_the_target_need_no_permission(
             fit(lagged.join(lines, on="store", many=True), name, target=target)
 
 
+def write_folders(data: gp.Dataset, folder: Path) -> gp.Dataset:
+    data.write_parquet(folder / "sales", partition_by=["sales"])
+    return gp.read_parquet(folder / "sales")
+
+
 SORTS: dict[str, Callable[[gp.Dataset, Path], gp.Dataset]] = {
     "sort": lambda data, _: data.sort("sales"),
     "computed": lambda data, _: (
@@ -250,13 +255,8 @@ SORTS: dict[str, Callable[[gp.Dataset, Path], gp.Dataset]] = {
         data.sort("sales"), on="store", many=True
     ),
     "file": lambda data, folder: write_file(data.sort("sales"), folder),
-    "folders": lambda data, folder: write_folders(data, folder),
+    "folders": write_folders,
 }
-
-
-def write_folders(data: gp.Dataset, folder: Path) -> gp.Dataset:
-    data.write_parquet(folder / "sales", partition_by=["sales"])
-    return gp.read_parquet(folder / "sales")
 
 
 @pytest.mark.parametrize(("sort", "stage"), [*((sort, "one pipeline") for sort in SORTS), ("sort", "two")])
