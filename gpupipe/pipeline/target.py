@@ -186,7 +186,7 @@ class TargetSet(Labels):
     def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
         """Summarize one partition for `finalize`, each target under ("target", its text)."""
         limit = MAX_CLASSES if "classification" in (self.task, self.first_task) else FEW
-        summaries = {}
+        summaries: dict[Hashable, TargetValues] = {}
         for text, column in self.raw_columns(frame, schema, backend).items():
             summary, expression = TargetValues.of(column, backend, limit), self._parse(text, schema)
             if column.dtype == "bool" and expression is not None and summary.numbers and len(summary.numbers) == 1:
