@@ -22,7 +22,7 @@ from gpupipe.pipeline.target import TASKS, TargetSet, decide_task
 from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import ANY_ROW, Origins, When, find_leaks, is_key, shift
-from gpupipe.support.text import derive
+from gpupipe.support.text import derive, escape_line
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_choice
 
 _log = logging.getLogger("gpupipe")
@@ -156,7 +156,9 @@ class Features:
         used = taken.union(*(group[0] for group in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
         made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        made.remarks = [f"{item.name}: {first.remarks[item.name]}" for item in free if item.name in first.remarks]
+        made.remarks = [
+            f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
+        ]
         for line in made._proposal_notes():
             _log.warning("%s", line)
         for name in sorted(taken - set(schema.names)):
