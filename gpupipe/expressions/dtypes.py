@@ -241,9 +241,9 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     if _common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
-    for side, other_side in ((right, left), (left, right)):
-        if suggestion := _suggest_side(*side, *other_side, source, operator):
-            culprit, remedy = side[0], suggestion
+    for one, other in ((right, left), (left, right)):
+        if suggestion := _suggest_side(*one, *other, source, operator):
+            culprit, remedy = one[0], suggestion
             break
     first, second = (f"{_titled(node, source)} ({dtype})" for node, dtype in (left, right))
     expected = "two numbers, two texts or two times"
@@ -252,8 +252,8 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
 
 def _suggest_side(node: Node, dtype: str, beside: Node, other: str, source: Source, operator: str) -> str | None:
     """Suggest what makes one side of a comparison, or the one `beside` it, such that they can be compared."""
-    shown, is_equality = source.slice(node.span), operator in ("==", "!=")
-    if is_equality and get_element_dtype(other) == dtype:
+    shown, is_equality, element = source.slice(node.span), operator in ("==", "!="), get_element_dtype(other)
+    if is_equality and element is not None and _common_dtype((beside, node), (element, dtype)) is not None:
         return f"{'not ' if operator == '!=' else ''}contains({source.slice(beside.span)}, {shown})"
     if other in LISTS or is_passenger(other):
         return _suggest_operand("text" if dtype == "string" else "number", beside, other, source)

@@ -70,6 +70,7 @@ SCHEMA = Schema(Field(name, dtype) for name, dtype in COLUMNS.items())
         ("a::int + b::float", "int(a) + float(b)"),
         ("a.astype('int64') > 1", "int(a) > 1"),
         ("l == 3", "contains(l, 3)"),
+        ("l == a", "contains(l, a)"),
         ("4 != l", "not contains(l, 4)"),
         ("floor(t)", "floor(t, '1h')"),
     ],
