@@ -71,6 +71,7 @@ class Kind(StrEnum):
     """Kind of a column's values, independent of their storage."""
 
     CONTINUOUS = "continuous"
+    BOOLEAN = "boolean"
     CATEGORICAL = "categorical"
     TEXT = "text"
     TIME = "time"
@@ -132,7 +133,10 @@ class Field:
             where, expected = f"column {self.name!r}", f"one of {', '.join(DTYPES)}, or list<one of them>"
             raise BadConfig(where, "unknown type", got=self.dtype, expected=expected, remedy="dtype='float64'")
         require_no_nul(self.name, self.dtype)
-        if self.kind is None:
+        if self.kind is None or {self.kind, kind} == {
+            Kind.CONTINUOUS,
+            Kind.BOOLEAN,
+        }:  # cast, or computed from the other
             object.__setattr__(self, "kind", kind)
 
     @classmethod
@@ -173,7 +177,7 @@ class Field:
 
 
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
-_KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
+_KIND_OF |= {"bool": Kind.BOOLEAN, "string": Kind.TEXT, "timestamp": Kind.TIME}
 
 
 @answer_calls
