@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import Origin, Origins, rename_tables
+from gpupipe.support.origins import Origin, Origins, When, rename_tables, shift
 from gpupipe.support.text import escape_line, format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
@@ -278,6 +278,11 @@ class Schema:
         return Schema(
             replace(item, origins=found[item.name]) if found.get(item.name) else item.as_origin(table) for item in self
         )
+
+    def with_order(self, names: Iterable[str]) -> Schema:
+        """Return the schema of rows that were sorted by these columns, which a window without an order goes by."""
+        order = shift(frozenset().union(*(self[name].origins for name in names)), When.ORDER)
+        return Schema(item.replace(origins=item.origins | order) for item in self) if order else self
 
     def with_role(self, role: Role) -> list[Field]:
         """List the columns that have this role, in order."""
