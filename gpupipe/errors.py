@@ -48,14 +48,19 @@ class GpupipeError(Exception):
         self.got = None if got is _UNSEEN else got
         shown = repr(got)
         seen = "" if got is _UNSEEN else f", got {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 3]}...'}"
-        text = f"{where}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}"
-        super().__init__(text.encode("utf-8", "backslashreplace").decode())  # names of files need not be UTF-8
+        text = f"{_escape(where)}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}"
+        super().__init__("\n".join(map(_escape, text.split("\n"))))
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show its repr
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _escape(text: str) -> str:
+    """Escape what moves a terminal's cursor or colours it, and bytes in names of files that are not UTF-8."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in str(text))
 
 
 def _rebuild(cls: type[GpupipeError], args: tuple[object, ...], facts: dict[str, object]) -> GpupipeError:

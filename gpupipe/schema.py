@@ -11,7 +11,7 @@ from typing import Any
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origin, Origins, rename_tables
-from gpupipe.support.text import format_count, html_table, text_table
+from gpupipe.support.text import escape_line, format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
 __all__ = ["DTYPES", "FLOATS", "INTEGERS", "LISTS", "Field", "Kind", "Role", "Schema"]
@@ -380,7 +380,7 @@ class Schema:
 
 def shorten_list(words: Iterable[str], most: int = 4) -> str:
     """Join words in one short line, and count the rest."""
-    every = list(words)
+    every = list(map(escape_line, words))
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 

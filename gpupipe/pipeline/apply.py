@@ -24,7 +24,8 @@ from gpupipe.io import Dataset, FrameFunction, concat, from_frame, in_halves, ru
 from gpupipe.io.planning.table import Table, identify_job, map_frames
 from gpupipe.io.relational.side_columns import Attach, SideColumns, compute_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids
-from gpupipe.pipeline.features import Features, TargetSet
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.target import TargetSet
 from gpupipe.preprocessing import Invertible
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
 from gpupipe.step import in_step

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.kernels import sort_unique
-from gpupipe.pipeline.features import Features, GroupFields
+from gpupipe.pipeline.feature_group import GroupFields
+from gpupipe.pipeline.features import Features
 from gpupipe.preprocessing.steps.gathered import EstimatorStep
 from gpupipe.schema import FLOATS, LISTS, Kind, Schema
 

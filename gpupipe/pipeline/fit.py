@@ -36,7 +36,9 @@ from gpupipe.io.planning.table import ReadCounter
 from gpupipe.monitoring.reports import ExpectationReport, Profile
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.edges import SampledRows, compute_edges, list_sampled_columns
-from gpupipe.pipeline.features import FeatureGroup, Features, GroupFields, describe_coarse, note_lost_digits
+from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
+from gpupipe.pipeline.features import Features
+from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
 from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate

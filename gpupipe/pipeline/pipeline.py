@@ -27,7 +27,8 @@ from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, 
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
-from gpupipe.pipeline.features import FeatureGroup, Features, GroupFields
+from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
+from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
 from gpupipe.pipeline.row_sets import RowSet
 from gpupipe.schema import Schema, shorten_list

@@ -11,7 +11,7 @@ from gpupipe import models, preprocessing, transforms
 from gpupipe.io.stores import StorageOptions
 from gpupipe.saving.artifact import Facts, read_facts
 from gpupipe.schema import Role, Schema, count_features
-from gpupipe.support.text import arguments, format_columns, format_count
+from gpupipe.support.text import arguments, escape_line, format_columns, format_count
 
 _LONGEST_VALUE = 60  # letters
 _OF_THE_SCHEMA = ("numeric", "cardinalities", "lists", "numbers")  # which is shown
@@ -48,13 +48,13 @@ def _list_lines(facts: Facts) -> Iterator[str]:
     if features is not None and features["target"]:
         classes = {item.name: item.classes for item in schema.targets}
         told = [f"classes {', '.join(map(str, each))}" for each in classes.values() if each is not None]
-        yield f"target: {', '.join([*features['target'], schema.task or '', *told[:1]])}"
+        yield escape_line(f"target: {', '.join([*features['target'], schema.task or '', *told[:1]])}")
     yield from _list_steps("step", pipeline["steps"])
     if features is not None:
         for group in features["groups"]:
             steps = " -> ".join([format_columns(group["columns"]), *map(_format_step, group["steps"])])
             yield f"group: {steps}"
-        yield from (f"weight: {text}" for text in [features["weight"]] if text)
+        yield from (f"weight: {escape_line(text)}" for text in [features["weight"]] if text)
         yield from (f"kept: {format_columns(names)}" for names in [features["keep"]] if names)
     yield ""
     yield f"{count_features(schema) if schema.with_role(Role.FEATURE) else format_count(len(schema), 'column')}:"

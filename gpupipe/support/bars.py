@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 
 from gpupipe.support.svg import BLUE
+from gpupipe.support.text import escape_html
 
 LEVELS = "▁▂▃▄▅▆▇█"
 _HEIGHT, _GAP = 32, 1  # pixels
@@ -30,5 +30,5 @@ def draw_bars(sizes: Sequence[float], titles: Sequence[str], width: int = 160) -
     for place, (size, title) in enumerate(zip(sizes, titles, strict=True)):
         height = max(size / largest * _HEIGHT, 1.0 if size else 0.0)
         shape = f'x="{place * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - _GAP:.1f}" height="{height:.1f}"'
-        drawn += f'<rect {shape} fill="{BLUE}"><title>{html.escape(title)}</title></rect>'
+        drawn += f'<rect {shape} fill="{BLUE}"><title>{escape_html(title)}</title></rect>'
     return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img">{drawn}</svg>'

@@ -25,6 +25,8 @@ class When(StrEnum):
     LATER_GROUP = "later group"
     KEY = "key"
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
+    ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
+    POSITION = "position"  # no value: which rows are earlier was read from where they stand in the column's table
 
 
 IN_MEMORY = "memory "
@@ -32,6 +34,7 @@ IN_MEMORY = "memory "
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
+_NO_VALUES = frozenset({When.ORDER, When.POSITION})
 _RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
 _GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
@@ -40,6 +43,8 @@ _ELSEWHERE = _SAME_ROW | dict.fromkeys(_GROUPS, _ROWS)
 # Values of groups have other origins than those of rows before the groups were made: a lag that is summed up may be of
 # rows in any groups.
 _IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
+_STAY = {mark: frozenset({mark}) for mark in _NO_VALUES}
+_VANISH = dict.fromkeys(_NO_VALUES, frozenset[When]())
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
     When.BEFORE: {
@@ -48,6 +53,7 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
         **dict.fromkeys((When.EARLIER_GROUP, When.GROUP), frozenset({When.EARLIER_GROUP})),
         When.LATER_GROUP: _GROUPS,
         **dict.fromkeys(_KEYS, frozenset({When.EARLIER_KEY})),
+        **_STAY,
     },
     When.NOW: _SAME_ROW,
     When.AFTER: {
@@ -56,11 +62,15 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
         **dict.fromkeys((When.GROUP, When.LATER_GROUP), frozenset({When.LATER_GROUP})),
         When.EARLIER_GROUP: _GROUPS,
         **dict.fromkeys(_KEYS, frozenset({When.KEY})),
+        **_STAY,
     },
-    When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When},
-    When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When},
+    When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When} | _STAY,
+    When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When} | _STAY,
+    # What rows were sorted by is what every window without an order of its own looks them up by.
+    When.ORDER: {when: frozenset() if when in _EARLIER else frozenset({When.ORDER}) for when in When} | _VANISH,
+    When.POSITION: {when: frozenset({When.POSITION}) for when in When} | {When.ORDER: frozenset({When.KEY})},
     **{
-        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when}))
+        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when})) | _VANISH
         for when in (When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP)
     },
 }
@@ -93,6 +103,17 @@ def shift(origins: Origins, *whens: When) -> Origins:
     return frozenset(one._replace(when=when) for by in whens for one in origins for when in _STEPS[by][one.when])
 
 
+def forget_order(origins: Origins) -> Origins:
+    """Return the origins of values whose rows stand in another order now.
+
+    Example:
+        >>> sales = frozenset({Origin("", "sales")})
+        >>> forget_order(sales | shift(sales, When.ORDER)) == sales
+        True
+    """
+    return frozenset(origin for origin in origins if origin.when != When.ORDER)
+
+
 def leave_groups(origins: Origins) -> Origins:
     """Return the origins of values that go from rows of groups to other rows, for which a group holds any rows.
 
@@ -104,8 +125,13 @@ def leave_groups(origins: Origins) -> Origins:
 
 
 def is_earlier(origin: Origin) -> bool:
-    """Whether the values are those of strictly earlier rows."""
-    return origin.when in _EARLIER
+    """Whether the values are those of strictly earlier rows, or there are none."""
+    return origin.when in _EARLIER or origin.when in _NO_VALUES
+
+
+def is_key(origin: Origin) -> bool:
+    """Whether the value says which row was looked up."""
+    return origin.when in _KEYS
 
 
 def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
@@ -127,14 +153,16 @@ def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does. Parts
-    of a table are related to all of it, and to each other unless no row can be in both; see `are_related`.
+    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does;
+    nor does the order of its rows. Parts of a table are related to all of it, and to each other unless no row can be in
+    both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)
         >>> find_leaks(frozenset({sales}), frozenset({sales})), find_leaks(frozenset({lag}), frozenset({sales}))
         (['sales'], [])
     """
+    feature, target = (frozenset(one for one in part if one.when not in _NO_VALUES) for part in (feature, target))
     latest: dict[tuple[str, str, bool], int] = {}
     for origin in {origin for origin in target if origin.when not in _KEYS} or target:
         name = origin.table, origin.column, origin.when in _GROUPS

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from gpupipe.support.text import escape_html
 
 GRAY, BLUE = "#888888", "#1f77b4"
 PALETTE = (BLUE, "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
@@ -89,7 +90,7 @@ def join_drawings(drawings: Sequence[str]) -> str:
 
 
 def _write(x: int, y: int, text: str, color: str, style: str = "") -> str:
-    return f'<text x="{x}" y="{y}"{style} fill="{color}">{html.escape(text)}</text>'
+    return f'<text x="{x}" y="{y}"{style} fill="{color}">{escape_html(text)}</text>'
 
 
 def _svg(width: int, height: int, elements: str) -> str:

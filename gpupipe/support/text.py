@@ -33,6 +33,21 @@ def derive(column: str, expression: str, made: str | None = None) -> str:
     return f"Derive({arguments({column if made is None else made: expression.format(read)})})"
 
 
+def escape_line(text: str) -> str:
+    r"""Escape line breaks and invisible characters as Python does: a name or a value writes no lines of its own.
+
+    Example:
+        >>> print(escape_line("delay\nERROR"))
+        delay\nERROR
+    """
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def escape_html(text: str) -> str:
+    """Escape a line of text for HTML; see `escape_line`."""
+    return html.escape(escape_line(text))
+
+
 def format_count(number: int, noun: str, plural: str | None = None) -> str:
     """Format a number with its noun, for a message; `plural` is where it takes no -s."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
@@ -44,9 +59,11 @@ def format_columns(names: Sequence[str], most: int = 12) -> str:
     for _, places in groupby(range(len(names)), key=lambda place: _find_run(names[place], place)):
         run = [names[place] for place in places]
         if len(run) < _SHORTEST_RUN:
-            told += [(name, 1) for name in run]
+            told += [(escape_line(name), 1) for name in run]
         else:
-            told.append((f"{run[0]} ... {run[-1]} ({format_count(len(run), 'column')})", len(run)))
+            told.append(
+                (f"{escape_line(run[0])} ... {escape_line(run[-1])} ({format_count(len(run), 'column')})", len(run))
+            )
     if len(told) > most:
         rest = sum(size for _, size in told[most - 1 : -1])
         told = [*told[: most - 1], (f"... {rest:,} more ...", rest), told[-1]]
@@ -61,8 +78,7 @@ def _find_run(name: str, place: int) -> tuple[str, int | None]:
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Format rows of cells, the first the head, in aligned columns; of more than 100 the first and the last."""
-    # Line breaks and invisible characters are escaped as Python does.
-    rows = [[cell if cell.isprintable() else repr(cell)[1:-1] for cell in row] for row in _shorten_rows(rows)]
+    rows = [list(map(escape_line, row)) for row in _shorten_rows(rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
@@ -92,10 +108,11 @@ class TableReport:
 
     def __repr__(self) -> str:
         table = self._table()
-        return "\n".join(filter(None, [self._title, text_table(table) if table else "", *self.notes]))
+        title, *notes = map(escape_line, (self._title, *self.notes))
+        return "\n".join(filter(None, [title, text_table(table) if table else "", *notes]))
 
     def _repr_html_(self) -> str:
-        title, *notes = (f"<p>{html.escape(line)}</p>" if line else "" for line in (self._title, *self.notes))
+        title, *notes = (f"<p>{escape_html(line)}</p>" if line else "" for line in (self._title, *self.notes))
         table = self._table()
         return "".join([title, html_table(table, self._bars) if table else "", *notes])
 
@@ -137,7 +154,7 @@ def html_table(rows: Sequence[Sequence[str]], bars: Sequence[float] = ()) -> str
 
     def line(row: Sequence[str], tag: str, drawing: str = "") -> str:
         pairs = zip(sides or ["left"] * len(head), row, strict=True)
-        cells = (f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>' for side, cell in pairs)
+        cells = (f'<{tag} style="text-align:{side}">{escape_html(cell)}</{tag}>' for side, cell in pairs)
         return f"<tr>{''.join(cells)}{drawing}</tr>"
 
     drawings = [f"<td>{_draw_bar(length)}</td>" for length in bars] if len(bars) == len(body) else [""] * len(body)

@@ -97,9 +97,11 @@ class WholeTableTransform(Transform):
         keys = [schema[name] for name in order]
         sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in made]
         found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        if not self.order:  # nobody knows which rows are earlier, and what they were sorted by says which are read
+            rows = next((item.origins for item in schema if item.origins), frozenset())
+            found_by |= shift(rows, When.POSITION)
         added = []
         for item, of in zip(made, sources, strict=True):
-            # Without an order nobody knows which rows are earlier.
             whens = self.get_whens(item.name) if self.order else ANY_ROW
             origins = shift(item.origins, *whens) | found_by
             added.append(replace(item, lineage=of.lineage, origins=origins, role=of.role, step=where))

@@ -238,6 +238,60 @@ def test_earlier_groups_of_the_target_need_no_permission(
             fit(lagged.join(lines, on="store", many=True), name, target=target)
 
 
+def write_folders(data: gp.Dataset, folder: Path) -> gp.Dataset:
+    data.write_parquet(folder / "sales", partition_by=["sales"])
+    return gp.read_parquet(folder / "sales")
+
+
+SORTS: dict[str, Callable[[gp.Dataset, Path], gp.Dataset]] = {
+    "sort": lambda data, _: data.sort("sales"),
+    "computed": lambda data, _: (
+        compute_windows(data).sort("log", ascending=False).select(["store", "date", "sales", "price"])
+    ),
+    "stable": lambda data, _: data.sort("sales").sort("store"),
+    "verbs": lambda data, _: gp.concat([data.sort("sales").filter("price >= 0").split(0.9)[0], data]),
+    "join": lambda data, _: data.sort("sales").join(data.group_by("store").agg(n=("date", "size")), on="store"),
+    "joined": lambda data, _: gp.from_frame(pa.table({"store": ["a", "b"]})).join(
+        data.sort("sales"), on="store", many=True
+    ),
+    "file": lambda data, folder: write_file(data.sort("sales"), folder),
+    "folders": write_folders,
+}
+
+
+@pytest.mark.parametrize(("sort", "stage"), [*((sort, "one pipeline") for sort in SORTS), ("sort", "two")])
+def test_a_window_over_rows_in_the_order_of_the_target_leaks(sort: str, stage: str, tmp_path: Path) -> None:
+    def check(data: gp.Dataset, step: T.Transform, name: str, *, leaks: bool) -> None:
+        steps = [step]
+        if stage == "two":
+            data, steps = gp.Pipeline(steps, backend="cpu").fit(data).transform(data), []
+        if not leaks:
+            assert fit(data, name, "price", steps=steps).schema.numeric
+            return
+        with pytest.raises(errors.LeakageError, match=f"feature {name!r}: its step has no order_by") as caught:
+            fit(data, name, "price", steps=steps)
+        assert "order_by=" in (caught.value.remedy or "")
+
+    data = SORTS[sort](sales(), tmp_path)
+    check(data, T.Lag("price"), "price_lag_1", leaks=True)
+    check(data, T.CumulativeCount("store"), "cumcount_by_store", leaks=True)
+    check(data, T.Lag("price", order_by="date"), "price_lag_1", leaks=False)
+    check(data.shuffle(), T.Lag("price"), "price_lag_1", leaks=False)
+
+
+def test_the_first_of_a_group_is_that_of_the_order() -> None:
+    data, wanted = sales(), {"first": ("price", "first"), "most": ("price", "max")}
+    joined = data.join(data.sort("sales").group_by("store").agg(**wanted), on="store")
+    assert fit(joined, "most").schema.numeric
+    days = data.sort("sales").group_by("date").agg(sales=("sales", "max"), price=("price", "max"))
+    assert fit(
+        days, "price_lag_1", steps=[T.Lag("price")]
+    ).schema.numeric  # the groups stand in the order of their keys
+    with pytest.raises(errors.LeakageError, match="feature 'first'"):
+        fit(joined, "first")
+    assert fit(data.join(data.sort("date").group_by("store").agg(**wanted), on="store"), "first").schema.numeric
+
+
 def test_tomorrow_may_be_predicted_from_today() -> None:
     for target in (LEAD, f"{LEAD} - sales"):
         assert fit(sales(), "sales", LAG, target=target, steps=WINDOWS).schema.numeric

@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY, ORDER, POSITION = When
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -41,6 +41,10 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([BEFORE], [GROUP], [EARLIER_GROUP]),
         ([AFTER], [GROUP], [LATER_GROUP]),
         ([BEFORE], [LATER_GROUP], [EARLIER_GROUP, GROUP, LATER_GROUP]),
+        ([BEFORE], [NOW, ORDER], [BEFORE, ORDER]),  # a lag stands in the row of its own
+        ([ORDER], [NOW, BEFORE, ORDER], [ORDER]),
+        ([POSITION], [NOW, ORDER], [POSITION, KEY]),  # a window over sorted rows
+        ([GROUP], [NOW, ORDER], [GROUP]),  # whose rows are sorted by their keys
     ],
 )
 def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: list[When]) -> None:
@@ -55,6 +59,7 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, NOW], [NOW], True),
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
+        ([BEFORE, ORDER, POSITION], [NOW, ORDER], False),
         ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
         ([GROUP], [GROUP], True),

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.schema import shorten_list
 from gpupipe.support.text import derive, flush_right, format_count, html_table, text_table
 
@@ -22,3 +29,20 @@ def test_tables() -> None:
     shown = '<tbody><tr><td style="text-align:left">a&lt;b</td></tr></tbody></table>'
     assert html_table([["column"], ["a<b"]]).endswith(shown)
     assert "... 51 more ..." in text_table([["n"], *([str(number)] for number in range(101))])
+
+
+def test_names_and_values_write_no_lines_of_their_own() -> None:
+    name, value = "a\x1b[31m\nERROR", "v\x1b[2J\nERROR"
+    frame = pd.DataFrame({name: range(40), f"{name}2": [value, "b"] * 20, f"{name}3": "x", "t": ["n", value] * 20})
+    data, features = gp.from_frame(frame), gp.Features.auto(frame, target="t")
+    pipeline = gp.Pipeline([T.Derive(**{f"d{name}": "1.0"})], features, backend="cpu").fit(data)
+    trainer = gp.Trainer(gp.models.MLP.from_schema(pipeline.schema), max_epochs=1, device="cpu")
+    report = trainer.evaluate(pipeline.loader(data))
+    with pytest.raises(gp.errors.SchemaMismatch) as caught:
+        data.group_by("t").agg(**{name: ("t", "mean")})
+    shown: list[Any] = [data.schema, data.describe("t"), features, pipeline, pipeline.fit_report, report]
+    texts = [*map(repr, [data, *shown]), pipeline.explain(data), str(caught.value)]
+    texts += [one._repr_html_() for one in shown if hasattr(one, "_repr_html_")]
+    for text in texts:
+        assert "ERROR" in text and not any(line.startswith("ERROR") for line in text.splitlines())
+        assert all(letter.isprintable() or letter == "\n" for letter in text)

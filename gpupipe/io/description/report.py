@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from gpupipe.io.stores import FileNote
 from gpupipe.support.bars import draw_bars, format_bars
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.page import format_page
-from gpupipe.support.text import flush_right, format_count, text_table
+from gpupipe.support.text import escape_html, escape_line, flush_right, format_count, text_table
 from gpupipe.support.validation import check_bool, is_path, refuse_argument
 
 _NUM_TOP_SHOWN, _LEAST_TOP_SHARE, _TEXT_WIDTH = 3, 0.05, 24
@@ -95,7 +94,7 @@ class Description:
             of_rows = f" of {self.num_rows:,}" if self.num_sampled < self.num_rows else ""
             rows = f"{format_count(self.num_sampled, 'row')}{of_rows}"
             remarks.append(f"V: Cramér's V with {self.target}, 0 to 1, over {rows}; numbers are cut at their tenths")
-        return [*remarks, *map(str, self.notes)]
+        return [*map(escape_line, remarks), *map(str, self.notes)]
 
     def __repr__(self) -> str:
         sections: dict[str, list[ColumnDescription]] = {}
@@ -114,19 +113,19 @@ class Description:
         head = "".join(f"<th {_CELL if name == 'column' else _NUMBER}>{name}</th>" for name in names)
         head += f"<th {_CELL}>distribution</th><th {_CELL}>most frequent</th>"
         body = "".join(f"<tr>{''.join(self._list_cells(column))}</tr>" for column in self.columns)
-        remarks = "".join(f"<p>{html.escape(remark)}</p>" for remark in self._remarks)
+        remarks = "".join(f"<p>{escape_html(remark)}</p>" for remark in self._remarks)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-        return f"<p>{html.escape(self._size)}</p>{table}{remarks}"
+        return f"<p>{escape_html(self._size)}</p>{table}{remarks}"
 
     def _list_cells(self, column: ColumnDescription) -> Iterator[str]:
         figures = _format_figures(column)
-        yield f"<td {_CELL}>{html.escape(column.name or repr(''))}<br><small>{html.escape(column.dtype)}</small></td>"
+        yield f"<td {_CELL}>{escape_html(column.name or repr(''))}<br><small>{escape_html(column.dtype)}</small></td>"
         names = ["missing", "distinct", "mean", "std", "min", "25%", "50%", "75%", "max"]
         for name in [*names, *([] if self.target is None else ["V"])]:
-            yield f"<td {_NUMBER}>{html.escape(_shorten(figures[name]))}</td>"
+            yield f"<td {_NUMBER}>{escape_html(_shorten(figures[name]))}</td>"
         titles = [f"{bar.label}: {format_count(bar.size, 'row')}" for bar in column.bars]
         yield f"<td {_CELL}>{draw_bars([bar.size for bar in column.bars], titles) if column.bars else ''}</td>"
-        yield f"<td {_CELL}>{'<br>'.join(map(html.escape, _list_top(column)))}</td>"
+        yield f"<td {_CELL}>{'<br>'.join(map(escape_html, _list_top(column)))}</td>"
 
 
 def _find_section(column: ColumnDescription) -> str:

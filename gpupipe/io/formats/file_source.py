@@ -29,7 +29,7 @@ from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
 from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
-from gpupipe.support.origins import Origins, name_memory, read_origins
+from gpupipe.support.origins import Origins, When, name_memory, read_origins, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_choice
 
@@ -563,7 +563,10 @@ class FileSource(Source):
             ).as_source()
             for name, reading in readings.items()
         )
-        self.schema = schema.with_origins(_name_table(self.files.values()), _find_origins(self.files.values()))
+        schema = schema.with_origins(_name_table(self.files.values()), _find_origins(self.files.values()))
+        folders = {name for file in self.files.values() for name in file.origin.keys if name in schema}
+        order = shift(frozenset().union(*(schema[name].origins for name in folders)), When.ORDER)
+        self.schema = Schema(item.replace(origins=item.origins | order) for item in schema)
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:

@@ -17,12 +17,13 @@ from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_bucket
 from gpupipe.io.relational.gathering import plan_rows
 from gpupipe.io.relational.scan import scan
 from gpupipe.schema import FLOATS, LISTS, ROW, Field, Schema, is_passenger, suggest_conversion, to_list_dtype
-from gpupipe.support.origins import When, shift
+from gpupipe.support.origins import When, forget_order, shift
 from gpupipe.support.text import arguments, derive
 from gpupipe.support.validation import is_number
 
 _WHOLE = ("median", "quantile", "mode", "nunique", "list")
 _FUNCTIONS = ("size", "count", "sum", "mean", "var", "std", "min", "max", "first", "last", *_WHOLE)
+_IN_ORDER = ("first", "last", "list")
 _OF_LISTS = ("size", "count", "first", "last")
 _OF_NUMBERS = ("sum", "mean", "var", "std", "median", "quantile")
 _HIGH, _HALF, _ABOVE = "⟨high⟩", 2**32, "⟨above⟩"
@@ -126,7 +127,8 @@ class _Aggregate:
 
     def field(self, item: Field) -> Field:
         """Return the field of the result, with the type that pandas gives it."""
-        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, When.GROUP))
+        whens = (When.GROUP, When.POSITION) if self.function in _IN_ORDER else (When.GROUP,)
+        return replace(self._type(item), lineage=frozenset({self.name}), origins=shift(item.origins, *whens))
 
     def _type(self, item: Field) -> Field:
         if self.function in ("size", "count", "nunique"):
@@ -227,7 +229,10 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
         return PlannedRun(finish, [rows], list(schema), backend, "group", cut if large else None, check)
 
     before = table.locate_origins()
-    of_keys = [replace(item, nullable=item.nullable and not dropna) for item in before.select(keys)]
+    of_keys = [
+        replace(item, nullable=item.nullable and not dropna, origins=forget_order(item.origins))
+        for item in before.select(keys)
+    ]
     groups_by = shift(frozenset().union(*(item.origins for item in of_keys)), When.KEY)
     made = (one.field(before[one.column]) for one in wanted)
     schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in made)])

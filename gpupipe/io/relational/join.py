@@ -25,7 +25,7 @@ from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, SideColumns, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
-from gpupipe.support.origins import When, leave_groups, look_up, shift
+from gpupipe.support.origins import Origins, When, forget_order, leave_groups, look_up, shift
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
@@ -141,6 +141,8 @@ class JoinSpec(_Sides):
             by = shift(frozenset().union(*(item.origins for item in self.right_keys)), When.KEY)
             left = [keys.get(item.name, replace(item, nullable=True, origins=item.origins | by)) for item in left]
         by_keys = [key.origins for key in self.right_keys]
+        sources: Origins = frozenset().union(*by_keys, *(key.origins for key in self.left_keys))
+        order = sources - forget_order(sources)
         named = (
             replace(
                 item,
@@ -150,7 +152,8 @@ class JoinSpec(_Sides):
             )
             for item, name in self.right_columns
         )
-        return Schema([*left, *self._add_keys(named)])
+        columns = [*left, *self._add_keys(named)]
+        return Schema(item.replace(origins=item.origins | order) for item in columns)
 
     def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
         """Plan the rows of the result in order, each with its row id as `ROW`.

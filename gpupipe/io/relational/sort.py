@@ -20,7 +20,8 @@ from gpupipe.io.planning.table import AnyTable, RandomSplit, RowIdFilter, Table,
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
 from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
-from gpupipe.schema import ID, ROW, Field
+from gpupipe.schema import ID, ROW, Field, Schema
+from gpupipe.support.origins import When, forget_order, shift
 
 _BITS = "⟨bits⟩"
 
@@ -37,7 +38,10 @@ def sort(table: AnyTable, by: Sequence[str], ascending: Sequence[bool]) -> AnyTa
     def cut(rows: Scan, num_buckets: int) -> list[pl.Expr]:
         return [assign_ranges(rows, [*by, ROW], [*ascending, True], num_buckets)]
 
-    return _reorder(table, plan, cut, backend, "sort", (by, ascending))
+    schema = table.locate_origins()
+    order = shift(frozenset().union(*(schema[name].origins for name in by)), When.ORDER)
+    schema = schema.assign(replace(item, origins=item.origins | order) for item in schema)
+    return _reorder(table, schema, plan, cut, backend, "sort", (by, ascending))
 
 
 def shuffle(table: AnyTable, seed: int) -> AnyTable:
@@ -50,31 +54,34 @@ def shuffle(table: AnyTable, seed: int) -> AnyTable:
     def cut(_: Scan, num_buckets: int) -> list[pl.Expr]:
         return [((bits // pl.lit(1 << 32, pl.UInt64)) * num_buckets // pl.lit(1 << 32, pl.UInt64)).cast(pl.Int64)]
 
-    return _reorder(table, plan, cut, get_executor().resolve(table.backend), "shuffle", seed)
+    schema = table.locate_origins()
+    schema = schema.assign(replace(item, origins=forget_order(item.origins)) for item in schema)
+    return _reorder(table, schema, plan, cut, get_executor().resolve(table.backend), "shuffle", seed)
 
 
 def ensure_unique_row_ids(table: AnyTable) -> AnyTable:
     """Return the table, or a copy with new row ids if rows may share one."""
     if not table.repeats_rows:
         return table
-    return _reorder(table, lambda frame: frame, None, "cpu", "number")
+    return _reorder(table, table.locate_origins(), lambda frame: frame, None, "cpu", "number")
 
 
 def _reorder(
     table: AnyTable,
+    schema: Schema,
     plan: Plan,
     cut: Callable[[Scan, int], Sequence[pl.Expr]] | None,
     backend: str,
     title: str,
     options: object = None,
 ) -> AnyTable:
-    """Build a table with the same columns, whose rows a plan reorders."""
+    """Build a table with the same columns, those of `schema`, whose rows a plan reorders."""
 
     def rows() -> PlannedRun:
         found = scan(table, table.columns, title)
         return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
 
-    return plan_rows(table, table.locate_origins(), title, options, rows)
+    return plan_rows(table, schema, title, options, rows)
 
 
 def group_rows(frame: Frame, keys: Sequence[Field], backend: Backend) -> tuple[Frame, Array]:

@@ -44,13 +44,14 @@ _TARGET_NAMES = {"target", "targets", "labels", "y", "y_true"}
 class TargetLoss:
     """Loss of B outputs or B x K logits (`classes`; None for both) and the target in the type that goes with them.
 
-    `rowwise` says that a row's value depends on that row alone.
+    `rowwise` says that a row's value depends on that row alone; `num_classes` is that of the target, where it is known.
     """
 
     function: Callable[..., Any]
     name: str
     classes: bool | None = None
     rowwise: bool = False
+    num_classes: int | None = None
 
     def __call__(self, output: Tensor, batch: Any) -> Tensor:
         """Compute B values, or the mean that the function gives, which must not ignore weights."""
@@ -61,6 +62,10 @@ class TargetLoss:
         if classes is None:
             classes = output.ndim == getattr(getattr(batch, "target", None), "ndim", output.ndim) + 1
         target = matching_target(output, batch, f"loss {self.name}", classes=classes)
+        if classes and self.num_classes not in (None, output.shape[1]):
+            where, problem = "model", "it has another number of outputs than the target has classes"
+            expected, remedy = f"{self.num_classes}, one a class", "MLP.from_schema(pipeline.schema)"
+            raise SchemaMismatch(where, problem, got=output.shape[1], expected=expected, remedy=remedy)
         values: Any = self.function(output, target.long() if classes else target.to(output.dtype))
         if isinstance(values, Tensor) and values.ndim == 0 and get_weight(batch) is not None:
             problem = "a mean, in which the rows' weights do not count"
@@ -123,20 +128,13 @@ def choose_task(loss: str | Loss, schema: Schema | None) -> str | None:
     return task if not named or task in named else named[0]
 
 
-def get_loss(loss: str | Loss, quantiles: tuple[float, ...] | None) -> Loss:
-    """Return the function of a loss that `choose_loss` has chosen."""
+def get_loss(loss: str | Loss, quantiles: tuple[float, ...] | None, schema: Schema | None) -> Loss:
+    """Return the function of a loss that `choose_loss` has chosen, which knows the target's number of classes."""
     if loss == "pinball" and quantiles is not None:
         return PinballLoss(quantiles)
-    return LOSSES[loss] if isinstance(loss, str) else loss
-
-
-def check_outputs(loss: str | Loss, schema: Schema, outputs: int) -> None:
-    """Refuse another number of outputs than the target has classes."""
-    classes = schema.target and schema.target.classes
-    if loss == "cross-entropy" and classes and outputs != len(classes):
-        problem = "the model has another number of outputs than the target has classes"
-        expected, remedy = f"{len(classes)}, one a class", "MLP.from_schema(pipeline.schema)"
-        raise SchemaMismatch("Trainer", problem, got=outputs, expected=expected, remedy=remedy)
+    function = LOSSES[loss] if isinstance(loss, str) else loss
+    classes = schema and schema.target and schema.target.classes
+    return replace(function, num_classes=len(classes)) if classes and isinstance(function, TargetLoss) else function
 
 
 def check_loss_task(loss: str | Loss, schema: Schema) -> None:

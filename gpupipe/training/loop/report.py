@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from gpupipe.backend import to_pandas
 from gpupipe.errors import ColumnNotFound, nearest
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.svg import PALETTE
-from gpupipe.support.text import RowTable, flush_right, format_count, html_table, text_table
+from gpupipe.support.text import RowTable, escape_html, flush_right, format_count, html_table, text_table
 from gpupipe.tensors import Batch
 from gpupipe.training.loop.metrics import METRICS, METRICS_OF_TASK, Decision, InUnits, Metric
 from gpupipe.training.loop.report_view import make_drawings, make_notes, make_tables
@@ -164,15 +163,15 @@ class Report(ScoredRows, Mapping[str, float]):
         return "\n\n".join([self._title, *tables, *groups, *self._notes()])
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{html.escape(self._title)}</p>"]
+        parts = [f"<p>{escape_html(self._title)}</p>"]
         if self.num_rows:
             parts.append(f"<div>{''.join(make_drawings(self))}</div>")
         if len(self.columns) > 1:
             pairs = zip(self.columns, PALETTE, strict=False)
-            names = (f'<span style="color:{color}">{html.escape(str(label))}</span>' for label, color in pairs)
+            names = (f'<span style="color:{color}">{escape_html(str(label))}</span>' for label, color in pairs)
             parts.append(f"<p>{' '.join(names)}</p>")
         parts += [*map(html_table, self._tables()), *([] if self.by is None else [self.by._repr_html_()])]
-        return "".join([*parts, *(f"<p>{html.escape(line)}</p>" for line in self._notes())])
+        return "".join([*parts, *(f"<p>{escape_html(line)}</p>" for line in self._notes())])
 
     @property
     def _title(self) -> str:

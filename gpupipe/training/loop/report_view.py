@@ -8,6 +8,7 @@ from typing import Any
 
 from gpupipe.errors import BadData
 from gpupipe.support.svg import GRAY, PALETTE, Line, draw_matrix, draw_panel
+from gpupipe.support.text import escape_line
 from gpupipe.training.loop.scored_rows import Calibration, ScoredRows
 
 MAX_CLASSES = 12  # of a confusion matrix that is shown
@@ -40,9 +41,12 @@ def make_notes(rows: ScoredRows) -> Iterator[str]:
     """Make the lines below the tables: from which probability on a row is positive, the calibration error."""
     limits = rows.decision_threshold
     if isinstance(limits, dict):
-        yield "true from a probability of " + ", ".join(f"{limit:.4g} ({name})" for name, limit in limits.items())
+        yield "true from a probability of " + ", ".join(
+            f"{limit:.4g} ({escape_line(name)})" for name, limit in limits.items()
+        )
     elif limits is not None:
-        yield f"{rows.labels[1] if rows.task == 'binary' else 'true'} from a probability of {limits:.4g} on"
+        positive = rows.labels[1] if rows.task == "binary" else "true"
+        yield f"{escape_line(str(positive))} from a probability of {limits:.4g} on"
     if rows.task in ("binary", "multiclass"):
         yield f"expected calibration error {rows.calibration().error:.4g}"
 

@@ -553,12 +553,11 @@ def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, lis
         losses.check_loss_task(loss, schema)
         if check_ids := getattr(trainer.model, "check_ids", None):
             check_ids(schema)
-            losses.check_outputs(loss, schema, cast(int, trainer.model.outputs))
         if trainer.metrics != "auto":  # those that go with a loss are defined where it is
             check_task(metrics, schema)
     if units is not None:
         metrics = [InUnits(metric, units) for metric in metrics]
-    return losses.get_loss(loss, quantiles), metrics
+    return losses.get_loss(loss, quantiles, schema), metrics
 
 
 def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, validated: bool) -> History:
@@ -677,7 +676,8 @@ def build_update(
     lr, schema, by_rows = torch.zeros((), device=device), get_schema(train), trainer.optimizer == "rowwise"
     if trainer.label_smoothing:
         quantiles = get_quantiles(trainer.model)
-        loss = losses.smooth_labels(losses.choose_loss(trainer.loss, schema, quantiles), trainer.label_smoothing)
+        smoothed = losses.smooth_labels(losses.choose_loss(trainer.loss, schema, quantiles), trainer.label_smoothing)
+        loss = losses.get_loss(smoothed, quantiles, schema)
     if isinstance(members := getattr(trainer.model, "members", None), int):
         loss = losses.average_members(loss, members)
     highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups

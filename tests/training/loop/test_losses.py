@@ -224,13 +224,28 @@ def test_a_loss_of_torch_does_not_broadcast() -> None:
             loss(output, batch_of(torch.zeros(4)))
 
 
+class Net(nn.Module):
+    """A network of a user's, which says nothing of its outputs."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(1, outputs)
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return self.linear(batch.numeric)
+
+
 def test_other_outputs_than_the_target_has_classes_are_refused() -> None:
     rows = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": ["a", "b", "c"]})
     loader = gp.Pipeline([], gp.Features(["x"], target="y")).fit(rows).loader(rows)
-    for trainer in (Trainer(MLP(1, outputs=2), max_epochs=1), Trainer(MLP(1, outputs=4), max_epochs=1)):
+    for outputs, options in ((2, {}), (4, {}), (2, {"label_smoothing": 0.1}), (2, {"loss": nn.CrossEntropyLoss()})):
+        trainer = Trainer(Net(outputs), max_epochs=1, **options)
         for run in (trainer.fit, trainer.evaluate):
-            with pytest.raises(SchemaMismatch, match="another number of outputs than the target has classes"):
+            with pytest.raises(
+                SchemaMismatch, match="another number of outputs than the target has classes"
+            ) as refused:
                 run(loader)
+            assert (refused.value.got, refused.value.expected) == (outputs, "3, one a class")
 
 
 def test_several_outputs_of_one_target_are_classes() -> None:

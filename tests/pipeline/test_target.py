@@ -232,6 +232,24 @@ def test_what_makes_no_sense_is_said(target: Any, steps: Any, match: str) -> Non
         pipeline(target, steps).fit(table().assign(legs=[[1, 2]] * 2000))
 
 
+@pytest.mark.parametrize(
+    ("target", "remedy"),
+    [
+        ("kind == 'catt'", "target=\"kind == 'cat'\" (the closest value)"),
+        (
+            'x > -9 and kind in ["Dogs", "horse"]',
+            'target=\'x > -9 and kind in ["dog", "horse"]\' (the closest value)',
+        ),
+        ("kind == 'zebra'", "another split or target"),
+    ],
+)
+def test_a_value_that_no_row_has_is_offered_the_closest(target: str, remedy: str) -> None:
+    kinds = gp.from_frame(table(40).assign(kind=["cat"] * 10 + ["dog"] * 30), num_partitions=3)
+    with pytest.raises(errors.BadData, match="all rows have the same value, got False") as caught:
+        gp.Pipeline([], gp.Features(["air"], target=target)).fit(kinds)
+    assert caught.value.remedy == remedy and caught.value.expected == "values that column 'kind' has: 'cat', 'dog'"
+
+
 def test_a_target_below_minus_one_has_no_logarithm() -> None:
     with raises(errors.BadData, where="Log1p, column 'air'", got=-5.0):
         pipeline("air", [pre.Log1p()]).fit(table().assign(air=-5.0)).loader(table().assign(air=-5.0))

@@ -1,0 +1,392 @@
+"""Target: the task, the classes and the values that a model learns."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from gpupipe import preprocessing as pre
+from gpupipe.backend import Array, Backend, Column, Frame, infer_backend
+from gpupipe.backend.columns import as_floats, require_comparable
+from gpupipe.backend.dictionaries import Dictionary, find_positions, strings, unite_dictionaries
+from gpupipe.backend.kernels import sort_unique
+from gpupipe.errors import BadConfig, BadData, SchemaMismatch, nearest
+from gpupipe.expressions import Expression
+from gpupipe.io import Dataset
+from gpupipe.pipeline.auto_features import NUM_FIRST
+from gpupipe.pipeline.feature_group import FeatureGroup, to_learned_step
+from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
+from gpupipe.pipeline.labels import Labels
+from gpupipe.schema import FLOATS, Field, Kind, Role, Schema, shorten_list
+
+FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
+MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
+TASKS = ("auto", "classification", "regression")
+_NO_NUMBERS = ("bool", "string", "timestamp")
+_MANY_TEXTS = 1_000  # of a column, among which none is searched that is like one in a condition
+
+
+@dataclass(frozen=True)
+class TargetValues:
+    """Values of one target in some partitions: a mergeable summary."""
+
+    num_rows: int
+    num_missing: int
+    limit: int  # of distinct numbers that are kept
+    strings: Dictionary | None = None  # the distinct ones, of a target of strings
+    numbers: frozenset[int] | None = frozenset()  # the distinct whole numbers and booleans; None for more than `limit`
+    fractions: bool = False  # whether some number is not whole
+    low: float = math.inf
+    high: float = -math.inf
+    compared: Mapping[str, Dictionary] = field(default_factory=dict)
+    """The distinct texts of the columns that a condition compares, by name, while it has one value in all rows."""
+
+    @classmethod
+    def of(cls, column: Column, backend: Backend, limit: int) -> TargetValues:
+        """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
+        xp, missing = backend.xp, column.missing(backend.xp)
+        present = column.data if missing is None else column.data[~missing]
+        made = cls(len(column), len(column) - len(present), limit)
+        if column.dictionary is not None:
+            return replace(made, strings=column.dictionary.take(backend.to_host(sort_unique(present, xp))))
+        if column.dtype == "bool":
+            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+        if len(present):
+            low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
+            made = replace(made, low=float(low), high=float(high))
+        if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
+            return replace(made, numbers=None, fractions=True)
+        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
+            distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
+            if len(distinct) > limit:
+                return replace(made, numbers=None)
+        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
+
+    def __add__(self, other: TargetValues) -> TargetValues:
+        found = [part for part in (self.strings, other.strings) if part is not None]
+        numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
+        return replace(
+            self,
+            num_rows=self.num_rows + other.num_rows,
+            num_missing=self.num_missing + other.num_missing,
+            strings=unite_dictionaries(found) if found else None,
+            numbers=None if numbers is None or len(numbers) > self.limit else numbers,
+            fractions=self.fractions or other.fractions,
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            compared={
+                name: unite_dictionaries([texts, other.compared[name]])
+                for name, texts in self.compared.items()
+                if name in other.compared and self.numbers == other.numbers
+            },
+        )
+
+    @property
+    def num_present(self) -> int:
+        return self.num_rows - self.num_missing
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether there are booleans, or zeros and ones, and nothing else."""
+        return self.numbers is not None and not self.fractions and {0, 1} >= self.numbers != frozenset()
+
+    def is_repeated(self, values: Dictionary | frozenset[int]) -> bool:
+        """Return whether each of these values is in two rows or more on average."""
+        return 2 * len(values) <= self.num_present
+
+    def check(self, text: str, dtype: str, expression: Expression | None) -> None:
+        """Raise where nothing can be learned; `expression` is that of a target that is no column."""
+        where = f"target {text!r}"
+        if not self.num_present:
+            problem, expected = f"none of {self.num_rows} rows has a value", "rows with a target"
+            raise BadData(where, problem, expected=expected, remedy="another split, or a look at the steps before")
+        strings = None if self.strings is None else self.strings.to_pylist()
+        values = strings or ({self.low, self.high} if self.fractions else self.numbers)
+        if values is not None and len(values) == 1:
+            (value,) = values
+            problem, got = "all rows have the same value", bool(value) if dtype == "bool" else value
+            expected, remedy = "two values at least", "another split or target"
+            for name, text_of in () if expression is None else _list_texts(expression):
+                known = self.compared[name].to_pylist() if name in self.compared else [text_of]
+                if text_of not in known:
+                    expected = f"values that column {name!r} has: {shorten_list(map(repr, sorted(known)), FEW)}"
+                    if near := nearest(text_of, known):
+                        remedy = f"target={_replace_text(text, text_of, near)!r} (the closest value)"
+            raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
+        if dtype == "timestamp":
+            expected, remedy = "a number, a condition or strings", "the difference of two times"
+            raise SchemaMismatch(where, "a time cannot be predicted", expected=expected, remedy=remedy)
+
+    def list_classes(self, text: str, dtype: str) -> tuple[Any, ...]:
+        """List the classes: the distinct values in ascending order."""
+        where = f"target {text!r}"
+        if self.strings is not None:
+            return tuple(sorted(self.strings.to_pylist()))
+        if self.numbers is None or self.fractions:
+            problem = "numbers with fractions are no classes" if self.fractions else "too many distinct numbers"
+            expected = f"at most {self.limit:,} distinct whole numbers, strings or a condition"
+            remedy = "task='regression', or a condition such as target='price > 100'"
+            raise BadData(where, problem, expected=expected, remedy=remedy)
+        return tuple(map(bool if dtype == "bool" else int, sorted(self.numbers)))
+
+
+class TargetSet(Labels):
+    """Targets of a pipeline: what a model learns, the steps of a regression's values, the task, and classes by text."""
+
+    role = Role.TARGET
+
+    def __init__(
+        self, texts: Sequence[str], steps: Sequence[pre.LearnedStep] | Literal["auto"] = (), task: str = "auto"
+    ) -> None:
+        super().__init__(texts)
+        self.auto = steps == "auto"
+        given, where = (
+            [] if isinstance(steps, str) else list(map(to_learned_step, steps)),
+            "Features(target_transform=)",
+        )
+        for step in given:
+            if not isinstance(step, pre.Invertible):
+                expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
+                remedy = "target_transform=[pre.Log1p(), pre.StandardScaler()]"
+                raise BadConfig(where, "a step that cannot be undone", got=step, expected=expected, remedy=remedy)
+        if given and task == "classification":
+            expected, remedy = "a regression's target, or no steps", "task='regression', or no target_transform"
+            raise BadConfig(where, "classes go through no steps", got=given, expected=expected, remedy=remedy)
+        self.task = "regression" if given else task
+        self.group = FeatureGroup(list(texts), given, of_target=True)
+        self.classes_: dict[str, tuple[Any, ...]] = {}
+        self.first_task: str | None = None
+        """What the first fit has decided of whole numbers; with more or fewer rows the same values could be both."""
+
+    def __copy__(self) -> TargetSet:
+        made = object.__new__(TargetSet)
+        vars(made).update(vars(self) | {"group": copy(self.group)})
+        return made
+
+    # learning ---------------------------------------------------------------------------------------------------------
+    def reset(self) -> None:
+        """Clear what an earlier `fit` learned; a possible regression is standardised until its values decide."""
+        super().reset()
+        self.classes_ = {}
+        if self.auto:
+            self._standardise(self.task != "classification")
+
+    def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
+        """Return n booleans, False where a target is missing; None when none is."""
+        found = [column.missing(backend.xp) for column in self.raw_columns(frame, schema, backend).values()]
+        masks = [~missing for missing in found if missing is not None]
+        return None if not masks else backend.xp.stack(masks).all(axis=0)
+
+    def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
+        """Summarize one partition for `finalize`, each target under ("target", its text)."""
+        limit = MAX_CLASSES if "classification" in (self.task, self.first_task) else FEW
+        summaries: dict[Hashable, TargetValues] = {}
+        for text, column in self.raw_columns(frame, schema, backend).items():
+            summary, expression = TargetValues.of(column, backend, limit), self._parse(text, schema)
+            if column.dtype == "bool" and expression is not None and summary.numbers and len(summary.numbers) == 1:
+                texts = {name: backend.column(frame, name).dictionary for name, _ in _list_texts(expression)}
+                compared = {name: some for name, some in texts.items() if some is not None and len(some) <= _MANY_TEXTS}
+                summary = replace(summary, compared=compared)
+            summaries["target", text] = summary
+        return summaries
+
+    def check(self, schema: Schema) -> None:
+        """Check the targets' dtypes, and drop the standardisation of targets that are not numbers."""
+        raw = self._raw_schema(schema)
+        require_comparable(raw, "target")
+        for item in raw:
+            several = len(raw) > 1 and item.dtype in ("string", "timestamp")
+            if several or (self.task == "regression" and item.dtype in _NO_NUMBERS):
+                raise _refuse_number(item)
+        if self.auto and any(item.dtype in _NO_NUMBERS for item in raw):
+            self._standardise(False)
+        self.group.fields(raw)
+
+    def finalize(self, values: Mapping[str, TargetValues], schema: Schema) -> list[tuple[str, int]]:
+        """Decide on the task as scikit-learn's `type_of_target` does, and fix the classes; return notes for the log."""
+        raw = self._raw_schema(schema)
+        found = [(values[item.name], item) for item in raw]
+        for each, item in found:
+            each.check(item.name, item.dtype, self._parse(item.name, schema))
+        has_classes, reason, doubt = self._decide([each for each, _ in found], raw)
+        are_whole = all(item.dtype not in _NO_NUMBERS and not each.fractions for each, item in found)
+        self.first_task = ("classification" if has_classes else "regression") if are_whole else None
+        if has_classes:
+            self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
+        if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
+            self._standardise(False)
+        inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
+        note = f"target {self.text!r}: {Schema(self.fields(schema)).task} ({reason}){inside}{doubt}"
+        plain = [] if has_classes or self.group.steps else found
+        told = [describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in plain]
+        remedy = "Features(target_transform=pre.StandardScaler())"
+        lost = note_lost_digits(f"target {self.text!r} loses", "its", [*filter(None, told)], remedy)
+        return [(note, logging.WARNING if doubt else logging.INFO), *lost]
+
+    def _decide(self, found: Sequence[TargetValues], raw: Schema) -> tuple[bool, str, str]:
+        """Return whether the targets are classes, why, and what to do where they may be something else."""
+        given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
+        if len(found) > 1:
+            are_binary = all(item.is_binary for item in found)
+            if are_binary and self.task == "auto" and self.first_task == "regression":
+                return False, "as in the fit before", ""
+            return *self._decide_several(are_binary, raw, given), ""
+        if self.task != "auto":
+            return self.task == "classification", given, ""
+        ((one,), (item,)) = found, raw
+        if one.strings is not None:
+            doubt = "; an id is no target: choose another column, or say Features(task='classification')"
+            is_id = len(one.strings) > FEW and not one.is_repeated(one.strings)
+            return True, f"{len(one.strings)} distinct strings", doubt if is_id else ""
+        if item.dtype == "bool":
+            return True, "true or false", ""
+        if one.fractions:
+            return False, "numbers with fractions", ""
+        if self.first_task is not None:
+            return self.first_task == "classification", "as in the fit before", ""
+        if one.numbers is None:
+            return False, f"more than {FEW} distinct whole numbers", ""
+        values, rows = ", ".join(map(str, sorted(one.numbers))), one.num_present
+        doubt = "; say Features(task='regression') or Features(task='classification')"
+        few = f": with other rows it may be the other task{doubt}" if rows < 2 * FEW else ""
+        if len(one.numbers) == 2:
+            return True, f"the numbers {values}", "" if one.is_binary else few
+        if one.is_repeated(one.numbers):
+            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
+        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few
+
+    def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
+        for item in raw:
+            if item.dtype == "bool" and not are_binary:
+                raise _refuse_number(item)
+        if self.task == "classification" and not are_binary:
+            where, problem = "Features(task='classification')", "several targets that are not all conditions"
+            expected = "one target, or several of 0 and 1 only"
+            remedy = "a condition of each, such as 'stars > 3', or task='regression'"
+            raise BadConfig(where, problem, got=raw.names, expected=expected, remedy=remedy)
+        if self.task == "regression":
+            return False, given
+        return are_binary, "0 and 1 only, each" if are_binary else "several numbers"
+
+    def _standardise(self, wanted: bool) -> None:
+        self.group = replace(self.group, steps=[pre.StandardScaler()] if wanted else [])
+
+    def _raw_schema(self, schema: Schema) -> Schema:
+        return Schema(replace(item, name=text) for text, item in self.raw_fields(schema).items())
+
+    # applying ---------------------------------------------------------------------------------------------------------
+    def fields(self, schema: Schema) -> list[Field]:
+        """List the stored targets' fields: float32 0/1 or number, or int32 class index; several go by their texts."""
+        found = []
+        for text, raw in self.raw_fields(schema).items():
+            classes = self.classes_.get(text)
+            made = replace(raw, classes=classes, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None)
+            if classes is not None and len(classes) > 2:
+                made = replace(made, dtype="int32", kind=Kind.CATEGORICAL, cardinality=len(classes))
+            if len(self.texts) > 1:
+                made = replace(made, name=text)
+            elif self.group.steps:
+                made = replace(made, step=self.group.steps[-1].class_name)
+            found.append(made)
+        return found
+
+    def in_own_units(self, schema: Schema) -> Schema:
+        """Return the output schema, with the targets in their own units, as `columns` computes them."""
+        if not self.group.steps:
+            return schema
+        return Schema(replace(item, dtype="float64") if item.role == Role.TARGET else item for item in schema)
+
+    def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
+        """Compute one frame's targets, as `stored` or in their own units; missing stays missing."""
+        made: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
+        if stored and self.group.steps:
+            made = self.group.apply_steps(made, backend)
+        else:
+            made = {text: self._column(text, column, backend) for text, column in made.items()}
+        return dict(zip((item.name for item in self.fields(schema)), made.values(), strict=True))
+
+    def _column(self, text: str, column: Column, backend: Backend) -> Column:
+        """Convert values to numbers, or to the indices of their classes; missing stays missing."""
+        xp, missing, classes = backend.xp, column.missing(backend.xp), self.classes_.get(text)
+        if classes is None:
+            number = "float64" if self.group.steps else "float32"
+            data = as_floats(column.data, number)
+            return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
+        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+        if column.dictionary is not None:
+            table = backend.to_device(find_positions(column.dictionary, strings(classes)))
+            index = xp.append(table, -1)[column.data]
+            unknown = (index < 0) & there
+        elif column.dtype == "bool":
+            index, unknown = column.data, xp.zeros_like(there)
+        else:
+            known = xp.asarray(classes, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
+            unknown = (known[index] != column.data) & there
+        if bool(unknown.any()):
+            first = backend.to_host(column.data[unknown][:1])[0].item()
+            got = first if column.dictionary is None else column.dictionary[first].as_py()
+            problem, remedy = "a class that was not there in fit", "fit on data that holds every class"
+            raise BadData(f"target {text!r}", problem, got=got, expected=f"one of {classes}", remedy=remedy)
+        if len(classes) == 2:
+            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(there, index, -1).astype("int32")
+        return Column("int32", index, None if bool(there.all()) else there)
+
+    def get_state(self) -> list[dict[str, Any]]:
+        """Return the classes of each."""
+        return [{"classes_": list(self.classes_[text]) if text in self.classes_ else None} for text in self.texts]
+
+    def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[pre.LearnedStep]) -> None:
+        """Restore what `get_state` returned, and the fitted steps."""
+        self.group = replace(self.group, steps=list(steps))
+        known = zip(self.texts, (item["classes_"] for item in state), strict=True)
+        self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
+        if any(len(classes) < 2 or sorted(set(classes)) != [*classes] for classes in self.classes_.values()):
+            raise ValueError(f"classes are two or more, ascending, not {self.classes_}")
+        self.first_task = "classification" if self.classes_ else "regression"
+
+
+def _list_texts(expression: Expression) -> list[tuple[str, str]]:
+    """List the texts that a condition asks for, each with its column."""
+    wanted = [(name, text) for name, sign, text in expression.conjuncts() if sign in ("==", "in")]
+    pairs = [(name, one) for name, some in wanted for one in (some if isinstance(some, tuple) else (some,))]
+    return [(name, text) for name, text in pairs if isinstance(text, str)]
+
+
+def _replace_text(condition: str, text: str, other: str) -> str:
+    """Return the condition with another text in the same quotation marks."""
+
+    def quote(match: re.Match[str]) -> str:
+        return repr(other) if match[1] in other else f"{match[1]}{other}{match[1]}"
+
+    return re.sub(rf"(['\"]){re.escape(text)}\1", quote, condition)
+
+
+def _refuse_number(item: Field) -> BadConfig:
+    problem = "it is no number, as a regression's target and each of several have to be"
+    expected = "a regression's target, or conditions alone"
+    remedy = "one target without target_transform and task, or a Cast of this one before"
+    return BadConfig(f"target {item.name!r}", problem, got=item.dtype, expected=expected, remedy=remedy)
+
+
+def decide_task(target: TargetSet, dataset: Dataset) -> str:
+    """Decide on the task of one target of whole numbers whose rows are all among the first; else "auto"."""
+    schema = dataset.schema
+    if len(target.texts) > 1 or not target.is_in(schema):
+        return "auto"
+    (item,) = target._raw_schema(schema)
+    first = () if item.dtype in _NO_NUMBERS else dataset.select(target.reads(schema)).head(NUM_FIRST)
+    if not 0 < len(first) < NUM_FIRST:
+        return "auto"
+    backend = infer_backend(first)
+    (values,) = target.summarize(backend.encode(first), schema, backend).values()
+    if not values.num_present or values.fractions or values.is_binary:
+        return "auto"
+    return "classification" if target._decide([values], target._raw_schema(schema))[0] else "regression"
