@@ -27,10 +27,14 @@ from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, 
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
+from gpupipe.pipeline.column_stats import profile_rows
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
-from gpupipe.pipeline.row_sets import RowSet
+from gpupipe.pipeline.fit import PipelineFit
+from gpupipe.pipeline.fit_report import FitReport
+from gpupipe.pipeline.partition_pass import check_rows
+from gpupipe.pipeline.plan import explain_fit
+from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
 from gpupipe.support.calls import answer_calls

@@ -13,8 +13,8 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.monitoring.profile import SAMPLE_ROWS
 from gpupipe.monitoring.reports import DriftReport, compute_stability
-from gpupipe.pipeline.fit import SAMPLE_ROWS
 
 ROWS = 4000
 

@@ -26,7 +26,7 @@ from gpupipe.backend import Column, Matrix, kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.histogram import Histogram
 from gpupipe.backend.kernels import compute_moments
-from gpupipe.pipeline.fit import Sample, draw_rows
+from gpupipe.monitoring.profile import Sample, draw_rows
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Moments
 from gpupipe.schema import Field
