@@ -72,8 +72,10 @@ ELSEWHERE = {
     "saving/scorer": "saving/test_artifact",
     "step": "test_parameters",
     "tensors/batch": "tensors/test_ragged",
+    "training/loop/activation_checkpointing": "training/loop/test_settings",
     "training/loop/evaluation": "training/loop/test_trainer",
     "training/loop/report_view": "training/loop/test_report",
+    "training/loop/run_start": "training/loop/test_trainer",
     "training/loop/train_state": "training/checkpointing/test_checkpoints",
     "transforms/transform": "laws/test_transforms",
 }

@@ -22,7 +22,7 @@ from gpupipe.training import PairwiseRanking, PerTarget, Trainer
 from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES, average_members, choose_loss, compute_mean_loss, smooth_labels
 from gpupipe.training.loop.quantiles import PinballLoss
-from gpupipe.training.loop.trainer import make_objective
+from gpupipe.training.loop.run_start import make_objective
 from gpupipe.training.optim.optimizers import make_parameter_groups
 from tests.raising import raises
 from tests.training.host_waits import no_host_wait

@@ -15,8 +15,8 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.metrics import METRICS
+from gpupipe.training.loop.run_start import make_objective
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import (
     EMA,
     LossScale,
