@@ -449,7 +449,8 @@ class Dataset(Table):
 
         Two missing values are equal. Only the compared columns are read. `keep` is `"first"` or `"last"`.
 
-        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
+        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, its id, as long as the result is
+            there; a partition reads the part between its first and its last row.
 
         Example:
             >>> import pandas as pd, gpupipe as gp
