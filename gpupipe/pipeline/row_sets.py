@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gpupipe.backend import select
 from gpupipe.backend.kernels import hash_column
 from gpupipe.io import Dataset
-from gpupipe.io.planning.table import ReadCounter
+from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.support.origins import Origins, are_related
 
 

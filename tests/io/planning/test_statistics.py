@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe.io.planning.table import excludes
+from gpupipe.io.planning.row_filters import excludes
 from gpupipe.schema import Field
 from tests.io.tables import plain
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.jobs.part_writer import write_file
-from gpupipe.io.planning.table import map_frames, run_partitions
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import map_frames
 from gpupipe.io.relational.scan import scan
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
