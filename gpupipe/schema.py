@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import Origin, Origins, rename_tables
+from gpupipe.support.origins import Origin, Origins, When, rename_tables, shift
 from gpupipe.support.text import escape_line, format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
@@ -71,6 +71,7 @@ class Kind(StrEnum):
     """Kind of a column's values, independent of their storage."""
 
     CONTINUOUS = "continuous"
+    BOOLEAN = "boolean"
     CATEGORICAL = "categorical"
     TEXT = "text"
     TIME = "time"
@@ -132,7 +133,10 @@ class Field:
             where, expected = f"column {self.name!r}", f"one of {', '.join(DTYPES)}, or list<one of them>"
             raise BadConfig(where, "unknown type", got=self.dtype, expected=expected, remedy="dtype='float64'")
         require_no_nul(self.name, self.dtype)
-        if self.kind is None:
+        if self.kind is None or {self.kind, kind} == {
+            Kind.CONTINUOUS,
+            Kind.BOOLEAN,
+        }:  # cast, or computed from the other
             object.__setattr__(self, "kind", kind)
 
     @classmethod
@@ -173,7 +177,7 @@ class Field:
 
 
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
-_KIND_OF |= {"string": Kind.TEXT, "timestamp": Kind.TIME}
+_KIND_OF |= {"bool": Kind.BOOLEAN, "string": Kind.TEXT, "timestamp": Kind.TIME}
 
 
 @answer_calls
@@ -274,6 +278,11 @@ class Schema:
         return Schema(
             replace(item, origins=found[item.name]) if found.get(item.name) else item.as_origin(table) for item in self
         )
+
+    def with_order(self, names: Iterable[str]) -> Schema:
+        """Return the schema of rows that were sorted by these columns, which a window without an order goes by."""
+        order = shift(frozenset().union(*(self[name].origins for name in names)), When.ORDER)
+        return Schema(item.replace(origins=item.origins | order) for item in self) if order else self
 
     def with_role(self, role: Role) -> list[Field]:
         """List the columns that have this role, in order."""

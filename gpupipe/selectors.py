@@ -134,7 +134,7 @@ def by_dtype(*dtypes: str) -> Selector:
 
 @answer_calls
 def by_kind(*kinds: str) -> Selector:
-    """Select the columns of these kinds: `continuous`, `categorical`, `text`, `time` or `list`.
+    """Select the columns of these kinds: `continuous`, `boolean`, `categorical`, `text`, `time` or `list`.
 
     Example:
         >>> by_kind("time", "text").names(Schema([Field("at", "timestamp"), Field("x", "float64")]))

@@ -85,6 +85,7 @@ def test_completion_shows_what_users_call_and_no_more() -> None:
     of_features = {
         "allow_leak",
         "auto",
+        "constants",
         "groups",
         "inputs",
         "keep",

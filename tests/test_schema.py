@@ -31,10 +31,14 @@ FEATURES = Schema(
 # fields ---------------------------------------------------------------------------------------------------------------
 
 
+def test_a_boolean_that_is_cast_is_none_any_more() -> None:
+    assert Field("x", "bool").replace(dtype="float32").kind == Kind.CONTINUOUS
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_kind_follows_from_the_type(dtype: str) -> None:
-    expected = {"string": Kind.TEXT, "timestamp": Kind.TIME}.get(dtype, Kind.CONTINUOUS)
-    assert Field("x", dtype).kind == expected
+    others = {"bool": Kind.BOOLEAN, "string": Kind.TEXT, "timestamp": Kind.TIME}
+    assert Field("x", dtype).kind == others.get(dtype, Kind.CONTINUOUS)
     assert Field("x", dtype, Kind.CATEGORICAL).kind == Kind.CATEGORICAL
 
 
@@ -156,7 +160,7 @@ def test_the_text_is_an_aligned_table() -> None:
         "column     dtype    kind         role     ids  nulls  from               step\n"
         "dep_delay  float32  continuous   feature       no\n"
         "carrier    int32    categorical  feature  18   no\n"
-        "storm      bool     continuous   feature       yes    visib, wind_speed  Derive\n"
+        "storm      bool     boolean      feature       yes    visib, wind_speed  Derive\n"
         "target     float32  continuous   target        yes\n"
         "w          float32  continuous   weight        yes\n"
         "flight     int32    continuous   keep          yes\n"

@@ -57,6 +57,7 @@ SCALED = [pre.SimpleImputer(), pre.StandardScaler()]
         (sel.by_dtype("int8", "bool"), ["day", "open"]),
         (sel.by_kind("text", "time"), ["carrier", "at"]),
         (sel.by_kind("categorical"), []),
+        (sel.by_kind("boolean"), ["open"]),
         (sel.exclude("day", sel.glob("*_delay")), ["carrier", "at", "open"]),
         (sel.by_name("open", "day"), ["day", "open"]),
     ],

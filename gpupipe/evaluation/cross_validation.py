@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -157,11 +159,12 @@ def cross_validate(
     if not pairs or not all(isinstance(pair, tuple | list) and [*map(type, pair)] == [Dataset] * 2 for pair in pairs):
         expected, remedy = "pairs of datasets", "gp.from_frame(data).kfold(5)"
         raise refuse_argument(cross_validate, "folds", type(folds), expected, remedy, problem="no folds")
-    rows, scored = list[dict[str, Any]](), list[tuple[Scorer, Dataset]]()
+    rows, scored, repeated = list[dict[str, Any]](), list[tuple[Scorer, Dataset]](), _Repeated()
     for number, (train, valid) in enumerate(pairs, start=1):
         where, started = f"cross_validate, fold {number}", time.perf_counter()
         try:
-            result = fit(train, valid)
+            with repeated.left_out():
+                result = fit(train, valid)
             seconds = time.perf_counter() - started
             scorer, trainer = _read_result(result, where, metrics)
             _check_new(scorer, scored, where)
@@ -175,6 +178,29 @@ def cross_validate(
         figures = ", ".join(f"{name} {value:.4g}" for name, value in row.items() if name not in _FACTS)
         _log.info("cross_validate: fold %d of %d: %s; fitted in %.1f s", number, len(pairs), figures, seconds)
     return CrossValidation(rows, scored)
+
+
+class _Repeated(logging.Filter):
+    """Filter for warnings on the data that an earlier fold has given, with whatever numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._earlier, self._latest = set[str](), set[str]()
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Leave the warnings of earlier folds out of the log of this one."""
+        _log.addFilter(self)
+        try:
+            yield
+        finally:
+            _log.removeFilter(self)
+            self._earlier |= self._latest
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = re.sub(r"(?<!\w)\d[\d,.]*", "#", record.getMessage())
+        self._latest.add(text)
+        return record.levelno < logging.WARNING or text not in self._earlier
 
 
 def _read_result(result: Any, where: str, metrics: Any) -> tuple[Scorer, Trainer]:

@@ -14,7 +14,7 @@ from gpupipe.schema import FLOATS, LISTS, Schema, get_element_dtype, is_passenge
 from gpupipe.support.text import derive
 from gpupipe.support.time_zones import closest_zones, is_zone
 from gpupipe.support.times import has_offset, parse_microseconds
-from gpupipe.support.validation import parse_duration_us
+from gpupipe.support.validation import correct_duration, parse_duration_us
 
 _KEEPING_TIMES = ("common", "ordered", "timestamp")
 _CONDITIONS = {"string": "== '...'", "timestamp": ">= '2013-10-01'"}
@@ -198,19 +198,30 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
         if (kind.dtypes and dtype not in kind.dtypes) or (kind.example and not isinstance(operand, Constant)):
             problem = f"`{sign}` is given {_titled(operand, source)} ({dtype})"
             expected = kind.words if position else _describe_first_kinds(node)
-            raise source.error(operand.span, problem, expected, _suggest_operand(name, operand, dtype, source))
+            remedy = _suggest_arguments(node, dtypes, source) or _suggest_operand(name, operand, dtype, source)
+            raise source.error(operand.span, problem, expected, remedy)
         text = str(operand.value) if isinstance(operand, Constant) else ""
         if name == "zone" and not is_zone(text):
             near = " or ".join(map(repr, closest_zones(text)))
             remedy = near or "'UTC', or pip install tzdata where no zone is known"
             raise source.error(operand.span, "no time zone of this name", kind.words, remedy, got=text)
         if name == "length" and parse_duration_us(text) is None:
-            remedy = "'1h'; for a month year(time) * 12 + month(time)"
+            remedy = f"{correct_duration(text)!r}; for a month year(time) * 12 + month(time)"
             raise source.error(operand.span, "no length of time", kind.words, remedy, got=text)
         if name == "part" and not text:
             raise source.error(operand.span, "the text is empty", "one character at least", "','")
         if name == "pattern" and (wrong := _find_pattern_problem(text)) is not None:
             raise source.error(operand.span, f"no regular expression of RE2 ({wrong})", kind.words, "'[A-Z]+'")
+
+
+def _suggest_arguments(node: Operation, dtypes: Sequence[str], source: Source) -> str | None:
+    """Suggest the call of a form that takes these types and lacks the rest, as `floor` of a time; None without one."""
+    shown = [source.slice(operand.span) for operand in node.operands]
+    for form in FUNCTIONS.get(node.name, ()):
+        pairs, rest = zip(dtypes, form.takes, strict=False), form.takes[len(dtypes) : form.least]
+        if rest and all(dtype in KINDS[kind].dtypes for dtype, kind in pairs):
+            return f"{node.name}({', '.join([*shown, *(KINDS[kind].example for kind in rest)])})"
+    return None
 
 
 def _describe_first_kinds(node: Operation) -> str:
@@ -230,23 +241,33 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     if _common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
-    for (node, dtype), (beside, other) in ((left, right), (right, left)):
-        culprit = node if isinstance(node, Constant) else culprit
-        if other in LISTS or is_passenger(other):
-            remedy = _suggest_operand("text" if dtype == "string" else "number", beside, other, source)
+    for one, other in ((right, left), (left, right)):
+        if suggestion := _suggest_side(*one, *other, source, operator):
+            culprit, remedy = one[0], suggestion
             break
-        if isinstance(node, Constant):
-            if other == "timestamp":
-                remedy = "a time as text in ISO 8601: '2013-10-01 06:00'"
-            elif dtype == "timestamp":
-                remedy = _suggest_operand("time", beside, other, source)
-            elif other == "string":
-                remedy = f"{str(node.value)!r}, with quotation marks"
-            elif isinstance(node.value, str):
-                remedy = _without_quotes(node.value)
     first, second = (f"{_titled(node, source)} ({dtype})" for node, dtype in (left, right))
     expected = "two numbers, two texts or two times"
     raise source.error(culprit.span, f"{first} is compared with {second}", expected, remedy)
+
+
+def _suggest_side(node: Node, dtype: str, beside: Node, other: str, source: Source, operator: str) -> str | None:
+    """Suggest what makes one side of a comparison, or the one `beside` it, such that they can be compared."""
+    shown, is_equality, element = source.slice(node.span), operator in ("==", "!="), get_element_dtype(other)
+    if is_equality and element is not None and _common_dtype((beside, node), (element, dtype)) is not None:
+        return f"{'not ' if operator == '!=' else ''}contains({source.slice(beside.span)}, {shown})"
+    if other in LISTS or is_passenger(other):
+        return _suggest_operand("text" if dtype == "string" else "number", beside, other, source)
+    if other == "timestamp" and is_time(Constant(shown, "string", node.span)):
+        return f"{shown!r}, with quotation marks"
+    if not isinstance(node, Constant):
+        return None
+    if other == "timestamp":
+        return "a time as text in ISO 8601: '2013-10-01 06:00'"
+    if dtype == "timestamp":
+        return _suggest_operand("time", beside, other, source)
+    if other == "string":
+        return f"{str(node.value)!r}, with quotation marks" if is_equality else _cast(beside, source, "float64")
+    return _without_quotes(node.value) if isinstance(node.value, str) else None
 
 
 def _titled(node: Node, source: Source) -> str:

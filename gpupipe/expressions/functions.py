@@ -44,7 +44,7 @@ KINDS = {
     "part": Kind(("string",), "a constant text that is not empty", "'text' in quotation marks"),
     "pattern": Kind(("string",), "a constant text, a regular expression", "'text' in quotation marks"),
     "zone": Kind(("string",), "a time zone's name, such as 'America/New_York'", "'America/New_York'"),
-    "length": Kind(("string",), "a length of time, such as '1h' or '15min'", "'1h'"),
+    "length": Kind(("string",), "a length of time in weeks, days, hours, min, s, ms or us", "'1h'"),
     "constant integer": Kind(INTEGERS, "a constant integer", "0, a number written out"),
 }
 

@@ -17,6 +17,7 @@ MODULES = frozenset(
 ACCESSORS = frozenset({"str", "dt", "list"})
 MISSING_WORDS = frozenset({"null", "none", "nan", "nat", "na"})
 _LITERAL = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"")
+_TIME = re.compile(r"(?<!\d)\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d)?)?(?!\d)")
 _ATOM = r"-?[\w.]+|\w*[(\[][^()\[\]]*[)\]]|\"\d+\""
 # The left side of a SQL condition, after which nothing binds tighter; and what may follow its last value.
 _LEFT = rf"(?:^|(?<=\()|(?<=\band )|(?<=\bor )|(?<=\bnot ))({_ATOM}) "
@@ -30,7 +31,13 @@ _SIGNS = [
 ]
 _SIGNS += [(rf"\b{word.upper()}\b", word) for word in ("and", "or", "not", "in", "is")]
 _SIGNS += [(r"\bif ?\(", "where("), (" +", " ")]
+_TYPES = dict.fromkeys(("int", "integer", "bigint", "smallint", "int32", "int64"), "int")
+_TYPES |= dict.fromkeys(("float", "double", "real", "numeric", "decimal", "float32", "float64"), "float")
+_TYPES |= dict.fromkeys(("string", "str", "text", "varchar", "char"), "string")
+_TYPE = rf"({'|'.join(_TYPES)})\b(?:\([\d, ]+\))?"
+_SIGNS += [(rf"(?i)\bcast ?\((.+?) as {_TYPE} ?\)", r"cast(\1, \2)"), (rf"(?i)({_ATOM})::{_TYPE}", r"cast(\1, \2)")]
 _SIGNS += [(r"(?i)\bcase when (.+?) then (.+?) else (.+?) end\b", r"where(\1, \2, \3)")]
+_SIGNS += [(r"^(.+?) ?\? ?(.+?) ?: ?([^:?]+)$", r"where(\1, \2, \3)")]
 _SIGNS += [(rf"(?i){_LEFT}between ({_ATOM}) and ({_ATOM}){_END}", r"\2 <= \1 <= \3")]
 _SIGNS += [(rf"(?i){_LEFT}not between ({_ATOM}) and ({_ATOM}){_END}", r"not (\2 <= \1 <= \3)")]
 _LIKE = re.compile(rf"(?i){_LEFT}(not )?(i?)like \"(\d+)\"")
@@ -79,6 +86,7 @@ def mend_signs(text: str) -> str:
         return f"not {condition}" if negation else condition
 
     text = _LITERAL.sub(lambda found: hide(found[0]), text)
+    text = _TIME.sub(lambda found: hide(repr(found[0])), text)
     text = re.sub("`([^`]+)`", lambda found: f"col({hide(repr(found[1]))})", text)
     for sign, ours in _SIGNS:
         text = re.sub(sign, ours, text)
@@ -87,6 +95,8 @@ def mend_signs(text: str) -> str:
 
 def write_call(name: str, arguments: Sequence[str]) -> str | None:
     """Write the call of another language's function, or of one that is misspelt; None where nothing is like it."""
+    if name in ("cast", "astype") and len(arguments) == 2:
+        name, arguments = _TYPES.get(arguments[1].strip("'\"").lower(), name), arguments[:1]
     meant = {"min": "minimum", "max": "maximum"}.get(name, name) if len(arguments) == 2 else name
     meant = meant if meant in NAMES else _find_meant(meant) or ""
     if "{" in meant:

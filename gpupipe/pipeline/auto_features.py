@@ -29,13 +29,14 @@ class FirstRows(NamedTuple):
     """First rows of a table.
 
     `ids` are integers of few values; `useless` says of columns why they tell nothing; `remarks` says what may be wrong
-    with a column that becomes a feature, and what to do.
+    with a column that becomes a feature, and what to do: of `constants` that they have one value.
     """
 
     num_rows: int
     ids: AbstractSet[str]
     useless: dict[str, str]
     remarks: dict[str, str]
+    constants: AbstractSet[str]
 
     @property
     def min_frequency(self) -> int | None:
@@ -50,9 +51,9 @@ def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
     first = () if dataset is None else dataset.select(names or schema.names[:1]).head(NUM_FIRST)
     num_rows = NUM_FIRST if dataset is None else len(first)
     if not names or not len(first):
-        return FirstRows(num_rows, set(), useless, {})
+        return FirstRows(num_rows, set(), useless, {}, set())
     backend = infer_backend(first)
-    coded, ids, remarks = backend.encode(first), set[str](), dict[str, str]()
+    coded, ids, remarks, constants = backend.encode(first), set[str](), dict[str, str](), set[str]()
     for name in names:
         column = backend.column(coded, name)
         missing = column.missing(backend.xp)
@@ -64,21 +65,22 @@ def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
         count, rows = len(distinct), len(values)
         if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
             ids.add(name)
-        if remark := _remark(name, column, distinct, rows, num_rows, backend):
+        if count == 1 and num_rows > 1:
+            same = "the same value" if rows == num_rows else "one value or missing"
+            remarks[name] = f"{same} in each of the first {num_rows:,} rows"
+            constants.add(name)
+        elif remark := _remark(name, column, distinct, rows, backend):
             remarks[name] = remark
-    return FirstRows(num_rows, ids, useless, remarks)
+    return FirstRows(num_rows, ids, useless, remarks, constants)
 
 
-def _remark(name: str, column: Column, distinct: Array, num_present: int, num_rows: int, backend: Backend) -> str:
+def _remark(name: str, column: Column, distinct: Array, num_present: int, backend: Backend) -> str:
     """Say what may be wrong with a column, by its distinct values (codes, of text); else return nothing."""
     count, texts = len(distinct), list[str]()
     if column.dictionary is not None:
         texts = column.dictionary.take(backend.to_host(distinct)).to_pylist()
         if kind := recognise_texts(texts):
             return f"its texts are {kind}: {suggest_parsing(name, kind, texts)}"
-    if count == 1:
-        same = "the same value" if num_present == num_rows else "one value or missing"
-        return f"{same} in each of the first {num_rows:,} rows" if num_rows > 1 else ""
     if num_present < _LEAST_ROWS or column.dtype not in (*INTEGERS, "string"):
         return ""
     has_words = bool(_BETWEEN_WORDS.search("".join(texts[:_LEAST_ROWS])))

@@ -23,6 +23,7 @@ from gpupipe.preprocessing.steps.gathered import EstimatorStep
 from gpupipe.schema import FLOATS, LISTS, Kind, Schema
 
 NUM_BINS = 48
+_NUMBERS = (Kind.CONTINUOUS, Kind.BOOLEAN)
 MAX_FEATURES = 256
 """Of more numeric features no edges are computed, since no network embeds that many piecewise by default."""
 
@@ -79,7 +80,7 @@ def list_sampled_columns(fields: GroupFields, schema: Schema) -> list[str]:
         name
         for group, outputs in fields
         if all(name in schema and schema[name].dtype not in LISTS for name in group.looks_at)
-        and any(item.kind == Kind.CONTINUOUS for item in outputs)
+        and any(item.kind in _NUMBERS for item in outputs)
         for name in group.looks_at
     }
     return [item.name for item in schema if item.name in names] if len(names) <= MAX_FEATURES else []
@@ -99,7 +100,7 @@ def compute_edges(features: Features, schema: Schema, rows: SampledRows, backend
             continue
         columns = group.compute_columns(frame, select("cpu"))
         for item in group.fields(schema):
-            if item.kind == Kind.CONTINUOUS:
+            if item.kind in _NUMBERS:
                 column = columns[item.name]
                 missing, values = column.missing(np), column.data.astype("float64")
                 is_value = np.isfinite(values) if missing is None else np.isfinite(values) & ~missing

@@ -82,6 +82,7 @@ class Features:
         self.left_out: list[str] = []
         self.omitted: list[str] = []
         self.remarks: list[str] = []
+        self.constants: AbstractSet[str] = frozenset()
         steps = self._steps
         if len({id(step) for step in steps}) < len(steps):
             problem, got = "one step stands in two places", [repr(step) for step in steps]
@@ -159,6 +160,7 @@ class Features:
         made.remarks = [
             f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
         ]
+        made.constants = first.constants
         for line in made._proposal_notes():
             _log.warning("%s", line)
         for name in sorted(taken - set(schema.names)):

@@ -304,6 +304,7 @@ def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) ->
         # Integers from 2**53 on may differ although their floats are equal.
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
         one += [name for name in alike if abs(numbers[name].low) < _EXACT]
+        one = [name for name in one if name not in features.constants]  # of which `Features.auto` has said it
         if empty:
             reason = "no value occurs often enough, so its vocabulary is empty"
             found.append(f"Categorify of {shorten_list(empty)}: {reason}")

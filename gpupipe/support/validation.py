@@ -56,6 +56,13 @@ def parse_duration_us(length: Any, *, least: int = 1) -> int | None:
     return found if least <= found < _LONGEST else None
 
 
+def correct_duration(text: str) -> str:
+    """Correct a length of time whose unit is misspelt, as `"30 mins"`; an hour where that says nothing."""
+    unit = text.lstrip(" .0123456789")
+    mended = f"{text.removesuffix(unit).strip()} {nearest(unit, _UNITS)}"
+    return mended if parse_duration_us(mended) else "1h"
+
+
 def as_list(words: str | Iterable[str]) -> list[str]:
     """Convert one or several words, such as columns' names, to a list; one word becomes a list of one."""
     return [words] if isinstance(words, str) else list(words)

@@ -143,8 +143,13 @@ def test_a_scorer_is_judged_at_its_threshold_and_calibration() -> None:
 
 
 def test_it_shows_figures_mean_and_deviation(caplog: pytest.LogCaptureFixture) -> None:
+    def fit(train: gp.Dataset, valid: gp.Dataset) -> Any:
+        gp.Features.auto(train, target="late")
+        return make_fit()(train, valid)
+
     with caplog.at_level(logging.INFO, "gpupipe"):
-        scores = gp.cross_validate(make_fit(), gp.from_frame(table()).kfold(2))
+        scores = gp.cross_validate(fit, gp.from_frame(table().assign(same=1.0)).kfold(2))
+    assert sum("takes same: the same value in each of the first" in record.message for record in caplog.records) == 1
     lines = [record.message for record in caplog.records if record.message.startswith("cross_validate")]
     assert lines[0].startswith("cross_validate: fold 1 of 2: loss 0.") and "auc 0.9" in lines[1]
     assert repr(scores).splitlines()[0].split() == ["fold", "rows", "loss", "auc", "accuracy", "seconds"]

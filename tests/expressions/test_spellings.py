@@ -62,6 +62,17 @@ SCHEMA = Schema(Field(name, dtype) for name, dtype in COLUMNS.items())
         ("b in [a, 1, 2]", "b == a or b in [1, 2]"),
         ("a < b in [1]", "(a < b) and (b in [1])"),
         ("+a > 1", "a > 1"),
+        ("t > 2024-03-02 and k", "t > '2024-03-02' and k"),
+        ("t between 2024-03-02 and 2024-03-02 10:00", "'2024-03-02' <= t <= '2024-03-02 10:00'"),
+        ("a > 1 ? a : b", "where(a > 1, a, b)"),
+        ("cast(a as int) > 1", "int(a) > 1"),
+        ("CAST(b + 1 AS VARCHAR(10)) = 'x'", "string(b + 1) == 'x'"),
+        ("a::int + b::float", "int(a) + float(b)"),
+        ("a.astype('int64') > 1", "int(a) > 1"),
+        ("l == 3", "contains(l, 3)"),
+        ("l == a", "contains(l, a)"),
+        ("4 != l", "not contains(l, 4)"),
+        ("floor(t)", "floor(t, '1h')"),
     ],
 )
 def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
@@ -72,6 +83,21 @@ def test_a_remedy_can_be_pasted(wrote: str, mended: str | None) -> None:
     else:
         assert caught.value.remedy == mended
         parse(mended).check(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("wrote", "remedy"),
+    [
+        ("s > 10", "T.Cast({'s': 'float64'}) before"),
+        ("t > 2024-12-31", "'2024-12-31', with quotation marks"),
+        ("floor(t, '30 mins')", "'30 min'; for a month year(time) * 12 + month(time)"),
+        ("floor(t, 'quarter')", "'1h'; for a month year(time) * 12 + month(time)"),
+    ],
+)
+def test_a_remedy_for_a_part(wrote: str, remedy: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote).check(SCHEMA)
+    assert caught.value.remedy == remedy
 
 
 @pytest.mark.parametrize(("wrote", "remedy"), [("k == true", "True"), ("where(k, a, NULL)", "None")])

@@ -31,7 +31,7 @@ from gpupipe.io.planning.row_filters import Bounds, exactly
 from gpupipe.io.planning.table import Source
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
-from gpupipe.support.origins import Origins, When, name_memory, read_origins, shift
+from gpupipe.support.origins import Origins, name_memory, read_origins
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import as_list, check_choice
 
@@ -566,9 +566,9 @@ class FileSource(Source):
             for name, reading in readings.items()
         )
         schema = schema.with_origins(_name_table(self.files.values()), _find_origins(self.files.values()))
-        folders = {name for file in self.files.values() for name in file.origin.keys if name in schema}
-        order = shift(frozenset().union(*(schema[name].origins for name in folders)), When.ORDER)
-        self.schema = Schema(item.replace(origins=item.origins | order) for item in schema)
+        self.schema = schema.with_order(
+            {key for file in self.files.values() for key in file.origin.keys if key in schema}
+        )
         self.cut()
 
     def read(self, partition: Partition, fields: Sequence[Field], backend: Backend) -> Frame:

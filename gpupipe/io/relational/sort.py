@@ -23,7 +23,7 @@ from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign
 from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
 from gpupipe.schema import ID, ROW, Field, Schema
-from gpupipe.support.origins import When, forget_order, shift
+from gpupipe.support.origins import forget_order
 
 _BITS = "⟨bits⟩"
 
@@ -40,10 +40,7 @@ def sort(table: AnyTable, by: Sequence[str], ascending: Sequence[bool]) -> AnyTa
     def cut(rows: Scan, num_buckets: int) -> list[pl.Expr]:
         return [assign_ranges(rows, [*by, ROW], [*ascending, True], num_buckets)]
 
-    schema = table.locate_origins()
-    order = shift(frozenset().union(*(schema[name].origins for name in by)), When.ORDER)
-    schema = schema.assign(replace(item, origins=item.origins | order) for item in schema)
-    return _reorder(table, schema, plan, cut, backend, "sort", (by, ascending))
+    return _reorder(table, table.locate_origins().with_order(by), plan, cut, backend, "sort", (by, ascending))
 
 
 def shuffle(table: AnyTable, seed: int) -> AnyTable:
@@ -56,8 +53,7 @@ def shuffle(table: AnyTable, seed: int) -> AnyTable:
     def cut(_: Scan, num_buckets: int) -> list[pl.Expr]:
         return [((bits // pl.lit(1 << 32, pl.UInt64)) * num_buckets // pl.lit(1 << 32, pl.UInt64)).cast(pl.Int64)]
 
-    schema = table.locate_origins()
-    schema = schema.assign(replace(item, origins=forget_order(item.origins)) for item in schema)
+    schema = Schema(item.replace(origins=forget_order(item.origins)) for item in table.locate_origins())
     return _reorder(table, schema, plan, cut, get_executor().resolve(table.backend), "shuffle", seed)
 
 

@@ -100,7 +100,8 @@ class EstimatorStep(GatheredStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` one for all, as only the fitted estimator knows their number."""
-        base.check_numeric(fields, self._where)
+        step = "HashedNgrams" if type(self.estimator).__name__.endswith("Vectorizer") else "Categorify"
+        base.check_numeric(fields, self._where, f"{step}() for strings")
         stem = self.class_name.lower()
         names = self.output_names([item.name for item in fields]) if self.is_fitted else [f"{stem}0"]
         return [Field.derived(name, "float32", fields, stem) for name in names]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import HashingVectorizer
 
+import gpupipe as gp
 from gpupipe import errors
 from gpupipe.preprocessing import HashedNgrams
 from tests.preprocessing.steps.test_hashing import bits
@@ -121,3 +122,9 @@ def test_what_is_refused() -> None:
         HashedNgrams(ngram_range=3).fit(frame[["x"]])
     with raises(errors.BadConfig, where="HashedNgrams(analyzer=)", got="words"):
         HashedNgrams(analyzer="words").fit(frame[["x"]])
+
+
+def test_a_vectorizer_is_answered_with_it() -> None:
+    features = gp.Features((["s"], HashingVectorizer()))
+    with pytest.raises(errors.SchemaMismatch, match=r"Try: HashedNgrams\(\) for strings"):
+        gp.Pipeline([], features).fit(pd.DataFrame({"s": ["a b", "c"]}))
