@@ -88,7 +88,7 @@ class Pipeline:
             raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features, self.backend = copy(features), backend
-        self.profiles: dict[str, Profile] = {}
+        self.profiles: Mapping[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
@@ -110,7 +110,8 @@ class Pipeline:
             PartitionFailed: anything else that failed, with the partition's file and the cause.
             BadConfig: a target given separately from the data.
 
-        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
+        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again. The pipeline keeps
+            up to 64 MiB of sampled numbers until it is saved or compared with other rows.
         """
         _check_no_target("fit", y)
         for line in list_unsaveable(self.steps, self.features):

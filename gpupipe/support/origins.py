@@ -26,6 +26,8 @@ class When(StrEnum):
     KEY = "key"
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
 
+    __hash__ = str.__hash__  # in C, of the value that is compared
+
 
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with; the rest is random."""
@@ -90,6 +92,8 @@ def shift(origins: Origins, *whens: When) -> Origins:
         >>> [one.when.value for one in shift(frozenset({Origin("", "sales")}), When.BEFORE)]
         ['before']
     """
+    if whens == (When.NOW,):
+        return origins
     return frozenset(one._replace(when=when) for by in whens for one in origins for when in _STEPS[by][one.when])
 
 
@@ -135,6 +139,8 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         >>> find_leaks(frozenset({sales}), frozenset({sales})), find_leaks(frozenset({lag}), frozenset({sales}))
         (['sales'], [])
     """
+    if not target:
+        return []
     latest: dict[tuple[str, str, bool], int] = {}
     for origin in {origin for origin in target if origin.when not in _KEYS} or target:
         name = origin.table, origin.column, origin.when in _GROUPS
