@@ -36,6 +36,7 @@ from gpupipe.pipeline.plan import (
 )
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Kind, Schema, shorten_list
+from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_count
 from gpupipe.transforms import Map, Transform
 from gpupipe.transforms.join import TableJoin
@@ -188,6 +189,7 @@ class PipelineFit:
             except BadData as error:
                 raise self._add_missing_targets(error) from error
 
+    @pause_collector()
     def _observe_columns(self, features: Features, found: Summaries) -> None:
         """Report what the first pass has seen of columns, now that all steps hold their state."""
         # Of the fitted pipeline each column of the source is the start, wherever it has come from.
@@ -268,6 +270,7 @@ class PipelineFit:
                 if step.dtypes_ is not None:
                     break
 
+    @pause_collector()
     def _check(self, features: Features) -> None:
         # A label that reads no column, such as the name `1960` where no column has it.
         labels = [(label, text) for label in features._labels for text in label.texts]

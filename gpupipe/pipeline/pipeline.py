@@ -37,6 +37,7 @@ from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
 from gpupipe.transforms import Transform
@@ -128,6 +129,7 @@ class Pipeline:
         _log.info("%s", self.fit_report)
         return self
 
+    @pause_collector()
     def _bind(self, source: Schema, statistics: Schema, outputs: GroupFields | None = None) -> None:
         """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted.
 
