@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
+from threading import Lock
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,8 @@ SAMPLE_ROWS = 1 << 15
 
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
 _SEED = 0x5EED
+_KEPT_NUMBERS = 1 << 23  # of a sample whose profiles nobody has read
+_CACHED_NUMBERS = 1 << 17  # of columns that are profiled together
 _DECILES = np.arange(1, 10) / 10
 
 
@@ -38,32 +41,28 @@ class Sample:
     """Sample of rows from some partitions: a mergeable summary.
 
     `numbers` are of each part the values of the columns `names`, C x rows float64 on the host, NaN where there is none,
-    or no finite one; `categories` count by the name of a column that becomes ids how often each value occurs.
+    or no finite one.
     """
 
     num_rows: int = 0
     names: tuple[str, ...] = ()
     numbers: tuple[Any, ...] = ()
-    categories: Mapping[str, ValueCounts] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, frame: Frame, numbers: Sequence[str], categories: Sequence[str], backend: Backend) -> Self:
-        """Copy the sampled rows of one partition."""
-        counts = {name: ValueCounts.of(backend.column(frame, name), backend) for name in categories}
-        if not numbers:
-            return cls(len(frame), categories=counts)
-        matrix, xp = backend.matrix(frame, numbers), backend.xp
+    def of(cls, frame: Frame, names: Sequence[str], backend: Backend) -> Self:
+        """Copy the numbers of one partition's sampled rows."""
+        if not names:
+            return cls(len(frame))
+        matrix, xp = backend.matrix(frame, names), backend.xp
         if matrix is not None:
             values = xp.array(matrix.data, dtype="float64", order="C")  # rows that sort fast, and ours
         else:
-            values = xp.stack([floats(backend.column(frame, name), xp) for name in numbers])
+            values = xp.stack([floats(backend.column(frame, name), xp) for name in names])
         xp.copyto(values, xp.nan, where=xp.isinf(values))
-        return cls(len(frame), tuple(numbers), (backend.to_host(values),), counts)
+        return cls(len(frame), tuple(names), (backend.to_host(values),))
 
     def __add__(self, other: Self) -> Self:
-        categories = {name: item + other.categories[name] for name, item in self.categories.items()}
-        num_rows, numbers = self.num_rows + other.num_rows, self.numbers + other.numbers
-        return replace(self, num_rows=num_rows, numbers=numbers, categories=categories)
+        return replace(self, num_rows=self.num_rows + other.num_rows, numbers=self.numbers + other.numbers)
 
     @cached_property
     def sorted_values(self) -> dict[str, Any]:
@@ -76,39 +75,100 @@ class Sample:
         totals = table.shape[1] - np.count_nonzero(np.isnan(table), axis=1)
         return {name: row[:total] for name, row, total in zip(self.names, table, totals.tolist(), strict=True)}
 
-    def profiles(self, vocabularies: Mapping[str, Any], missing: Mapping[str, float]) -> dict[str, Profile]:
-        """Return the profile of each column that has a share of `missing` values; `vocabularies` are of ids' values."""
-        found = {name: Profile(share) for name, share in missing.items()}
-        columns = {name: values for name, values in self.sorted_values.items() if len(values)}
-        deciles = _compute_deciles([*columns.values()]).tolist()
-        found |= {
-            name: _profile_numbers(values, edges, missing[name])
-            for (name, values), edges in zip(columns.items(), deciles, strict=True)
-        }
-        for name, counts in self.categories.items():
-            values, numbers = counts.ranked()
-            total = int(numbers.sum()) + counts.missing
-            is_known = find_known(values, vocabularies[name]) if len(values) else np.zeros(0, dtype=bool)
-            share = int(numbers[~is_known].sum()) / total if total else 0.0
-            found[name] = replace(found[name], unknown=share)
-        return found
+
+def compute_unknown_share(counts: ValueCounts, vocabulary: Any) -> float:
+    """Compute the share of sampled rows whose value is not in the vocabulary."""
+    values, numbers = counts.ranked()
+    total = int(numbers.sum()) + counts.missing
+    is_known = find_known(values, vocabulary) if len(values) else np.zeros(0, dtype=bool)
+    return int(numbers[~is_known].sum()) / total if total else 0.0
 
 
-def _profile_numbers(values: Any, deciles: Sequence[float], missing: float) -> Profile:
-    """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
-    edges = [*(low for low, high in pairwise(deciles) if low != high), deciles[-1]]
-    # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-    weight: Any = 1 / len(values)
-    distinct, is_last = values, values[1:] != values[:-1]
-    if not is_last.all():
-        last = np.append(is_last, True).nonzero()[0]
-        distinct, weight = values[last], np.diff(last, prepend=-1) / len(values)
-    unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
-    mean = float((distinct * weight).sum())
-    std = unit * float(np.sqrt((np.square(distinct / unit - mean / unit) * weight).sum()))
-    ends = [0, *values.searchsorted(edges, side="right").tolist(), len(values)]
-    shares = [(end - start) / len(values) for start, end in pairwise(ends)]
-    return Profile(missing, mean, std, tuple(edges), tuple(shares))
+class Profiles(Mapping[str, Profile]):
+    """Profiles of columns by name, computed when the first is read: most fits are neither saved nor compared.
+
+    Until then the sample stays in memory, unless it has more than 64 MiB of numbers.
+
+    Args:
+        missing: of each column the share of rows without a value.
+        unknown: of each column that becomes ids the share of rows whose value has none of its own, in the sample.
+    """
+
+    def __init__(self, sample: Sample, missing: Mapping[str, float], unknown: Mapping[str, float]) -> None:
+        self.missing, self.unknown, self._lock = missing, unknown, Lock()
+        self._sample: Sample | None = sample
+        if sum(part.size for part in sample.numbers) > _KEPT_NUMBERS:
+            self._compute()
+
+    def __getitem__(self, name: str) -> Profile:
+        return self._compute()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.missing)
+
+    def __len__(self) -> int:
+        return len(self.missing)
+
+    def __reduce__(self) -> tuple[type[dict[str, Profile]], tuple[dict[str, Profile]]]:
+        return dict, (self._compute(),)
+
+    def _compute(self) -> dict[str, Profile]:
+        with self._lock:
+            if self._sample is not None:
+                columns = {name: values for name, values in self._sample.sorted_values.items() if len(values)}
+                shares = self.missing.items()
+                profiles = {name: Profile(missing, unknown=self.unknown.get(name)) for name, missing in shares}
+                self._profiles = profiles | _profile_numbers(columns, self.missing, self.unknown)
+                self._sample = None
+        return self._profiles
+
+
+def _profile_numbers(
+    columns: Mapping[str, Any], missing: Mapping[str, float], unknown: Mapping[str, float]
+) -> dict[str, Profile]:
+    """Compute the profiles of columns of finite numbers, ascending, so that sums do not depend on partitions."""
+    deciles = _compute_deciles([*columns.values()]).tolist()
+    edges = {name: tuple(dict.fromkeys(each)) for name, each in zip(columns, deciles, strict=True)}
+    spreads = _compute_spreads(columns)
+    profiles = {}
+    for name, values in columns.items():
+        ends = [0, *values.searchsorted(edges[name], side="right").tolist(), len(values)]
+        shares = tuple([(end - start) / len(values) for start, end in pairwise(ends)])
+        profiles[name] = Profile(missing[name], *spreads[name], edges[name], shares, unknown.get(name))
+    return profiles
+
+
+def _compute_spreads(columns: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Compute means and standard deviations of ascending values; columns of as many values are one matrix."""
+    by_length: dict[int, list[str]] = {}
+    for name, values in columns.items():
+        by_length.setdefault(len(values), []).append(name)
+    spreads: dict[str, tuple[float, float]] = {}
+    for length, names in by_length.items():
+        width = max(1, _CACHED_NUMBERS // length)
+        for chunk in (names[start : start + width] for start in range(0, len(names), width)):
+            table = np.stack([columns[name] for name in chunk])
+            is_last = table[:, 1:] != table[:, :-1]
+            is_plain = is_last.all(axis=1)
+            # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
+            for place in (~is_plain).nonzero()[0].tolist():
+                last = np.append(is_last[place], True).nonzero()[0]
+                mean, std = _compute_spread(table[place, last], np.diff(last, prepend=-1) / length)
+                spreads[chunk[place]] = float(mean), float(std)
+            mean, std = _compute_spread(table if is_plain.all() else table[is_plain], 1 / length)
+            spreads |= zip(compress(chunk, is_plain), zip(mean.tolist(), std.tolist(), strict=True), strict=True)
+    return spreads
+
+
+def _compute_spread(values: Any, weight: Any) -> tuple[Any, Any]:
+    """Compute the weighted mean and standard deviation of each row of ascending values, which are overwritten."""
+    unit = np.maximum(np.maximum(np.abs(values[..., 0]), np.abs(values[..., -1])), 1.0)  # whose squares are floats
+    mean = (values * weight).sum(axis=-1)
+    values /= unit[..., None]
+    values -= (mean / unit)[..., None]
+    np.square(values, out=values)
+    values *= weight
+    return mean, unit * np.sqrt(values.sum(axis=-1))
 
 
 def _compute_deciles(columns: Sequence[Any]) -> Any:

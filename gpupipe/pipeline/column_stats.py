@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +11,7 @@ import numpy as np
 from gpupipe.backend import Column, Matrix, select
 from gpupipe.backend.columns import floats
 from gpupipe.io import Dataset
-from gpupipe.monitoring.profile import Sample
-from gpupipe.monitoring.reports import Profile
+from gpupipe.monitoring.profile import Profiles, Sample, compute_unknown_share
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
 from gpupipe.pipeline.features import Features
@@ -30,7 +30,7 @@ class ColumnStats(NamedTuple):
     @property
     def range(self) -> tuple[float, float] | None:
         """The least and the greatest number, where both are numbers a file can hold."""
-        return (self.low, self.high) if np.isfinite(self.low) and np.isfinite(self.high) else None
+        return (self.low, self.high) if isfinite(self.low) and isfinite(self.high) else None
 
 
 def collect_stats(found: Summaries, uses: ColumnUses) -> dict[str, ColumnStats]:
@@ -43,16 +43,20 @@ def collect_stats(found: Summaries, uses: ColumnUses) -> dict[str, ColumnStats]:
     return stats | {name: ColumnStats(missing) for name, missing in select_kind(found, "missing").items()}
 
 
-def build_profiles(found: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> dict[str, Profile]:
+def build_profiles(found: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> Profiles:
     """Return the profile of each column that features read, from a pass's summaries and the columns' statistics."""
     sample: Sample = found["sample"]
     missing = {name: seen.missing / max(found["described"], 1) for name, seen in stats.items()}
-    return sample.profiles({name: step.vocabularies_[name] for name, step in uses.categories.items()}, missing)
+    counts = select_kind(found, "drawn values")
+    unknown = {
+        name: compute_unknown_share(counts[name], step.vocabularies_[name]) for name, step in uses.categories.items()
+    }
+    return Profiles(sample, missing, unknown)
 
 
 def profile_rows(
     plan: TransformPlan, backend: str, features: Features, schema: Schema, dataset: Dataset
-) -> tuple[Sample, dict[str, Profile]]:
+) -> tuple[Sample, Profiles]:
     """Draw a sample of a dataset's rows in one pass, and profile the columns of `schema` that features read."""
     total = sum(partition.num_rows for partition in dataset.partitions)
     found = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")

@@ -15,7 +15,8 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset
-from gpupipe.monitoring.reports import ExpectationReport, Profile
+from gpupipe.monitoring.profile import Profiles, Sample
+from gpupipe.monitoring.reports import ExpectationReport
 from gpupipe.pipeline.apply import TransformPlan, select_rows
 from gpupipe.pipeline.column_stats import ColumnStats, build_profiles, collect_stats, compute_ranges
 from gpupipe.pipeline.edges import compute_edges, list_sampled_columns
@@ -37,6 +38,7 @@ from gpupipe.pipeline.plan import (
 )
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Kind, Schema, shorten_list
+from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_count
 from gpupipe.transforms import Map, Transform
 from gpupipe.transforms.join import TableJoin
@@ -63,7 +65,7 @@ class PipelineFit:
     ) -> None:
         self.steps, self.features, self.dataset, self.backend = steps, features, dataset, backend
         self._rows, self._selected = rows, select_rows(dataset, rows)
-        self.profiles: dict[str, Profile] = {}
+        self.profiles = Profiles(Sample(), {}, {})
         self.stats: dict[str, ColumnStats] = {}
         self.ranges: dict[str, tuple[float, float]] = {}
         self.edges: dict[str, tuple[float, ...]] = {}
@@ -80,8 +82,8 @@ class PipelineFit:
             features.lineage_ = features._fitted_rows = None
             for learned in (*features._labels, *features._steps):
                 learned.reset()
-            resolve_selectors(steps, features, schema, strict=False)
-        self._fix_functions()
+        if any(isinstance(step, Map) for step in steps):
+            self._fix_functions(schema)
         if features is not None:
             resolve_selectors(steps, features, schema, strict=True)
             for note in features.left_out:
@@ -189,6 +191,7 @@ class PipelineFit:
             except BadData as error:
                 raise self._add_missing_targets(error) from error
 
+    @pause_collector()
     def _observe_columns(self, features: Features, found: Summaries) -> None:
         """Report what the first pass has seen of columns, now that all steps hold their state."""
         # Of the fitted pipeline each column of the source is the start, wherever it has come from.
@@ -202,8 +205,9 @@ class PipelineFit:
         self.ranges = compute_ranges(self.outputs, self.schema, self.stats)
         self.edges = compute_edges(features, self.schema, found["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
-        same = [item.name for item in self.source if item.name in self.schema and self.schema[item.name] == item]
-        ends = {name: self.stats[name].range for name in same if name in self.stats}
+        columns = {item.name: item for item in self.schema if item.name in self.stats}
+        same = [item.name for item in self.source if item == columns.get(item.name)]
+        ends = {name: self.stats[name].range for name in same}
         self.source = Schema(self.source, {name: pair for name, pair in ends.items() if pair is not None})
         self._warn_of_float32(stats)
         for line in _list_uninformative(features, self.stats):
@@ -235,8 +239,8 @@ class PipelineFit:
 
     def _report_step(self, number: int, task: FitTask, costs: Sequence[Mapping[str, Any]]) -> StepReport:
         names = [name for name in task.group.columns if name in self.stats]
-        shares = [self.profiles[name].unknown for name in names if name in self.profiles]
-        rare = [share for share in shares if share is not None] if isinstance(task.steps[-1], pre.Categorify) else []
+        unknown = self.profiles.unknown if isinstance(task.steps[-1], pre.Categorify) else {}
+        rare = [unknown[name] for name in names if name in unknown]
         return StepReport(
             number + 1,
             " + ".join(step.class_name for step in task.steps),
@@ -247,8 +251,10 @@ class PipelineFit:
             max((cost["num_bytes"] for cost in costs), default=0),
         )
 
-    def _fix_functions(self) -> None:
+    def _fix_functions(self, schema: Schema) -> None:
         """Run each user function on the first partition that has rows, to learn its output schema."""
+        if self.features is not None:
+            resolve_selectors(self.steps, self.features, schema, strict=False)
         for position, step in enumerate(self.steps):
             if not isinstance(step, Map):
                 continue
@@ -266,6 +272,7 @@ class PipelineFit:
                 if step.dtypes_ is not None:
                     break
 
+    @pause_collector()
     def _check(self, features: Features) -> None:
         # A label that reads no column, such as the name `1960` where no column has it.
         labels = [(label, text) for label in features._labels for text in label.texts]

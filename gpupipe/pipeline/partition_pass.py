@@ -23,7 +23,7 @@ from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.plan import ColumnUses, FitTask
 from gpupipe.preprocessing import Columns
 from gpupipe.preprocessing.learned_step import tabulate
-from gpupipe.preprocessing.summaries import Extremes
+from gpupipe.preprocessing.summaries import Extremes, ValueCounts
 from gpupipe.step import in_step
 from gpupipe.transforms import Transform
 
@@ -77,7 +77,8 @@ class PartitionPass:
     summary under ("step", number of the task, place) and its cost under ("timing", number, place). With `of_target` it
     summarizes each ("target", text), and counts rows "without target". With `total`, the dataset's rows at most, it
     gives of the features' columns the "extremes", by block of columns, or how many values are ("missing", name), of so
-    many "described" rows, and draws a "sample" of rows; of a fit the "sampled rows" for the edges of bins, too.
+    many "described" rows, and draws a "sample" of rows: their numbers, counts of the ("drawn values", name) of columns
+    that become ids, and of a fit the "sampled rows" for the edges of bins.
     """
 
     plan: TransformPlan
@@ -146,7 +147,8 @@ class PartitionPass:
         drawn = draw_rows(drawn, partition, self.total, len(numbers) + len(categories), backend)
         summaries: Summaries = {
             "described": len(frame),
-            "sample": Sample.of(drawn, numbers, [*categories], backend),
+            "sample": Sample.of(drawn, numbers, backend),
+            **{("drawn values", name): ValueCounts.of(backend.column(drawn, name), backend) for name in categories},
             **{("extremes", number): block for number, block in enumerate(blocks)},
             **count_missing({name: backend.column(frame, name) for name in others}, backend),
         }

@@ -38,6 +38,7 @@ from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
 from gpupipe.transforms import Transform
@@ -89,7 +90,7 @@ class Pipeline:
             raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features, self.backend = copy(features), backend
-        self.profiles: dict[str, Profile] = {}
+        self.profiles: Mapping[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
@@ -111,7 +112,8 @@ class Pipeline:
             PartitionFailed: anything else that failed, with the partition's file and the cause.
             BadConfig: a target given separately from the data.
 
-        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
+        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again. The pipeline keeps
+            up to 64 MiB of sampled numbers until it is saved or compared with other rows.
         """
         _check_no_target("fit", y)
         for line in list_unsaveable(self.steps, self.features):
@@ -128,6 +130,7 @@ class Pipeline:
         _log.info("%s", self.fit_report)
         return self
 
+    @pause_collector()
     def _bind(self, source: Schema, statistics: Schema, outputs: GroupFields | None = None) -> None:
         """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted.
 

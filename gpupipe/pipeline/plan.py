@@ -23,7 +23,7 @@ _LEAST_GB = 0.01  # of memory that is shown
 
 def mark_source(steps: Sequence[Transform], features: Features | None, schema: Schema) -> Schema:
     """Return the source's schema, each column the start of a lineage, and those for labels alone marked."""
-    plain = Schema(item.as_source().replace(role=None) for item in schema)
+    plain = Schema(item.as_source() if item.role is None else item.as_source().replace(role=None) for item in schema)
     if features is None:
         return plain
     schemas = infer_schemas(steps, plain)
