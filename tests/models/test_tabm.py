@@ -336,6 +336,7 @@ def table() -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "task", "metric", "bound"),
     [
@@ -401,6 +402,7 @@ def test_a_step_makes_no_host_wait(task: Any) -> None:
         model.eval()(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_forward_and_loss_are_one_graph(task: Any) -> None:
     model = TabM(3, outputs=OUTPUTS[task], task=task, members=K, hidden=(8,), dropout=0.0)
@@ -422,6 +424,7 @@ def test_bf16_is_the_same_to_its_precision(rows: Callable[..., Batch]) -> None:
     torch.testing.assert_close(mixed(batch), model(batch), rtol=0.05, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
 def test_it_trains_in_mixed_precision(precision: str) -> None:
     model = TabM(3, hidden=(16,), members=K, task="binary")

@@ -184,6 +184,7 @@ def test_a_few_columns_of_other_types_among_many(one_by_one: Callable[[], None])
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [["y", "x0"], ["x3", "x4", "x5"], ["x1", "x0"], ["x0", "z"], [f"x{n}" for n in range(70)]]
 )
@@ -238,6 +239,7 @@ def calls(function: Callable[[], Any]) -> int:
     return found["call"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", ["mean", "only scaled", "components"])
 def test_one_row_takes_as_many_calls_whatever_the_columns(chain: str) -> None:
     numbers = []
@@ -251,6 +253,7 @@ def test_one_row_takes_as_many_calls_whatever_the_columns(chain: str) -> None:
     assert numbers[1] - numbers[0] < 60
 
 
+@pytest.mark.slow
 def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = []
     for columns in (300, 600):  # too many for edges of bins
@@ -377,6 +380,7 @@ def test_threads_may_share_a_pipeline_and_it_travels() -> None:
 
 
 # how it shows itself --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_many_columns_are_told_in_a_few_lines() -> None:
     frame = table(20, columns=2000).assign(y=np.arange(20) % 2)
     made = pipeline(CHAINS["mean"](), target="y")

@@ -32,6 +32,7 @@ def whole(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+@pytest.mark.slow
 @several
 @given(
     parts=st.lists(tables(12), min_size=1, max_size=4),
@@ -89,6 +90,7 @@ def test_a_row_group_larger_than_the_limit(tmp_path: Path) -> None:
     assert [values(dataset.of_partitions([piece]), "n")[0] for piece in (*pieces, rest)] == [0, 3_000, 6_000, 9_000]
 
 
+@pytest.mark.slow
 def test_thousands_of_tiny_files(tmp_path: Path) -> None:
     one = whole(pa.table({"n": [0], "s": ["a"]}))
     (tmp_path / "00000.parquet").write_bytes(one)

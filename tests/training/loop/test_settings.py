@@ -36,6 +36,7 @@ def _shown(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in arguments.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

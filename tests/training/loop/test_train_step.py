@@ -82,6 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_update_never_makes_the_host_wait(
@@ -109,6 +110,7 @@ def test_no_metric_makes_the_host_wait(name: str, no_host_wait: Any) -> None:
     assert metric.compute() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_forward_and_loss_are_one_graph(compiler: str) -> None:
     models = [MLP(3, [5, 5], hidden=(8,), seed=3) for _ in range(2)]
