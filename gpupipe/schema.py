@@ -89,7 +89,6 @@ class Role(StrEnum):
     KEEP = "keep"
 
 
-@answer_calls
 @dataclass(frozen=True)
 class Field:
     """Description of one column.
@@ -167,13 +166,13 @@ class Field:
 
     def as_source(self) -> Field:
         """Return the column as the start of a lineage."""
-        own = frozenset({self.name})
-        return self if self.lineage == own else self.replace(lineage=own)
+        own = {self.name}
+        return self if self.lineage == own else self.replace(lineage=frozenset(own))
 
     def as_origin(self, table: str = "") -> Field:
         """Return the column as one that comes from nowhere else but this table."""
-        origins = frozenset({Origin(table, self.name)})
-        return self if self.origins == origins else self.replace(origins=origins)
+        own = {Origin(table, self.name)}
+        return self if self.origins == own else self.replace(origins=frozenset(own))
 
 
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)

@@ -66,6 +66,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--resume", type=Path, help="a file of what passed: after a run that was ended, only the rest")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing of the areas that are left out, as their tests are."""
+    is_slow = any(collection_path.is_relative_to(ROOT / path) for path in SLOW)
+    return True if is_slow and config.option.markexpr == "not slow" else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):  # of xdist: it leaves out what has passed, and who shares the tests out counts
         config.pluginmanager.register(Remaining(config.workerinput["passed"]))

@@ -162,6 +162,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
 @pytest.mark.parametrize("value", [np.inf, -np.inf])
 def test_an_infinite_value_is_found_where_it_is(flights: pd.DataFrame, step: Any, value: float) -> None:
@@ -598,6 +599,7 @@ FLAGS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", FLAGS)
 @pytest.mark.parametrize("flag", [SERIES, ARRAY, "yes", 1], ids=["Series", "array", "text", "integer"])
 def test_a_flag_is_true_or_false(bench: Bench, where: str, flag: Any) -> None:
@@ -649,6 +651,7 @@ def test_a_run_below_a_file_or_in_a_closed_folder_is_named(bench: Bench) -> None
             assert str(place) in caught.value.where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_is_told_where_it_is_with_what_was_seen_what_is_expected_and_what_to_try(
     bench: Bench, slip: str

@@ -89,6 +89,7 @@ def test_the_rooms_are_found() -> None:
     assert len(PUBLIC) > 70 and len(callables()) > 150 and len(STEPS) > 15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLIC)
 def test_it_says_what_it_is_in_one_line(name: str) -> None:
     first, *rest = (PUBLIC[name].__doc__ or "").split("\n")
@@ -101,6 +102,7 @@ def test_every_public_method_is_described() -> None:
     assert not bare
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLIC)
 def test_it_has_an_example(name: str) -> None:
     item = PUBLIC[name]
@@ -128,6 +130,7 @@ def test_what_is_given_data_says_what_it_costs_in_memory() -> None:
     assert {name for name in untold if not name.endswith("__init__")} == WITHOUT_MEMORY
 
 
+@pytest.mark.slow
 def test_the_errors_a_function_raises_are_told() -> None:
     """A constructor need not say that it refuses values that make no sense: that is what BadConfig is."""
     untold = {

@@ -48,6 +48,7 @@ def pipeline() -> gp.Pipeline:
     )
 
 
+@pytest.mark.slow
 def test_from_a_file_to_predictions(folder: Path, tmp_path: Path) -> None:
     flights = gp.read_parquet(folder, partition_bytes=1)
     learned = pipeline().fit(flights)
@@ -70,6 +71,7 @@ def test_from_a_file_to_predictions(folder: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(alone, streamed[:1], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 7, 16])
 def test_features_do_not_depend_on_partitions(folder: Path, parts: int) -> None:
     frame = gp.read_parquet(folder).compute()
@@ -196,6 +198,7 @@ def test_a_list_is_no_weight() -> None:
     assert caught.value.got == "list<float64>"
 
 
+@pytest.mark.slow
 def test_importance_permutes_lists_too(folder: Path) -> None:
     flights = gp.read_parquet(folder)
     learned = pipeline().fit(flights)

@@ -25,6 +25,7 @@ def problem() -> tuple[gp.Pipeline, Any, Any]:
     return pipeline, pipeline.loader(frame[:1500], batch_size=256, shuffle="rows"), pipeline.loader(frame[1500:])
 
 
+@pytest.mark.slow
 def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline, train, valid = problem()
     block = train.table.words.clone()
@@ -53,6 +54,7 @@ def test_many_trials_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert objective(optuna.trial.FixedTrial(again.params, number=again.number)) == again.value  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_each_trial_captures_its_own_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a recording in a graph's place: every trial has the value it would have alone."""
     pipeline, train, valid = problem()

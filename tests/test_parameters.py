@@ -241,6 +241,7 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "_in_force", [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.filterwarnings("ignore")
 def test_no_value_of_a_parameter_ends_in_a_raw_error(name: str) -> None:
@@ -270,6 +271,7 @@ READERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), READERS)
 def test_no_option_of_a_reader_ends_in_a_raw_error(kind: str, name: str, files: dict[str, Path]) -> None:
     read = getattr(gp, f"read_{kind}")
@@ -288,6 +290,7 @@ def test_no_option_of_a_cluster_ends_in_a_raw_error(name: str, monkeypatch: pyte
     assert [item for item in found if item is not None] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [*LEARNED, *TRANSFORMS], ids=lambda cls: cls.__name__)
 def test_numbers_of_numpy_are_numbers(cls: type) -> None:
     """A default of a number, or of a boolean, does the same as NumPy's."""

@@ -39,6 +39,7 @@ PIPELINES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["frame", "dataset", "arrow"])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_writing_on_a_result_changes_nothing_else(name: str, given: str) -> None:

@@ -17,7 +17,7 @@ from table import files_of, forget
 
 import gpupipe as gp
 from gpupipe.backend import Backend, select
-from gpupipe.io.planning.table import row_bytes
+from gpupipe.io.planning.partitions import row_bytes
 from gpupipe.schema import Field
 
 CODECS = ["snappy", "zstd"]

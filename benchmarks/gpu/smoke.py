@@ -41,8 +41,8 @@ from gpupipe.schema import Field
 from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.device import make_forward, session
 from gpupipe.training.loop.losses import LOSSES
+from gpupipe.training.loop.run_start import make_objective
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import compute_learning_rates, make_optimizer, make_parameter_groups
 
 ROOT = Path(__file__).parents[2]

@@ -31,8 +31,8 @@ from gpupipe.training import Trainer
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.rank_group import RankGroup
+from gpupipe.training.loop.run_start import build_update
 from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update
-from gpupipe.training.loop.trainer import build_update
 from gpupipe.training.optim.optimizers import compute_learning_rates
 
 BATCHES = [1024, 8192, 65_536, 131_072, 262_144, 1_048_576]

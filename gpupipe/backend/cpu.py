@@ -34,7 +34,7 @@ _PLAIN = {np.dtype(name): name for name in (*FLOATS, *INTEGERS, "bool")}  # need
 _READ = {name: Reading(name) for name in _PLAIN.values()}
 _MASKED = {name: name.replace("int", "Int").replace("uI", "UI") for name in INTEGERS} | {"bool": "boolean"}
 _FEW = 8  # one column in so many is put into its place by itself
-_CHUNK = 64  # columns checked for missing values at a time
+_MASK_BYTES = 8 << 20  # of columns checked for missing values at a time
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -114,8 +114,9 @@ class CpuBackend(Backend):
     def _find_nullable(self, frame: Frame) -> list[bool]:
         # Where values may have a mask, they may be missing.
         missing: list[bool] = []
-        for start in range(0, len(frame.columns), _CHUNK):
-            missing += frame.iloc[:, start : start + _CHUNK].isna().any().tolist()
+        width = max(1, _MASK_BYTES // max(len(frame), 1))
+        for start in range(0, len(frame.columns), width):
+            missing += frame.iloc[:, start : start + width].isna().any().tolist()
         maskless, dtypes = np.dtype | pd.CategoricalDtype | pd.ArrowDtype, frame.dtypes.to_numpy()
         return [found or not isinstance(dtype, maskless) for found, dtype in zip(missing, dtypes, strict=True)]
 

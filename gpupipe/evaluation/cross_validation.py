@@ -26,7 +26,7 @@ from gpupipe.support.validation import is_sequence, refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
 from gpupipe.training.loop.metrics import Metric
-from gpupipe.training.loop.trainer import choose_loss_and_metrics
+from gpupipe.training.loop.run_start import choose_loss_and_metrics
 
 _FACTS = ("fold", "rows", "seconds")  # of a fold, besides its metrics
 

@@ -16,7 +16,8 @@ from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_instance, check_integer, check_seed, refuse_argument
 from gpupipe.tensors import Batch, FeatureTable, Loader, Permutation, Ragged
 from gpupipe.training import Trainer
-from gpupipe.training.loop.trainer import choose_loss_and_metrics, compute_metrics
+from gpupipe.training.loop.run_start import choose_loss_and_metrics
+from gpupipe.training.loop.trainer import compute_metrics
 
 _REMEDY = "pipeline.loader(data), on a part of the rows that fits"
 

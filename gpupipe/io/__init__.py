@@ -8,7 +8,9 @@ from gpupipe.io.formats.ipc import read_ipc
 from gpupipe.io.formats.orc import read_orc
 from gpupipe.io.formats.text import read_csv, read_json
 from gpupipe.io.inspect import FileReport, inspect
-from gpupipe.io.planning.table import FrameFunction, Partition, in_halves, row_bytes, run_partitions
+from gpupipe.io.planning.partitions import Partition, row_bytes
+from gpupipe.io.planning.query import FrameFunction
+from gpupipe.io.planning.run_partitions import in_halves, run_partitions
 from gpupipe.io.relational.incoming import from_polars
 from gpupipe.io.stores import FileNote
 

@@ -16,19 +16,10 @@ import pyarrow as pa
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io.dataset import Dataset, as_dataset
-from gpupipe.io.planning.table import (
-    EVERYTHING,
-    FILE_SHIFT,
-    Bounds,
-    Mapped,
-    Partition,
-    ReadCounter,
-    RowRange,
-    Source,
-    Table,
-    identify_job,
-    row_bytes,
-)
+from gpupipe.io.planning.partitions import FILE_SHIFT, Partition, ReadCounter, RowRange, row_bytes
+from gpupipe.io.planning.query import EVERYTHING, Mapped
+from gpupipe.io.planning.row_filters import Bounds
+from gpupipe.io.planning.table import Source, Table, identify_job
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls

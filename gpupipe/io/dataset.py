@@ -30,8 +30,11 @@ from gpupipe.io.formats.spill import FrameSource, TempParquet
 from gpupipe.io.frame_names import refuse_attribute
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
+from gpupipe.io.planning.partitions import ReadCounter, partition_limit, row_bytes
+from gpupipe.io.planning.row_filters import Selection, Where
+from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions, refuse_expressions
-from gpupipe.io.planning.table import ReadCounter, Selection, Table, Where, partition_limit, row_bytes, run_partitions
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.group_by import GroupBy
 from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
@@ -449,7 +452,8 @@ class Dataset(Table):
 
         Two missing values are equal. Only the compared columns are read. `keep` is `"first"` or `"last"`.
 
-        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, as long as the result is there.
+        Memory: as `sort`, of these columns. On disk 8 bytes for each row that stays, its id, as long as the result is
+            there; a partition reads the part between its first and its last row.
 
         Example:
             >>> import pandas as pd, gpupipe as gp

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from gpupipe.io.dataset import as_dataset
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
-from gpupipe.io.planning.table import Partition
+from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.stores import FileNote, is_remote, open_stored
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import format_count

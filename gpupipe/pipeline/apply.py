@@ -79,8 +79,9 @@ class TransformPlan:
             schemas.append(step.output_schema(schemas[-1]))
         self.output_schema = schemas.pop()
         needed = set(self.output_schema.names if wanted is None else wanted)
-        self.output_schema.require(sorted(needed), "pipeline")
         self.wanted = [name for name in self.output_schema.names if name in needed]
+        if len(self.wanted) < len(needed):
+            self.output_schema.require(sorted(needed), "pipeline")
         lacking = set() if there is None else {*schema.names} - there
         self._stages: list[_Stage] = []
         for step, before in zip(reversed(self.steps), reversed(schemas), strict=True):

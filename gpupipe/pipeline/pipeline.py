@@ -27,13 +27,18 @@ from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, 
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
+from gpupipe.pipeline.column_stats import profile_rows
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import FitReport, PipelineFit, check_rows, compute_lineage, explain_fit, profile_rows
-from gpupipe.pipeline.row_sets import RowSet
+from gpupipe.pipeline.fit import PipelineFit
+from gpupipe.pipeline.fit_report import FitReport
+from gpupipe.pipeline.partition_pass import check_rows
+from gpupipe.pipeline.plan import explain_fit
+from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_columns
 from gpupipe.support.validation import check_bool, check_choice, check_instance, is_sequence, refuse_argument, to_python
 from gpupipe.transforms import Transform
@@ -85,7 +90,7 @@ class Pipeline:
             raise BadConfig("Pipeline", "joins share a name", got=twice, expected=expected, remedy=remedy)
         self.steps: list[Transform] = [copy(step) for step in listed]
         self.features, self.backend = copy(features), backend
-        self.profiles: dict[str, Profile] = {}
+        self.profiles: Mapping[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
         self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
@@ -107,7 +112,8 @@ class Pipeline:
             PartitionFailed: anything else that failed, with the partition's file and the cause.
             BadConfig: a target given separately from the data.
 
-        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again.
+        Memory: one partition per thread, plus up to 1 GiB of the columns a later pass reads again. The pipeline keeps
+            up to 64 MiB of sampled numbers until it is saved or compared with other rows.
         """
         _check_no_target("fit", y)
         for line in list_unsaveable(self.steps, self.features):
@@ -124,6 +130,7 @@ class Pipeline:
         _log.info("%s", self.fit_report)
         return self
 
+    @pause_collector()
     def _bind(self, source: Schema, statistics: Schema, outputs: GroupFields | None = None) -> None:
         """Set `source` as the data's schema, and compute the output's with its `statistics`; the steps are fitted.
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
+from gpupipe.backend import select
+from gpupipe.backend.kernels import hash_column
 from gpupipe.io import Dataset
+from gpupipe.io.planning.partitions import ReadCounter
 from gpupipe.support.origins import Origins, are_related
 
 
@@ -35,3 +40,22 @@ class RowSet:
         is_nested = self.filters <= other.filters or other.filters <= self.filters
         tables = {one.table for one in other.origins}
         return is_nested and any(are_related(one.table, table) for one in self.origins for table in tables)
+
+
+def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
+    """Compute the id of a dataset's rows: files by their stamps, rows in memory by these columns; None without one."""
+    query, source = dataset.query.identity(), dataset.source
+    if query is None or source.made_by is None or any(name not in dataset.schema for name in names):
+        return None
+    inputs = source.inputs()
+    if inputs is not None:
+        return hashlib.sha256(repr(((source.made_by, sorted(inputs.items())), query)).encode()).hexdigest()
+    quiet, backend, read = copy(source), select("cpu"), sorted(dataset.query.reads(names))
+    quiet.reads = ReadCounter()  # this is no pass over the data
+    digests = [hashlib.sha256(name.encode()) for name in read]
+    for partition in quiet.partitions:
+        frame = quiet.read(partition, [source.schema[name] for name in read], backend)
+        for name, digest in zip(read, digests, strict=True):
+            digest.update(hash_column(backend.column(frame, name), 0, backend).tobytes())
+    contents = [digest.hexdigest() for digest in digests]
+    return hashlib.sha256(repr((contents, query)).encode()).hexdigest()

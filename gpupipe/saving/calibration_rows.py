@@ -14,7 +14,7 @@ from gpupipe.backend.kernels import hash_column
 from gpupipe.errors import BadData
 from gpupipe.io import Dataset, run_partitions
 from gpupipe.pipeline.apply import BoundPipeline, select_rows
-from gpupipe.pipeline.fit import compute_lineage
+from gpupipe.pipeline.row_sets import compute_lineage
 from gpupipe.saving.calibrator import check_groups
 from gpupipe.saving.scorer import Scorer
 from gpupipe.schema import Role, Schema

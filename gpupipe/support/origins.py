@@ -28,6 +28,8 @@ class When(StrEnum):
     ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
     POSITION = "position"  # no value: which rows are earlier was read from where they stand in the column's table
 
+    __hash__ = str.__hash__  # in C, of the value that is compared
+
 
 IN_MEMORY = "memory "
 """What the names of tables in memory begin with; the rest is random."""
@@ -100,6 +102,8 @@ def shift(origins: Origins, *whens: When) -> Origins:
         >>> [one.when.value for one in shift(frozenset({Origin("", "sales")}), When.BEFORE)]
         ['before']
     """
+    if whens == (When.NOW,):
+        return origins
     return frozenset(one._replace(when=when) for by in whens for one in origins for when in _STEPS[by][one.when])
 
 
@@ -162,7 +166,11 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         >>> find_leaks(frozenset({sales}), frozenset({sales})), find_leaks(frozenset({lag}), frozenset({sales}))
         (['sales'], [])
     """
-    feature, target = (frozenset(one for one in part if one.when not in _NO_VALUES) for part in (feature, target))
+    if not target:
+        return []
+    feature, target = (
+        frozenset(origin for origin in part if origin.when not in _NO_VALUES) for part in (feature, target)
+    )
     latest: dict[tuple[str, str, bool], int] = {}
     for origin in {origin for origin in target if origin.when not in _KEYS} or target:
         name = origin.table, origin.column, origin.when in _GROUPS

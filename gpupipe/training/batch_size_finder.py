@@ -16,7 +16,8 @@ from gpupipe.support.calls import answer_calls
 from gpupipe.tensors.loader import Loader
 from gpupipe.training.loop.device import choose_device, session
 from gpupipe.training.loop.rank_group import RankGroup
-from gpupipe.training.loop.trainer import Trainer, build_update, capture_update, choose_loss_and_metrics, prepare_model
+from gpupipe.training.loop.run_start import build_update, capture_update, choose_loss_and_metrics, prepare_model
+from gpupipe.training.loop.trainer import Trainer
 from gpupipe.training.optim.optimizers import compute_learning_rates
 
 WARM_UP = 5  # updates before the clock: libraries choose their kernels, and a graph is captured after three

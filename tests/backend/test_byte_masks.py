@@ -22,6 +22,7 @@ def _scan(text: Any, byte: int, before: Any) -> Any:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("byte", [0, 10, 34, 128, 255])
 def test_bytes_are_found_as_bits(byte: int) -> None:
     text = np.random.default_rng(byte).choice(np.array([0, 10, 34, 127, 128, 255], np.uint8), 7 * BLOCK)

@@ -150,6 +150,7 @@ def apart(source: str, dtype: str) -> bool:
 PAIRS = [(source, dtype) for source in DTYPES for dtype in DTYPES if not apart(source, dtype)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "dtype"), PAIRS)
 @examples(15)
 @given(data=st.data())

@@ -130,6 +130,7 @@ def test_a_frame_is_known_by_its_class() -> None:
     assert [is_frame(given) for given in (pd.DataFrame(), pd.Series([1]), pd.DataFrame)] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_distinct_values_are_sorted() -> None:
     """NumPy's `unique` without counts or places has a hash table for integers: a second for a million of them."""
     assert sort_unique(np.array([3, 1, 3, 2], "uint64"), np).tolist() == [1, 2, 3]

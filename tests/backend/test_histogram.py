@@ -22,6 +22,7 @@ def histogram(values: object, limit: int = MAX_BINS) -> Histogram:
     return Histogram.of(Column("float64", np.asarray(values, dtype="float64")), CPU, limit)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.floats(allow_infinity=False, max_value=1e300, min_value=-1e300), min_size=1, max_size=40))
 def test_few_values_are_exact(values: list[float]) -> None:
@@ -38,6 +39,7 @@ def test_the_median_of_an_even_number_is_their_middle() -> None:
     assert histogram([1.0, 2.0, 10.0, 30.0]).quantiles(0.5) == 6.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["normal", "offset", "lognormal", "uniform", "integers", "both signs"])
 def test_many_values_stay_within_the_stated_error(name: str) -> None:
     rng = np.random.default_rng(1)

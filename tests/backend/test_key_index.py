@@ -25,6 +25,7 @@ def test_keys_are_found_where_they_stand(keys: list[int], others: list[int]) -> 
     assert index.find(np.array(wanted, dtype=np.int64)).tolist() == [place.get(key, -1) for key in wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [[], [7], [5, 2**40, -3], [0, 2**63 - 1, -(2**63)]])
 def test_a_backend_finds_them_too(keys: list[int], backend: Backend) -> None:
     wanted = np.array([*keys, 6, -(2**62)], dtype=np.int64)
@@ -45,6 +46,7 @@ def test_many_keys_that_differ_in_few_bits() -> None:
     assert KeyIndex(keys).find(keys + is_other).tolist() == np.where(is_other, -1, places).tolist()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(parts=st.lists(st.lists(st.tuples(st.one_of(near, far), st.integers(1, 2**40)), max_size=30), max_size=6))
 def test_counts_of_equal_keys_are_added(parts: list[list[tuple[int, int]]]) -> None:

@@ -47,6 +47,7 @@ def back(backend: Backend, frame: Any) -> list[Any]:
     return backend.to_arrow(frame)["x"].to_pylist()
 
 
+@pytest.mark.slow
 @CHECKS
 @given(data=st.data(), given=lists())
 def test_rows_go_in_and_come_out(backend: Backend, data: st.DataObject, given: tuple[str, list[Any]]) -> None:

@@ -85,6 +85,7 @@ def test_parquet_has_any_name(backend: Backend, tmp_path: Path) -> None:
     assert found.to_pylist() == TABLE.to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [name for name, kind in zip(NAMES, KINDS, strict=True) if kind != "bool"])
 def test_a_merge_takes_any_name(backend: Backend, key: str) -> None:
     """Of three rows two find themselves; the missing key finds nothing."""

@@ -44,6 +44,7 @@ def test_demo_goes_from_parquet_to_a_saved_model(tmp_path: Path) -> None:
     assert (tmp_path / "runs/flights/manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_demo_without_its_data(tmp_path: Path) -> None:
     done = gpupipe("demo", "--data", tmp_path)
     assert done.returncode == 2
@@ -108,6 +109,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"gpupipe {__version__}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["file", "folder", "pattern"])
 @pytest.mark.parametrize(
     "name",

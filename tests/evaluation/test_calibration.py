@@ -133,6 +133,7 @@ def test_trees_are_calibrated_as_networks_are() -> None:
     assert scorer.evaluate(judged)["log_loss"] < gp.Scorer(pipeline, model).evaluate(judged)["log_loss"]
 
 
+@pytest.mark.slow
 def test_limits_are_those_of_the_papers() -> None:
     frame, judged = rows(99, 5), rows(50, 6)
     scorer = scorer_of("y")
@@ -222,6 +223,7 @@ class Classifier(ClassifierMixin, BaseEstimator):
         return self.classes_[self.predict_proba(x).argmax(1)]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Since FrozenEstimator")  # what scikit-learn says of weights
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("target", ["late", "kind"])

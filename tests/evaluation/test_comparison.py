@@ -77,6 +77,7 @@ def test_the_linear_model_is_scikit_learns_by_hand(weighted: bool) -> None:
     assert row["fit_seconds"] > 0 and row["predict_seconds"] > 0 and row["bytes"] >= 4 * (2 + 6 + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["categories", "numbers"])
 def test_gradient_boosting_is_scikit_learns_with_either_encoding(encoding: str) -> None:
     train, valid, _ = loaders("y > 0")
@@ -128,6 +129,7 @@ def test_ids_that_mean_nothing_do_not_handicap_a_boosted_tree(seed: int) -> None
     assert row["auc"] > area - 0.015 and row["ids"] == "numbers"
 
 
+@pytest.mark.slow
 def test_ids_that_matter_are_categories_and_the_table_says_by_what() -> None:
     draw = np.random.default_rng(0)
     effect = draw.normal(size=60)
@@ -165,6 +167,7 @@ def test_classes_of_few_rows_do_not_make_gradient_boosting_diverge() -> None:
     assert "l2_regularization=1" in repr(comparison)
 
 
+@pytest.mark.slow
 def test_a_regression_is_compared_in_the_targets_own_units() -> None:
     train, valid, _ = loaders("y", target_transform=[pre.StandardScaler()])
     comparison = gp.compare(train, valid, FAST)
@@ -248,6 +251,7 @@ def test_objects_of_trees_choose_their_encoding_unless_their_settings_have() -> 
     assert comparison.models["settled"].is_categorical_.tolist() == [False, False, True]
 
 
+@pytest.mark.slow
 @NEEDS_XGBOOST
 def test_xgboost_by_name_is_our_trees_which_can_be_saved(tmp_path: Path) -> None:
     train, valid, pipeline = loaders("y > 0")
@@ -298,6 +302,7 @@ def test_xgboosts_own_estimator_takes_both_encodings_and_gaps_between_classes() 
     assert gp.compare(named, named, {"xgb": own})["xgb"]["auc"] > 0.9
 
 
+@pytest.mark.slow
 @NEEDS_XGBOOST
 def test_models_of_the_same_quantiles_are_compared_by_them() -> None:
     train, valid, pipeline = loaders("y")
@@ -319,6 +324,7 @@ def test_models_of_the_same_quantiles_are_compared_by_them() -> None:
             gp.compare(train, valid, [trainer, other])
 
 
+@pytest.mark.slow
 def test_xgboost_asked_for_by_name_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupipe.evaluation.entrants.find_spec", lambda name: None)
     train, valid, _ = loaders("y > 0")
@@ -346,6 +352,7 @@ def test_trained_networks_are_judged_as_they_are(tmp_path: Path) -> None:
     assert areas == sorted(areas, reverse=True)
 
 
+@pytest.mark.slow
 def test_untrained_networks_learn_from_nine_tenths_and_stop_by_the_last() -> None:
     train, valid, pipeline = loaders("y > 0")
     counted: list[int] = []
@@ -380,6 +387,7 @@ def test_the_tenth_is_of_each_class_and_follows_the_seed() -> None:
     assert torch.equal(again.words, held.words) and not torch.equal(other.words, held.words)
 
 
+@pytest.mark.slow
 def test_the_best_network_is_saved_and_an_estimator_is_refused_with_what_to_take(tmp_path: Path) -> None:
     train, valid, pipeline = loaders("y > 0")
     model = MLP.from_schema(pipeline.schema, hidden=(16,))
@@ -466,6 +474,7 @@ BAD: dict[str, tuple[Any, type[GpupipeError], str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("models", "error", "where", "problem"), BAD.values(), ids=BAD)
 def test_models_that_are_none(models: Any, error: Any, where: str, problem: str) -> None:
     train, valid, _ = loaders("y > 0")
@@ -499,6 +508,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         gp.compare(plain, plain)
 
 
+@pytest.mark.slow
 def test_tables_with_a_target_are_compared_and_the_best_is_saved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -535,6 +545,7 @@ def test_a_metric_of_another_task_is_refused() -> None:
     assert gp.compare(train, valid, ["linear"], metric="mae").rows[0]["difference"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["y > 0", "size", "y", ["y", "weight"], ["y > 0", "weight > 1"]])
 def test_the_linear_model_is_a_network_that_is_saved(target: Any, tmp_path: Path) -> None:
     train, valid, pipeline = loaders(target)

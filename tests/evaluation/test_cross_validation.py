@@ -46,6 +46,7 @@ def make_fit(target: str = "late", keep: Any = ()) -> Callable[[gp.Dataset, gp.D
     return fit
 
 
+@pytest.mark.slow
 def test_it_is_a_loop_by_hand() -> None:
     frame = table()
     data, fit = gp.from_frame(frame, num_partitions=3), make_fit()
@@ -72,6 +73,7 @@ def test_it_is_a_loop_by_hand() -> None:
     assert [type(scorer) for scorer in scores.scorers] == [gp.Scorer] * 4
 
 
+@pytest.mark.slow
 def test_it_is_scikit_learns() -> None:
     frame = table()
     folds = gp.from_frame(frame).kfold(5, seed=3)
@@ -86,6 +88,7 @@ def test_it_is_scikit_learns() -> None:
     assert roc_auc_score(y, scores.predictions["probability"]) == pytest.approx(roc_auc_score(y, oof), abs=0.01)
 
 
+@pytest.mark.slow
 def test_rows_of_files_are_known_by_file_and_number(tmp_path: Path) -> None:
     frame = table()
     frame[:150].to_parquet(tmp_path / "a.parquet", row_group_size=40)

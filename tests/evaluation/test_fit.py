@@ -22,6 +22,7 @@ def frame_of(rows: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"x": x, "name": name, "late": late, "who": draw.integers(0, 9, rows).astype(str)})
 
 
+@pytest.mark.slow
 def test_it_is_the_program_that_it_stands_for() -> None:
     train, valid = gp.from_frame(frame_of(400, 1)), gp.from_frame(frame_of(200, 2))
     scorer = gp.fit(train, valid, target="late", keep="who", seed=3)
@@ -35,6 +36,7 @@ def test_it_is_the_program_that_it_stands_for() -> None:
     assert list(wanted) == ["probability", "who"] and scorer.evaluate(valid)["auc"] > 0.8
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_rows_says_when_to_stop() -> None:
     frame = frame_of(300, 1)
     learned, valid = gp.from_frame(frame).split(fraction=0.9, seed=5)
@@ -54,6 +56,7 @@ def test_a_function_of_the_schema_makes_the_model() -> None:
     assert gp.fit(frame_of(100, 1), target="late", model=make).model.get_config()["hidden"] == [4]  # type: ignore[union-attr,operator]
 
 
+@pytest.mark.slow
 def test_a_fold_is_fitted_in_one_call() -> None:
     data = gp.from_frame(frame_of(200, 1))
     scores = gp.cross_validate(

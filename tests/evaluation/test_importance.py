@@ -42,6 +42,7 @@ def fitted() -> tuple[gp.Pipeline, pd.DataFrame, gp.Trainer]:
     return pipeline, frame, trainer
 
 
+@pytest.mark.slow
 def test_it_is_the_definition(fitted: Any, caplog: pytest.LogCaptureFixture) -> None:
     pipeline, frame, trainer = fitted
     loader = pipeline.loader(frame, batch_size=130)
@@ -92,6 +93,7 @@ def test_the_block_is_left_as_it_was(fitted: Any) -> None:
     assert torch.equal(loader.table.words, before)
 
 
+@pytest.mark.slow
 def test_the_result_depends_on_neither_batches_nor_shuffle(fitted: Any) -> None:
     pipeline, frame, trainer = fitted
     one, other = (
@@ -112,6 +114,7 @@ def test_numbers_stored_in_half_the_memory_have_the_same_importances(fitted: Any
         assert one[name]["mean"] == pytest.approx(other[name]["mean"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_host_waits_once_for_each_pass(fitted: Any) -> None:
     pipeline, frame, trainer = fitted
     waits = []

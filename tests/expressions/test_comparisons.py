@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ CONSTANTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     st.data(),
@@ -55,6 +57,7 @@ def test_a_constant_is_compared_as_a_real_number(
     assert result_of(backend, f"x not in [{value!r}, 1]", x=x) == [None if one is None else not one for one in found]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     st.data(),

@@ -234,6 +234,7 @@ def test_a_remainder_of_zero_has_the_divisors_sign(backend: Backend, a: float, b
     assert math.copysign(1, found) == math.copysign(1, a % b)
 
 
+@pytest.mark.slow
 @examples(400)
 @given(anything, tables())
 def test_random_expressions_agree_with_pandas(backend: Backend, term: Term, table: dict[str, list[Any]]) -> None:

@@ -484,6 +484,7 @@ def test_powers_of_constants_are_not_folded() -> None:
     assert parse("'x' == 'y'").check(SCHEMA) == "bool"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_any_text_gives_an_expression_or_an_error_that_points(text: str) -> None:

@@ -38,6 +38,7 @@ def lists(elements: Any) -> Any:
     return st.lists(st.none() | st.lists(st.none() | elements, max_size=5), max_size=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ELEMENTS)
 @examples(60)
 @given(st.data())

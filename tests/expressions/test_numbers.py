@@ -16,6 +16,7 @@ from gpupipe.errors import BadData
 from tests.expressions.evaluated import column, result_of, run
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["//", "%"]), st.floats(width=64), st.floats(width=64))
 def test_whole_parts_and_rests_are_pythons(backend: Backend, sign: str, a: float, b: float) -> None:

@@ -85,6 +85,7 @@ CALLS: dict[str, Callable[[str], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", CALLS)
 @examples(60)
 @given(st.lists(st.none() | TEXTS, max_size=6))
@@ -143,6 +144,7 @@ def test_each_distinct_text_is_worked_on_once(backend: Backend) -> None:
     assert result.dictionary is not None and result.dictionary.to_pylist() == ["a", "b"]
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     st.lists(

@@ -22,6 +22,7 @@ FLAGS = [f"is_{unit}_{end}" for unit in ("month", "quarter", "year") for end in 
 IN_PANDAS = {"dayofweek": "day_of_week", "dayofyear": "day_of_year"}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.datetimes()), max_size=6))
 def test_parts_of_a_time_are_pythons(backend: Backend, times: list[Any]) -> None:
@@ -43,6 +44,7 @@ def test_parts_of_a_time_are_pythons(backend: Backend, times: list[Any]) -> None
         assert result_of(backend, f"{part}(t)", t=column("timestamp", times)) == wanted
 
 
+@pytest.mark.slow
 def test_every_day_of_eight_centuries(backend: Backend) -> None:
     days = np.arange(np.datetime64("1600-01-01"), np.datetime64("2400-03-02"))
     index = pd.DatetimeIndex(days.astype("datetime64[us]"))

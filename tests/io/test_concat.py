@@ -52,6 +52,7 @@ def assert_rows(dataset: gp.Dataset, wanted: pd.DataFrame) -> None:
         pd.testing.assert_frame_equal(made.where(made.notna(), None), plain.where(plain.notna(), None))
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_pandas(parts: list[gp.Dataset]) -> None:
     whole = gp.concat(parts)
     assert_rows(whole, FRAME)
@@ -63,6 +64,7 @@ def test_rows_are_those_of_pandas(parts: list[gp.Dataset]) -> None:
     assert_rows(gp.concat([whole, parts[0]]), pd.concat([FRAME, FRAME[:8]]))
 
 
+@pytest.mark.slow
 def test_verbs_see_one_table(parts: list[gp.Dataset]) -> None:
     whole = gp.concat(parts)
     assert_rows(whole.filter("n > 5 and s == 'a'"), FRAME[(FRAME["n"] > 5) & (FRAME["s"] == "a")])
@@ -74,6 +76,7 @@ def test_verbs_see_one_table(parts: list[gp.Dataset]) -> None:
     assert sorted([*left.compute()["n"], *right.compute()["n"]]) == list(range(20)) and len(left) and len(right)
 
 
+@pytest.mark.slow
 def test_parts_keep_their_queries(parts: list[gp.Dataset]) -> None:
     """What each part leaves out stays out, and draws from the whole are of the rows that are left."""
     first = parts[0].filter("n % 2 == 0")
@@ -91,6 +94,7 @@ def test_parts_keep_their_queries(parts: list[gp.Dataset]) -> None:
     assert sum(map(len, stratified)) == wanted["s"].notna().sum()
 
 
+@pytest.mark.slow
 def test_splits_go_together_again(parts: list[gp.Dataset]) -> None:
     folds = gp.concat(parts).kfold(4, seed=1)
     again = gp.concat([valid for _, valid in folds])
@@ -104,6 +108,7 @@ def test_a_draw_from_a_drawn_part_is_another_draw() -> None:
     assert all(50 < len(half) < 150 for half in halves)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_does_not_depend_on_what_a_part_leaves_out(parts: list[gp.Dataset], tmp_path: Path) -> None:
     """A row is drawn by its identity, which it has from its place in its part's file."""
     some = [part.filter("n % 3 == 1") for part in parts]
@@ -132,6 +137,7 @@ def test_row_ids_differ_and_do_not_depend_on_partitions(tmp_path: Path) -> None:
     assert ids[0][ROW].is_sorted()
 
 
+@pytest.mark.slow
 def test_a_partition_of_rows_of_all_parts_has_the_same_rows(parts: list[gp.Dataset]) -> None:
     whole = gp.concat([part.filter("n % 3 == 1") for part in parts])
     mixed = Partition(0, tuple(span for part in whole.partitions for span in part.spans), "all of them")
@@ -143,6 +149,7 @@ def test_a_partition_of_rows_of_all_parts_has_the_same_rows(parts: list[gp.Datas
     assert_rows(whole.of_partitions([mixed]), whole.compute())
 
 
+@pytest.mark.slow
 def test_written_as_one_folder_and_gone_on_with(tmp_path: Path) -> None:
     parquet(tmp_path / "a", FRAME)
     parquet(tmp_path / "b", FRAME.assign(n=FRAME["n"] + 100))
@@ -163,6 +170,7 @@ def test_written_as_one_folder_and_gone_on_with(tmp_path: Path) -> None:
     assert_rows(gp.read_parquet(tmp_path / "shuffled").sort("n"), read().compute())
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_fitted_on_all_of_them(parts: list[gp.Dataset]) -> None:
     features = gp.Features(
         (["x"], [pre.SimpleImputer(), pre.StandardScaler()]), (["s"], pre.Categorify()), target="n > 9"

@@ -31,6 +31,7 @@ def test_it_is_what_it_was_made_of(dataset: gp.Dataset) -> None:
     assert all(item.lineage == {item.name} for item in dataset.schema)
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 2, 7]))
 def test_to_pandas_is_compute_on_the_cpu(table: pa.Table, parts: int) -> None:
@@ -38,6 +39,7 @@ def test_to_pandas_is_compute_on_the_cpu(table: pa.Table, parts: int) -> None:
     pd.testing.assert_frame_equal(dataset.to_pandas(), dataset.compute())
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 2, 7]), n=st.integers(0, 40))
 def test_head_is_the_first_rows(table: pa.Table, parts: int, n: int) -> None:
@@ -55,6 +57,7 @@ def test_head_reads_no_more_than_it_shows() -> None:
     assert values(found, "dest") == ["LEX"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -74,6 +77,7 @@ def test_a_filter_keeps_what_polars_keeps(ours: str, theirs: pl.Expr) -> None:
         assert pl.DataFrame(arrow(kept.compute())).cast(expected.schema).equals(expected)
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 2, 7]), bound=st.integers(-5, 5))
 def test_filters_do_not_depend_on_partitions(table: pa.Table, parts: int, bound: int) -> None:

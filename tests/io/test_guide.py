@@ -95,6 +95,7 @@ def test_every_row_of_the_guide_is_tried() -> None:
     assert list(TABLE) == list(CASES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_file_does_what_the_guide_says(tmp_path: Path, name: str) -> None:
     outcome, message = TABLE[name]

@@ -76,6 +76,7 @@ def stream(path: Path) -> gp.Dataset:
     return gp.from_frame(TABLE.to_reader(max_chunksize=9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "opened", [parquet, old_parquet, arrow, arrow_stream, orc_file, json_lines, frame, stream], ids=lambda f: f.__name__
 )
@@ -116,6 +117,7 @@ def test_narrower_elements_are_cast_where_that_is_asked_for(tmp_path: Path) -> N
     assert [row["x"] for row in rows(dataset)] == [[1], None, [2], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 7])
 def test_lists_go_with_their_rows(parts: int) -> None:
     dataset = gp.from_frame(TABLE, num_partitions=parts)

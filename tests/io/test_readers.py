@@ -23,6 +23,7 @@ from tests.raising import raises
 several = settings(deadline=None, max_examples=25)
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 2, 7]), kind=st.sampled_from(["arrow", "polars", "stream", "chunks"]))
 def test_any_table_comes_back_from_any_library(table: pa.Table, parts: int, kind: str) -> None:
@@ -38,6 +39,7 @@ def test_any_table_comes_back_from_any_library(table: pa.Table, parts: int, kind
     assert {item.name: item.dtype for item in dataset.schema}["at"] == "timestamp"
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 2, 7]), arrow=st.booleans(), shuffled=st.booleans())
 def test_any_pandas_frame_comes_back(table: pa.Table, parts: int, arrow: bool, shuffled: bool) -> None:
@@ -107,6 +109,7 @@ def test_columns_of_an_arrow_table_that_cannot_be_carried() -> None:
         assert caught.value.got == "month_day_nano_interval"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [0, 1])
 def test_tables_with_hardly_a_row(rows: int) -> None:
     for table in (flights().slice(0, rows), flights().slice(0, rows).to_reader(), flights().slice(0, rows).to_pandas()):
@@ -115,6 +118,7 @@ def test_tables_with_hardly_a_row(rows: int) -> None:
     assert gp.from_frame(flights().slice(0, rows), num_partitions=3).num_partitions == 3
 
 
+@pytest.mark.slow
 def test_a_stream_is_read_once_and_its_file_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     served = []
@@ -139,6 +143,7 @@ def test_a_stream_is_read_once_and_its_file_removed(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_datasets_of_every_origin_travel_between_processes(tmp_path: Path) -> None:
     table = flights().slice(0, 100)
     table.to_pandas()[["flight", "origin"]].to_csv(tmp_path / "a.csv", index=False)

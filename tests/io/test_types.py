@@ -207,6 +207,7 @@ WAYS: dict[str, Callable[[pa.Table, Path], gp.Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @examples(15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=columns())
@@ -218,6 +219,7 @@ def test_what_goes_in_comes_out(way: str, table: pa.Table, tmp_path: Path) -> No
     check(in_pandas(table, dataset), table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_every_type_by_every_way(way: str, tmp_path: Path) -> None:
     table = fixed()
@@ -274,6 +276,7 @@ VERBS: dict[str, tuple[Callable[[gp.Dataset], gp.Dataset], Callable[[pa.Table], 
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 7])
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_type_through_every_verb(verb: str, parts: int, tmp_path: Path) -> None:
@@ -297,6 +300,7 @@ def test_counts_of_a_group(tmp_path: Path) -> None:
     assert set(passengers) <= set(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [T.Rename({"id": "key"}), T.Drop(["c0"]), T.Filter("id != 3"), T.Sample(0.99)])
 def test_every_type_through_steps(step: Any, tmp_path: Path) -> None:
     table = fixed()
@@ -312,6 +316,7 @@ def test_every_type_through_steps(step: Any, tmp_path: Path) -> None:
         assert pa.array(frame[name], kind, from_pandas=True).null_count <= wanted[name].null_count
 
 
+@pytest.mark.slow
 def test_lags_and_lookups_carry(tmp_path: Path) -> None:
     table = fixed()
     dataset = gp.from_frame(table, num_partitions=3)
@@ -383,6 +388,7 @@ def _odd(kind: pa.DataType) -> pa.Array:
     return pa.nulls(2, kind) if pa.types.is_null(kind) else pa.array([examples.get(str(kind), 0), None], kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*CONVERTED, *LEFT_OUT], ids=str)
 def test_no_way_in_changes_or_loses_a_column_without_a_note(
     kind: pa.DataType, tmp_path: Path, caplog: pytest.LogCaptureFixture

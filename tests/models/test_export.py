@@ -43,6 +43,7 @@ def test_a_network_is_exported_with_any_number_of_rows(name: str, outputs: int, 
         torch.testing.assert_close(program.module()(batch.numeric, batch.codes), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", [MLP, FTTransformer])
 def test_lists_of_any_length_are_exported(cls: Any, rows: Any) -> None:
     options = {"hidden": (8,)} if cls is MLP else {"dim": 8, "heads": 2}

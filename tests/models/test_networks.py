@@ -73,6 +73,7 @@ def test_every_network_is_here() -> None:
     assert {cls for cls, _ in SMALL.values()} == networks - {XGB}, "trees have no gradients; see test_xgb.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 5])
 @pytest.mark.parametrize(("numeric", "cardinalities"), [(3, (7, 4)), (0, (7,)), (2, ())])
 @pytest.mark.parametrize("outputs", [1, 4])

@@ -22,7 +22,7 @@ from gpupipe.training import PairwiseRanking, PerTarget, Trainer
 from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES, average_members, choose_loss, compute_mean_loss, smooth_labels
 from gpupipe.training.loop.quantiles import PinballLoss
-from gpupipe.training.loop.trainer import make_objective
+from gpupipe.training.loop.run_start import make_objective
 from gpupipe.training.optim.optimizers import make_parameter_groups
 from tests.raising import raises
 from tests.training.host_waits import no_host_wait
@@ -336,6 +336,7 @@ def table() -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "task", "metric", "bound"),
     [
@@ -401,6 +402,7 @@ def test_a_step_makes_no_host_wait(task: Any) -> None:
         model.eval()(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_forward_and_loss_are_one_graph(task: Any) -> None:
     model = TabM(3, outputs=OUTPUTS[task], task=task, members=K, hidden=(8,), dropout=0.0)
@@ -422,6 +424,7 @@ def test_bf16_is_the_same_to_its_precision(rows: Callable[..., Batch]) -> None:
     torch.testing.assert_close(mixed(batch), model(batch), rtol=0.05, atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16-mixed", "fp16-mixed"])
 def test_it_trains_in_mixed_precision(precision: str) -> None:
     model = TabM(3, hidden=(16,), members=K, task="binary")

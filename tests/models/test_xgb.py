@@ -69,6 +69,7 @@ def matrix(loader: Any, **options: Any) -> xgb.QuantileDMatrix:
     return xgb.QuantileDMatrix(values, target, feature_types=types, enable_categorical=True, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TARGETS)
 def test_it_is_xgboost_by_hand(task: str) -> None:
     frame = rows()
@@ -122,6 +123,7 @@ def learned() -> tuple[gp.Pipeline, pd.DataFrame, XGB]:
     return pipeline, frame, model
 
 
+@pytest.mark.slow
 def test_batches_of_any_size_streamed_or_not_give_the_same_bits(tmp_path: Path, monkeypatch: Any) -> None:
     frame = rows(2500)
     frame.to_parquet(tmp_path / "rows.parquet", row_group_size=400)
@@ -141,6 +143,7 @@ def test_batches_of_any_size_streamed_or_not_give_the_same_bits(tmp_path: Path, 
         assert all(torch.equal(state[name], first[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_a_matrix_in_files_gives_the_same_trees() -> None:
     frame = rows()
     pipeline = fitted("kind", frame)
@@ -173,6 +176,7 @@ def test_another_process_predicts_the_same_bits(learned: tuple[gp.Pipeline, pd.D
     torch.testing.assert_close(margins, model(whole(pipeline.loader(frame))), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_regression_predicts_in_the_targets_units(tmp_path: Path) -> None:
     frame = rows()
     pipeline = fitted("y", frame)

@@ -13,8 +13,8 @@ import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.monitoring.profile import SAMPLE_ROWS
 from gpupipe.monitoring.reports import DriftReport, compute_stability
-from gpupipe.pipeline.fit import SAMPLE_ROWS
 
 ROWS = 4000
 
@@ -75,6 +75,7 @@ def test_what_is_remembered_agrees_with_pandas(fitted: gp.Pipeline) -> None:
     assert profiles["origin"].unknown is None and profiles["origin"].missing == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [ROWS, 3 * SAMPLE_ROWS])
 def test_it_is_the_same_in_any_partitions(rows: int) -> None:
     frame = table(rows)
@@ -128,6 +129,7 @@ INJECTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INJECTED)
 @pytest.mark.parametrize("num_partitions", [None, 3])
 def test_what_has_moved_is_found(fitted: gp.Pipeline, name: str, num_partitions: int | None) -> None:

@@ -49,6 +49,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SAID, "branch", "amount"])
 def test_auto_says_what_may_be_wrong_with_a_column(name: str, caplog: pytest.LogCaptureFixture) -> None:
     features = gp.Features.auto(FRAME[[name, "y"]], target="y")

@@ -8,7 +8,8 @@ import pandas as pd
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Column, select
-from gpupipe.pipeline.fit import ColumnStats, ColumnUses, collect_stats
+from gpupipe.pipeline.column_stats import ColumnStats, collect_stats
+from gpupipe.pipeline.plan import ColumnUses
 from gpupipe.preprocessing.summaries import Extremes, Moments
 from gpupipe.schema import Field, Schema
 

@@ -66,6 +66,7 @@ def test_the_loader_of_the_fitted_rows_has_the_same_values() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 7, 16])
 def test_the_same_for_any_partitioning(parts: int) -> None:
     train = flights()

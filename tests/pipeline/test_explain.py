@@ -182,6 +182,7 @@ def test_the_report_of_a_fit_tells_of_each_step(num_partitions: int) -> None:
 # schema ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [1, 2, 7, 16])
 def test_ranges_are_those_of_the_rows_it_learned_from(num_partitions: int, tmp_path: Path) -> None:
     made = pipeline().fit(gp.from_frame(table(), num_partitions=num_partitions))

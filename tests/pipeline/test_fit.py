@@ -14,8 +14,10 @@ import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.pipeline.apply import TransformPlan
+from gpupipe.pipeline.column_stats import collect_stats
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.fit import ColumnUses, FrameCache, PartitionPass, collect_stats, fold, mark_source, plan_passes
+from gpupipe.pipeline.partition_pass import FrameCache, PartitionPass, fold
+from gpupipe.pipeline.plan import ColumnUses, mark_source, plan_passes
 from gpupipe.preprocessing.summaries import Moments
 
 FRAME = pd.DataFrame({"x": np.arange(100.0), "c": list("abcd") * 25, "y": np.arange(100) % 2})

@@ -23,6 +23,7 @@ def notes_of(made: gp.Pipeline, word: str) -> list[str]:
     return [note for note in made.fit_report.notes if word in note]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [[], [pre.SimpleImputer()]])
 @pytest.mark.parametrize(
     "values",
@@ -59,6 +60,7 @@ def test_features_that_keep_their_digits_are_not_spoken_of(values: Any) -> None:
     assert not notes_of(made, "float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [EPOCH, 2**24 + 1 + np.arange(ROWS)])
 def test_targets_in_their_own_units_keep_their_digits(values: Any, tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": X, "y": values})

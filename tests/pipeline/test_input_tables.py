@@ -89,6 +89,7 @@ def uses(scorer: gp.Scorer) -> dict[str, Callable[[Any], Any]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["transform", "predict", "predict_proba"])
 @pytest.mark.parametrize("kind", IN_MEMORY)
 def test_a_table_in_memory_gives_a_frame_with_the_same_rows(

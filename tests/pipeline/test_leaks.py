@@ -88,6 +88,7 @@ ROUTES: dict[str, Callable[[gp.Dataset, Path], gp.Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_the_second_pipeline_knows_what_the_first_computed(route: str, tmp_path: Path) -> None:
     data = ROUTES[route](compute_windows(sales()), tmp_path)
@@ -116,6 +117,7 @@ JOINS: dict[str, Callable[..., tuple[gp.Dataset, list[T.Transform]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", JOINS)
 def test_a_joined_table_of_the_same_rows_brings_the_target(join: str, tmp_path: Path) -> None:
     def check(data: gp.Dataset, right: gp.Dataset, *, leaks: bool) -> None:
@@ -192,6 +194,7 @@ def test_a_key_of_rows_that_match_nothing_is_the_right_tables(how: str) -> None:
                 fit(joined, name, target="label")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["one pipeline", "two"])
 def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
     steps = [*WINDOWS, T.Lag(LEAD, by="store", order_by="date"), T.Lag("sales", 2)]
@@ -208,6 +211,7 @@ def test_earlier_rows_of_the_target_need_no_permission(stage: str) -> None:
         assert note.startswith(f"feature {name!r} may leak, as allow_leak permits: it is computed from ['sales']")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [None, write_file])
 def test_earlier_groups_of_the_target_need_no_permission(
     write: Callable[..., gp.Dataset] | None, tmp_path: Path
@@ -322,6 +326,7 @@ def test_statistics_of_all_rows_hold_the_later_ones() -> None:
     assert gp.Pipeline([], statistics).fit(data).schema.numeric
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("join", JOINS)
 def test_a_lag_that_the_store_alone_finds_is_of_any_day(join: str) -> None:
     """The last row of each store holds a lag that is tomorrow's sales for all rows before."""

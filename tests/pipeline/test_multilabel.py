@@ -45,6 +45,7 @@ def test_conditions_are_stored_as_zeros_and_ones_side_by_side() -> None:
     np.testing.assert_array_equal(block.target, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [gp.models.MLP, gp.models.MultiTask])
 def test_a_network_learns_all_of_them_and_says_so_by_name(model: Any, tmp_path: Path) -> None:
     made, train, valid = pipeline(), table(), table(500, seed=1)

@@ -63,6 +63,7 @@ def fitted(flights: pd.DataFrame, weather: pd.DataFrame) -> gp.Pipeline:
     return flights_pipeline(weather).fit(flights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [2, 7])
 def test_the_state_does_not_depend_on_partitions(
     flights: pd.DataFrame, weather: pd.DataFrame, fitted: gp.Pipeline, num_partitions: int
@@ -79,6 +80,7 @@ def test_whole_and_streamed_transforms_agree(flights: pd.DataFrame, fitted: gp.P
     assert list(whole) == fitted.schema.names
 
 
+@pytest.mark.slow
 def test_the_program_fits_in_two_reads(weather: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupipe.pipeline.fit.KEEP_BYTES", 0)
     flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20)
@@ -88,6 +90,7 @@ def test_the_program_fits_in_two_reads(weather: pd.DataFrame, monkeypatch: pytes
     assert flights.reads.passes <= 2
 
 
+@pytest.mark.slow
 def test_columns_a_later_pass_needs_are_kept_in_memory(weather: pd.DataFrame) -> None:
     flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20)
     kept = flights_pipeline(weather).fit(flights)

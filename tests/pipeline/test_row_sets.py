@@ -45,6 +45,7 @@ def fit(data: gp.Dataset, rows: str | None = None) -> gp.Pipeline:
     return gp.Pipeline([], features).fit(data, rows=rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("verb", VERBS)
 def test_rows_of_the_fit_are_known_after_a_verb(verb: str, kind: str, tmp_path: Path) -> None:

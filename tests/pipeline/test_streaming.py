@@ -88,6 +88,7 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpupipe")]
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_each_position(files: Path) -> None:
     data = gp.read_parquet(files)
     options: dict[str, Any] = {"batch_size": 90, "shuffle": "blocks", "block_rows": 64, "window": 2, "seed": 1}
@@ -100,6 +101,7 @@ def test_it_goes_on_from_each_position(files: Path) -> None:
         assert told(loader) == whole[position:]
 
 
+@pytest.mark.slow
 def test_ranks_share_a_streamed_table(files: Path) -> None:
     data = gp.read_parquet(files)
     made = pipeline([], data)
@@ -111,6 +113,7 @@ def test_ranks_share_a_streamed_table(files: Path) -> None:
         assert real == keys
 
 
+@pytest.mark.slow
 def test_stopping_early_ends_the_threads(files: Path) -> None:
     data = gp.read_parquet(files)
     loader = pipeline([], data).loader(data, residency="stream", batch_size=10, block_rows=64)
@@ -192,6 +195,7 @@ def test_no_rows_at_all(files: Path) -> None:
         assert list(made.loader(nothing, residency="stream", shuffle=shuffle)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residency", ["device", "host", "stream"])
 def test_numbers_in_half_the_memory(files: Path, residency: str) -> None:
     data = gp.read_parquet(files)

@@ -92,6 +92,7 @@ def test_few_whole_numbers_are_classes_with_one_warning(caplog: pytest.LogCaptur
     assert not caplog.records
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     st.lists(
@@ -125,6 +126,7 @@ def test_values_few_in_each_partition_are_counted_together(distinct: int) -> Non
         assert report is not None and report.notes[0].startswith(f"target 'y': {wanted}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "floor"), [(load_digits, 0.93), (load_iris, 0.9)], ids=["digits, whole numbers", "iris, whole numbers"]
 )
@@ -145,6 +147,7 @@ def test_integer_classes_come_back_as_they_are(data: Any, floor: float, tmp_path
     assert (chances.to_numpy().argmax(1) * 10 + 5 == found["prediction"]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("values", "names", "dtype"),
     [

@@ -26,7 +26,7 @@ from gpupipe.backend import Column, Matrix, kernels, select
 from gpupipe.backend.cpu import CpuBackend
 from gpupipe.backend.histogram import Histogram
 from gpupipe.backend.kernels import compute_moments
-from gpupipe.pipeline.fit import Sample, draw_rows
+from gpupipe.monitoring.profile import Profiles, Sample, draw_rows
 from gpupipe.preprocessing.learned_step import tabulate
 from gpupipe.preprocessing.summaries import Moments
 from gpupipe.schema import Field
@@ -184,6 +184,7 @@ def test_a_few_columns_of_other_types_among_many(one_by_one: Callable[[], None])
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names", [["y", "x0"], ["x3", "x4", "x5"], ["x1", "x0"], ["x0", "z"], [f"x{n}" for n in range(70)]]
 )
@@ -238,6 +239,7 @@ def calls(function: Callable[[], Any]) -> int:
     return found["call"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chain", ["mean", "only scaled", "components"])
 def test_one_row_takes_as_many_calls_whatever_the_columns(chain: str) -> None:
     numbers = []
@@ -251,6 +253,7 @@ def test_one_row_takes_as_many_calls_whatever_the_columns(chain: str) -> None:
     assert numbers[1] - numbers[0] < 60
 
 
+@pytest.mark.slow
 def test_a_fit_takes_as_many_loops_whatever_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = []
     for columns in (300, 600):  # too many for edges of bins
@@ -377,6 +380,7 @@ def test_threads_may_share_a_pipeline_and_it_travels() -> None:
 
 
 # how it shows itself --------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_many_columns_are_told_in_a_few_lines() -> None:
     frame = table(20, columns=2000).assign(y=np.arange(20) % 2)
     made = pipeline(CHAINS["mean"](), target="y")
@@ -447,7 +451,7 @@ def test_a_profile_is_that_of_a_histogram(values: list[float]) -> None:
     """Each value counted, as quantiles of many columns are learned."""
     frame = pd.DataFrame({"x": np.array([*values, 4.0])})
     backend = select("cpu")
-    profile = Sample.of(frame, ["x"], [], backend).profiles({}, {"x": 0.0})["x"]
+    profile = Profiles(Sample.of(frame, ["x"], backend), {"x": 0.0}, {})["x"]
     finite = frame["x"][np.isfinite(frame["x"])].to_numpy()
     counted = Histogram.of(Column("float64", finite), backend)
     distinct, weight = np.unique(finite), counted.counts / counted.total
@@ -456,6 +460,21 @@ def test_a_profile_is_that_of_a_histogram(values: list[float]) -> None:
     bins = np.searchsorted(profile.edges, distinct, side="left")
     shares = np.bincount(bins, weights=counted.counts, minlength=len(profile.edges) + 1) / counted.total
     assert profile.shares == tuple(shares.tolist())
+
+
+@pytest.mark.parametrize("kept_numbers", [0, 1 << 20])
+def test_profiles_of_many_columns_are_those_of_each_alone(kept_numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of columns with and without repeated values, of one length and of several; computed at once, or when read."""
+    monkeypatch.setattr("gpupipe.monitoring.profile._KEPT_NUMBERS", kept_numbers)
+    frame = table(300)
+    frame[frame.columns[::3]] = frame[frame.columns[::3]].round(-2)
+    frame["same"], frame["none"] = 7.3, np.nan
+    backend, missing = select("cpu"), frame.isna().mean().to_dict()
+    profiles = Profiles(Sample.of(frame, [*frame], backend), missing, {"same": 0.5})
+    assert (profiles._sample is None) == (kept_numbers == 0) and profiles.missing is missing
+    alone = {name: Profiles(Sample.of(frame, [name], backend), missing, {"same": 0.5})[name] for name in frame}
+    assert profiles == alone and list(profiles) == list(frame) and profiles["same"].unknown == 0.5
+    assert profiles._sample is None and pickle.loads(pickle.dumps(profiles)) == alone
 
 
 def test_many_columns_are_written_without_comparing_any_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def parts_of(frame: pd.DataFrame, parts: int) -> gp.Dataset:
     return gp.from_frame(frame, num_partitions=parts, backend="cpu")
 
 
+@pytest.mark.slow
 def test_any_partitioning_learns_and_gives_the_same(flights: pd.DataFrame) -> None:
     wanted = None
     for parts in PARTITIONS:
@@ -75,6 +76,7 @@ def test_any_partitioning_learns_and_gives_the_same(flights: pd.DataFrame) -> No
     pd.testing.assert_frame_equal(on_a_frame, wanted[2])
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_predicts_on_new_rows(flights: pd.DataFrame, tmp_path: Path) -> None:
     """The history is what the new data holds."""
     train, today = flights[flights["month"] < 10], flights[flights["month"] >= 10].reset_index(drop=True)
@@ -97,6 +99,7 @@ def test_it_is_saved_and_predicts_on_new_rows(flights: pd.DataFrame, tmp_path: P
     np.testing.assert_allclose(lagged, (plain.fillna(fill) - mean) / scale, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_job_is_resumed_and_no_new_file_is_added(flights: pd.DataFrame, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -152,6 +155,7 @@ def test_windows_are_written_as_they_are_read(
     pd.testing.assert_frame_equal(*(each.sort_values(order, ignore_index=True) for each in (shuffled, found.compute())))
 
 
+@pytest.mark.slow
 def test_rows_may_be_cut_into_other_parts(flights: pd.DataFrame, tmp_path: Path) -> None:
     pipeline = gp.Pipeline(STEPS, backend="cpu").fit(flights)
     made = pipeline.transform(parts_of(flights, 7))
@@ -179,6 +183,7 @@ class Roomy:
         return frame
 
 
+@pytest.mark.slow
 def test_partitions_worked_on_in_halves_see_the_same_rows(flights: pd.DataFrame) -> None:
     lag = T.Lag("twice", by="tailnum", order_by="time_hour")
     for position in (0, 1):  # before rows meet, and when their columns are looked up
@@ -209,6 +214,7 @@ def test_a_join_that_repeats_rows_is_refused_before_such_a_step(flights: pd.Data
     pd.testing.assert_frame_equal(found, pipeline.transform(flights).reset_index(drop=True), check_dtype=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int16", "float32"])
 @pytest.mark.parametrize("made", [[], ["third"]])
 def test_columns_stored_as_another_type_are_those_of_the_fit(
@@ -300,6 +306,7 @@ def fit_forecast(data: Any, **more: Any) -> gp.Pipeline:
     return gp.Pipeline(FORECAST, chosen, backend="cpu").fit(data, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["frame", "dataset", "files"])
 def test_a_forecast_is_one_artifact(kind: str, tmp_path: Path) -> None:
     past, tomorrow = make_sales()

@@ -124,6 +124,7 @@ def in_pieces(step: Any, frame: pd.DataFrame, names: Sequence[str], target: str 
     return pipeline.features.groups[0].steps[0], dense(made[[name for name in made if name != target]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twins", NUMBERS.values(), ids=NUMBERS)
 @examples(15, suppress_health_check=[HealthCheck.data_too_large])
 @given(given=tables())
@@ -134,6 +135,7 @@ def test_numbers(twins: Twins, given: tuple[pd.DataFrame, pd.DataFrame]) -> None
     compare(dense(found), peer.fit(dense(train)).transform(dense(later)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twins", NUMBERS.values(), ids=NUMBERS)
 def test_numbers_of_the_flights(twins: Twins, flights: pd.DataFrame, weather: pd.DataFrame) -> None:
     for table, names in ((flights, FLIGHTS), (weather, WEATHER)):
@@ -152,6 +154,7 @@ def test_codes(twins: Twins, given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     compare(dense(found), peer.fit(train.astype(object), target).transform(later.astype(object)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twins", CODES.values(), ids=CODES)
 def test_codes_of_the_flights(twins: Twins, flights: pd.DataFrame) -> None:
     step, peer = (make() for make in twins)
@@ -160,6 +163,7 @@ def test_codes_of_the_flights(twins: Twins, flights: pd.DataFrame) -> None:
     compare(in_pieces(step, table, WORDS, "arr_delay")[1], wanted)
 
 
+@pytest.mark.slow
 @examples(15, suppress_health_check=[HealthCheck.data_too_large])
 @given(given=tables())
 def test_powers(given: tuple[pd.DataFrame, pd.DataFrame]) -> None:

@@ -37,6 +37,7 @@ def features() -> gp.Features:
     )
 
 
+@pytest.mark.slow
 def test_partitions_and_files_make_no_difference(flights: pd.DataFrame, tmp_path: Path) -> None:
     part = flights.iloc[::20].reset_index(drop=True)
     whole = gp.Pipeline([], features()).fit(gp.from_frame(part))

@@ -60,6 +60,7 @@ def test_names(estimator: Any, names: list[str]) -> None:
     assert all(item.lineage == {"a", "b", "c"} for item in made)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "estimator",
     [

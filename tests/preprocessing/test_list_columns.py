@@ -58,6 +58,7 @@ def test_what_was_learned_goes_with_scalars_too() -> None:
     assert pre.Categorify().fit(FRAME).transform(FLAT)["x"].tolist() == [2, 3, 2, 4, 0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cls", learned.steps(), ids=lambda cls: cls.__name__)
 def test_a_step_that_takes_no_lists_names_the_column(cls: type) -> None:
     for example in learned.EXAMPLES[cls]:

@@ -32,6 +32,7 @@ def flights() -> pd.DataFrame:
     return table[[*NAMES, "carrier"]].iloc[::7].reset_index(drop=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "peer"), PAIRS, ids=lambda item: type(item).__name__)
 def test_as_scikit_learn_in_pieces(make: Callable[[], pre.LearnedStep], peer: Any, flights: pd.DataFrame) -> None:
     dense = flights[NAMES].to_numpy("float64", na_value=np.nan)
@@ -60,6 +61,7 @@ def groups() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_what_is_loaded_gives_what_was_saved(flights: pd.DataFrame, tmp_path: Path) -> None:
     pipeline = gp.Pipeline([], features=gp.Features(*groups()))
     pipeline.fit(gp.from_frame(flights, num_partitions=3))

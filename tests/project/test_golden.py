@@ -24,7 +24,7 @@ from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
 from gpupipe.backend.device.probe import Gpu, Library, Machine
 from gpupipe.cli.doctor import Report, diagnose
-from gpupipe.pipeline.fit import FitReport, StepReport
+from gpupipe.pipeline.fit_report import FitReport, StepReport
 from gpupipe.saving.calibrator import Calibrator, Conformal, Group, Probabilities
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -177,6 +177,12 @@ def test_a_host_that_lacks_something_is_told(parts: Path, change: dict[str, Any]
     assert status == 1 and told in found and "Traceback" not in found
 
 
+def test_an_option_is_no_environment(tmp_path: Path) -> None:
+    call = [sys.executable, str(FOLDER / "unpack.py"), "--help"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "unpack.py ENVIRONMENT" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_host_that_cannot_compile_is_warned(
     carried: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,6 +91,7 @@ FORGED: list[tuple[str, Callable[[Any], None]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(FORGED)))
 def test_forged_numbers_are_refused(number: int, tmp_path: Path) -> None:
     target, change = FORGED[number]

@@ -92,6 +92,7 @@ def test_a_threshold_needs_a_model(tmp_path: Path) -> None:
         gp.save(tmp_path / "run", pipeline, threshold=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value", ["0.5", "0", "1", "0.0", "1.0", "-0.5", "1e999", "null", "true", '{"late": 0.5}', "[0.5]"]
 )
@@ -109,6 +110,7 @@ def test_a_forged_threshold_is_refused(value: str, tmp_path: Path) -> None:
         gp.load(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["late", "delay", "size"])
 def test_a_scorers_report_is_the_trainers(target: str, tmp_path: Path) -> None:
     pipeline, trainer = fitted(target)

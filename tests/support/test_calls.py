@@ -60,6 +60,7 @@ def list_methods() -> dict[str, Callable[..., Any]]:
 THINGS = list_public() | list_methods()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("called", THINGS)
 def test_everything_public_answers_an_unknown_argument(called: str) -> None:
     with pytest.raises(GpupipeError) as caught:

@@ -43,6 +43,7 @@ def run_in_fork(action: Callable[[], object]) -> str:
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["sort", "read_csv", "to_polars", "window"])
 def test_a_forked_child_says_spawn(action: str, tmp_path: Path) -> None:
     file = tmp_path / "a.csv"

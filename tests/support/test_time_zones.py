@@ -62,6 +62,7 @@ def test_many_zones_are_pythons(backend: Backend) -> None:
             assert local == int(there.timestamp()) * 1_000_000 + rest, (zone, moment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", FEW)
 def test_local_times_are_pandas(backend: Backend, zone: str) -> None:
     moments = moments_of(zone)
@@ -116,6 +117,7 @@ def test_a_zone_is_saved_with_its_step(tmp_path: Path) -> None:
     assert made["at_hour"].tolist() == [12.0, 12.0] and made["h"].tolist() == [38.0, 38.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "near"),
     [

@@ -26,6 +26,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_rest_from_each_position(kind: dict[str, Any]) -> None:
     whole = [rows_of([batch]) for batch in Loader(block_of(100), batch_size=9, seed=3, **kind)]

@@ -20,6 +20,7 @@ from .tables import WEIGHTED, block_of, rows_of
 SHUFFLES = st.sampled_from([False, "rows", "blocks"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(0, 200),
@@ -65,6 +66,7 @@ def test_windows_mix_far_places_and_epochs_differ() -> None:
     assert set(blocks) != set(again), "other blocks meet in the next epoch"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     rows=st.integers(0, 150),
@@ -109,6 +111,7 @@ def test_ranks_take_the_slices_of_one(
     assert together == alone
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     shards=st.lists(st.integers(0, 40), min_size=1, max_size=4),

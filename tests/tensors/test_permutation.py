@@ -101,6 +101,7 @@ def test_every_row_comes_everywhere_equally_often(n: int) -> None:
     assert probability(seen, expected, (groups - 1) ** 2) > SURE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "seeds"), [(4096, 40), (50_000, 20), (1 << 17, 20)])
 def test_no_order_shows_a_pattern(n: int, seeds: int) -> None:
     """Displacements, steps between neighbours near and far, curvature, and what the next epoch makes of them."""

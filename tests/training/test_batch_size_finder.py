@@ -82,6 +82,7 @@ def test_it_stops_where_nobody_asked_for_more(monkeypatch: pytest.MonkeyPatch) -
     assert tune_batch_size(trainer_of(), loader_of(), smallest=32).best == 512
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_it_stops_where_memory_ends(accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     loss = TooLarge(64)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import gpupipe as gp
 from gpupipe import preprocessing as pre
@@ -15,6 +16,7 @@ from gpupipe import preprocessing as pre
 GUIDE = Path(__file__).parents[2] / "docs" / "guide-training.md"
 
 
+@pytest.mark.slow
 def test_the_guides_code_runs() -> None:
     draw = np.random.default_rng(0)
     x = draw.standard_normal(400)

@@ -58,6 +58,7 @@ def plain(series: pd.Series) -> list[Any]:
     return [None if pd.isna(value) else value for value in series.tolist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.none() | st.datetimes() | st.sampled_from(MOMENTS), min_size=1, max_size=12))
 def test_every_part_is_pandas(values: list[Any]) -> None:

@@ -80,6 +80,7 @@ def found(report: Any) -> dict[tuple[str, str], int]:
     return {(item.column, item.rule): item.num_rows for item in report.violations}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [1, 2, 7, 16])
 def test_counts_are_those_of_pandas_in_any_partitions(num_partitions: int) -> None:
     frame, made = table(), pipeline(*EXPECT)

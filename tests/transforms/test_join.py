@@ -37,6 +37,7 @@ def frame_of(text: list[str | None], number: list[int | None], hour: list[pd.Tim
 rows = st.lists(st.tuples(keys_of_text, keys_of_number, hours), max_size=12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     rows,
@@ -296,6 +297,7 @@ def test_the_weather_of_every_flight() -> None:
 NUMBERS = ["int8", "int64", "uint64", "float32", "float64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", NUMBERS)
 @pytest.mark.parametrize("right", NUMBERS)
 @pytest.mark.parametrize("how", ["left", "inner"])

@@ -61,6 +61,7 @@ def test_rows_match_as_in_pandas(
     assert found["row"].tolist() == list(range(len(left)))
 
 
+@pytest.mark.slow
 def test_flights_find_what_the_verb_finds() -> None:
     flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=1 << 22, backend="cpu")
     weather = gp.read_parquet(DATA / "weather.parquet", backend="cpu").shuffle(2)
@@ -199,6 +200,7 @@ def test_times_with_a_zone_are_not_joined_with_times_without(keys: dict[str, Any
     assert gp.from_frame(zoned).join_asof(gp.from_frame(zoned), **keys).compute()["x_right"].tolist() == [1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

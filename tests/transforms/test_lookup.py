@@ -83,6 +83,7 @@ def rows_expected(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> 
     return [rows.get(key, -1) for key in left]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left_type", "right_type"), PAIRS)
 @examples(25)
 @given(data=st.data())
@@ -118,6 +119,7 @@ def test_several_keys_are_found_together(data: st.DataObject) -> None:
     assert rows_found(left, right, types) == rows_expected(left, right)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left_type", "right_type"), PAIRS)
 @pytest.mark.filterwarnings("ignore:You are merging on int and float columns")
 def test_numbers_are_found_as_pandas_does(left_type: str, right_type: str) -> None:

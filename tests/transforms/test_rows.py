@@ -24,6 +24,7 @@ def gaps(values: st.SearchStrategy[object], dtype: str) -> st.SearchStrategy[pd.
     return column.map(lambda made: pd.Series(made, dtype=dtype))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     gaps(st.floats(-9, 9), "float64"),

@@ -19,6 +19,7 @@ from tests.raising import raises
 NUMBERS = st.sampled_from(["float64", "float32", "Int64", "Int8", "UInt16"])
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(NUMBERS, st.lists(st.none() | st.integers(0, 100), max_size=8), st.integers(0, 60), st.integers(0, 60))
 def test_clip_is_pandas(dtype: str, values: list[Any], low: int, more: int) -> None:
@@ -54,6 +55,7 @@ def test_an_end_beyond_a_type_is_none() -> None:
         T.Clip("s", 0).transform(pd.DataFrame({"s": ["a"]}))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["float64", "float32"]), st.lists(st.floats(-0.75, 2.0**99, width=32), max_size=8))
 def test_log1p_is_numpys(dtype: str, values: list[float]) -> None:
@@ -88,6 +90,7 @@ COLUMNS: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_replacing_is_a_dictionary_look_up(data: st.DataObject) -> None:

@@ -75,6 +75,7 @@ def same(found: Any, wanted: Any, what: object) -> None:
 paths = st.sampled_from([None, *PARTITIONS])
 
 
+@pytest.mark.slow
 @CHECKS
 @given(rows=ROWS, periods=st.sampled_from([1, 2, -1, 5]), parts=paths)
 def test_lag_difference_and_count_are_pandas(rows: Any, periods: int, parts: int | None) -> None:
@@ -175,6 +176,7 @@ def test_rows_alike_stand_as_in_the_table_however_many() -> None:
         assert (found == wanted.reindex(table.index)).sum() == len(table) - 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [T.Lag(["x", "word"], by="k"), T.Rolling("x", "9 days", by=["k", "n"], order_by="t")])
 def test_rows_beyond_the_memory_are_cut_by_their_keys(
     step: T.Transform, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -189,6 +191,7 @@ def test_rows_beyond_the_memory_are_cut_by_their_keys(
     pd.testing.assert_frame_equal(found, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_buckets", [False, True])
 def test_zeros_of_both_signs_are_one_key(in_buckets: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     table = pd.DataFrame({"z": np.tile([0.0, -0.0, 1.0, np.nan], 500), "t": np.arange(2000) // 9, "x": np.arange(2000)})

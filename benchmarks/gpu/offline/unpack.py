@@ -38,7 +38,7 @@ class NotYet(SystemExit):
 
 def main() -> None:
     words = [word for word in sys.argv[1:] if word != "--so-far"]
-    if len(words) != 1:
+    if len(words) != 1 or words[0].startswith("-"):
         raise NotYet(__doc__)
     environment = Path(words[0]).absolute()
     manifest = json.loads((HERE / "manifest.json").read_text())

@@ -16,7 +16,7 @@ from operator_jobs import settings as s
 from operator_jobs.with_gpupipe import JOBS, MORE, Data, load
 from stage import Stage
 
-from gpupipe.io.planning.table import row_bytes
+from gpupipe.io.planning.partitions import row_bytes
 
 ROWS = 10_000_000
 ALL = JOBS | MORE

@@ -17,7 +17,8 @@ from gpupipe.io.description.association import RowSample, compute_cramers_v
 from gpupipe.io.description.column_description import describe_column
 from gpupipe.io.description.column_summary import ColumnSummary
 from gpupipe.io.description.report import Description
-from gpupipe.io.planning.table import Table, run_partitions
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import Table
 from gpupipe.schema import DTYPES
 
 # Of each column so many values, hashes and bins are kept, 40 bytes each; fewer of a wide table, 168 MB of any.

@@ -13,7 +13,7 @@ from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.errors import BadFile
 from gpupipe.io.formats.file_source import BadFilePolicy, TableFile, open_all
 from gpupipe.io.formats.parquet import convert_bounds
-from gpupipe.io.planning.table import Bounds, exactly
+from gpupipe.io.planning.row_filters import Bounds, exactly
 from gpupipe.io.stores import Input, one_line
 
 

@@ -26,7 +26,9 @@ from gpupipe.backend.arrow import Reading, conform, dtype_from_arrow, get_arrow_
 from gpupipe.backend.cast import cast_column
 from gpupipe.cluster.executor import Executor
 from gpupipe.errors import BadData, BadFile, ColumnNotFound, SchemaMismatch
-from gpupipe.io.planning.table import Bounds, Partition, ReadCounter, RowRange, Source, exactly, row_bytes
+from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange, row_bytes
+from gpupipe.io.planning.row_filters import Bounds, exactly
+from gpupipe.io.planning.table import Source
 from gpupipe.io.stores import FileNote, Input, is_remote, one_line
 from gpupipe.schema import FLOATS, INTEGERS, LISTS, Field, Kind, Schema, get_element_dtype, is_passenger, to_list_dtype
 from gpupipe.support.origins import Origins, name_memory, read_origins

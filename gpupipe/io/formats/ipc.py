@@ -23,7 +23,7 @@ from gpupipe.io.formats.file_source import (
     require_unique,
 )
 from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.table import partition_limit
+from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, one_line, open_file, peek, unreadable
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import as_list, check_names

@@ -13,7 +13,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.errors import BadFile
 from gpupipe.io.dataset import Dataset
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, TableFile, narrowest, open_all
-from gpupipe.io.planning.table import partition_limit
+from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.stores import Input, PathLike, StorageOptions, find_files, is_remote, one_line, open_file, unreadable
 from gpupipe.schema import Field, is_passenger
 from gpupipe.support.calls import answer_calls

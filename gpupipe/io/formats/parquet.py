@@ -19,7 +19,8 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.arrow import dtype_from_arrow
 from gpupipe.files import local_scratch
 from gpupipe.io.formats.file_source import TableFile
-from gpupipe.io.planning.table import Bounds, row_bytes
+from gpupipe.io.planning.partitions import row_bytes
+from gpupipe.io.planning.row_filters import Bounds
 from gpupipe.io.stores import Input, fetch, get_stat, is_remote, unreadable
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger
 from gpupipe.support.times import to_microseconds

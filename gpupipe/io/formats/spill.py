@@ -27,7 +27,8 @@ from gpupipe.errors import BadConfig, BadData, BadFile, SchemaMismatch
 from gpupipe.files import ScratchFolder, writing_scratch
 from gpupipe.io.formats.file_source import Readings, group_by_file, host_table, take_spans, write_conversion_notes
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
-from gpupipe.io.planning.table import Partition, ReadCounter, RowRange, Source, row_bytes
+from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange, row_bytes
+from gpupipe.io.planning.table import Source
 from gpupipe.io.stores import FileNote, Input, call_with_retries, is_remote, locate, make_lost_file_error
 from gpupipe.schema import Field, Schema, get_element_dtype
 

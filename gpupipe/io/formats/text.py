@@ -20,7 +20,7 @@ from gpupipe.io.dataset import Dataset, Names
 from gpupipe.io.formats.file_source import BadFilePolicy, FileSource, open_all
 from gpupipe.io.formats.parquet import ParquetFile, open_footer
 from gpupipe.io.formats.spill import TempParquet
-from gpupipe.io.planning.table import partition_limit
+from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
 from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, TextFile, open_text

@@ -31,17 +31,10 @@ from gpupipe.cluster.executor import default_threads, get_executor
 from gpupipe.config import settings
 from gpupipe.errors import BadConfig, BadData, BadFile
 from gpupipe.io.jobs.destination import Destination, create_file, open_destination, write_quarantine
-from gpupipe.io.planning.table import (
-    EVERYTHING,
-    Mapped,
-    Partition,
-    Table,
-    Tell,
-    identify_job,
-    in_halves,
-    row_bytes,
-    run_partitions,
-)
+from gpupipe.io.planning.partitions import Partition, row_bytes
+from gpupipe.io.planning.query import EVERYTHING, Mapped
+from gpupipe.io.planning.run_partitions import Tell, in_halves, run_partitions
+from gpupipe.io.planning.table import Table, identify_job
 from gpupipe.io.relational.gathering import PlanSource, count_largest_partition, read_group_rows
 from gpupipe.io.relational.side_columns import Attach
 from gpupipe.io.relational.sort import group_rows, shuffle

@@ -9,8 +9,9 @@ from typing import Any
 
 from gpupipe.backend import select
 from gpupipe.errors import BadConfig
+from gpupipe.io.planning.row_filters import Between
 from gpupipe.io.planning.splits import count_missing, parse_width, refuse_missing
-from gpupipe.io.planning.table import AnyTable, Between, Table
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.schema import Field
 from gpupipe.support.text import TableReport
 

@@ -14,7 +14,10 @@ from gpupipe.backend import Array, Backend, Frame, select
 from gpupipe.backend.kernels import hash_column, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
-from gpupipe.io.planning.table import Partition, RandomSplit, Table, run_partitions
+from gpupipe.io.planning.partitions import Partition
+from gpupipe.io.planning.row_filters import RandomSplit
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import Table
 from gpupipe.support.origins import name_part
 from gpupipe.support.text import format_count
 

@@ -17,7 +17,10 @@ from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, GpupipeError
 from gpupipe.expressions import parse
 from gpupipe.io.planning.group_split import draw_group_parts, too_many_classes
-from gpupipe.io.planning.table import Between, Query, RandomSplit, StratifiedSplit, Table, comparable, run_partitions
+from gpupipe.io.planning.query import Query
+from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, comparable
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import Table
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import is_integer, is_number, is_sequence, parse_duration_us
@@ -25,7 +28,7 @@ from gpupipe.support.validation import is_integer, is_number, is_sequence, parse
 
 def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, stratify: Any, gap: Any) -> None:
     """Raise unless the arguments of a split name exactly one way to do it, by one column."""
-    given = {"by": by, "at": at, "fraction": fraction, "stratify": stratify, "gap": gap}
+    arguments = {"by": by, "at": at, "fraction": fraction, "stratify": stratify, "gap": gap}
     for name, column in (("by", by), ("stratify", stratify)):
         if not (column is None or isinstance(column, str)):
             problem, remedy = f"{name} is not one column", f"{name}='key', a column made of several by "
@@ -36,7 +39,7 @@ def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, strati
     if not is_cut and not is_drawn:
         expected = "by= and at= (and gap=), or fraction= (and by=, stratify= or both, of two columns)"
         remedy = "split(by='time', at='2013-10-01') or split(fraction=0.8)"
-        raise BadConfig("split", "not one way to split", got=given, expected=expected, remedy=remedy)
+        raise BadConfig("split", "not one way to split", got=arguments, expected=expected, remedy=remedy)
     for argument, name in (("by", by), ("stratify", stratify)):
         if name is None:
             continue
@@ -64,10 +67,10 @@ def _is_expression(text: str, schema: Schema) -> bool:
 
 def cut_ranges(table: Table, by: str, at: Any, gap: Any = None) -> list[Between]:
     """Return a range per part, cut at one value or at ascending ones; `gap` is excluded before each cut."""
-    item, wanted = table.schema[by], at if isinstance(at, list | tuple) else [at]
-    for one in wanted:
-        require_comparable_constant(item, one, "split")
-    cuts = [comparable(one, item, "split") for one in wanted]
+    item, values = table.schema[by], at if isinstance(at, list | tuple) else [at]
+    for value in values:
+        require_comparable_constant(item, value, "split")
+    cuts = [comparable(value, item, "split") for value in values]
     if not cuts or any(left >= right for left, right in pairwise(cuts)):
         expected, remedy = "values in ascending order", "at=sorted(set(at))"
         raise BadConfig("split", "the cuts do not ascend", got=at, expected=expected, remedy=remedy)
@@ -92,9 +95,9 @@ def count_missing(table: Table, name: str) -> int:
     """Count a column's missing values: from the files' footers, or else by one pass over it."""
     if not table.schema[name].nullable:
         return 0
-    known = table.source.null_count(name) if table.query == Query() else None
-    if known is not None:
-        return known
+    null_count = table.source.null_count(name) if table.query == Query() else None
+    if null_count is not None:
+        return null_count
     backend, total = select(table.backend), 0
     for partition in table.partitions:
         missing = backend.column(table.read(partition, [name], backend), name).missing(backend.xp)
@@ -125,22 +128,24 @@ def draw_parts(
     A `split` puts a value where the seed alone says, and `kfold` the values by their rows: no fold of few is empty.
     """
     # A draw from a drawn part must not repeat the draw before.
-    own = int(splitmix64(seed, np.array([table.num_draws]))[0])
+    split_seed = int(splitmix64(seed, np.array([table.num_draws]))[0])
     if by is not None and (stratify is not None or where == "kfold"):
-        parts = draw_group_parts(table, shares, own, by, stratify, _MOST_CLASSES, where)
+        parts = draw_group_parts(table, shares, split_seed, by, stratify, _MOST_CLASSES, where)
         if parts is not None:
             return parts
     elif stratify is not None:
-        return _stratify_parts(table, stratify, shares, own)
+        return _stratify_parts(table, stratify, shares, split_seed)
     cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
-    return [RandomSplit(own, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
+    return [RandomSplit(split_seed, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
 
 
 def get_fractions(fraction: float | Sequence[float]) -> list[float]:
     """Return the fraction of each part; raise for shares that are not positive or do not sum to 1."""
-    given: Any = fraction
-    told: list[Any] = [given, 1 - given] if is_number(given) else list(given) if is_sequence(given) else [None]
-    shares = [float(share) if is_number(share) else math.nan for share in told]
+    fractions: Any = fraction
+    values: list[Any] = (
+        [fractions, 1 - fractions] if is_number(fractions) else list(fractions) if is_sequence(fractions) else [None]
+    )
+    shares = [float(share) if is_number(share) else math.nan for share in values]
     if not all(share > 0 for share in shares) or not abs(sum(shares) - 1) <= 1e-9:
         expected = "a number between 0 and 1, or positive numbers whose sum is 1"
         remedy = "fraction=0.8, or fraction=(0.8, 0.1, 0.1)"
@@ -153,45 +158,47 @@ _NEVER = 1 << 63  # beyond all bits
 _MOST_CLASSES = 10_000  # whose bins take 320 MB
 
 
-def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], own: int) -> list[StratifiedSplit]:
+def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], split_seed: int) -> list[StratifiedSplit]:
     """Return a random split per part, each with its exact fraction of the rows of every class, in two passes.
 
-    The rows of a class are put in order by bits drawn by `own` and a row's identity, and cut where the shares are.
+    The rows of a class are in the order of bits drawn by `split_seed` and a row's identity, cut where the shares are.
     """
     backend = get_executor().resolve(dataset.backend)
-    counted: dict[int, Any] = {}
-    for table in run_partitions(partial(_counts, column, own, backend), dataset, backend, "split"):
-        counted = counted | {key: counted.get(key, 0) + counts for key, counts in table.items()}
-        _check_few(len(counted), column)
-    ends = {key: np.cumsum(counts) for key, counts in sorted(counted.items())}
+    counts_by_class: dict[int, Any] = {}
+    for table in run_partitions(partial(_counts, column, split_seed, backend), dataset, backend, "split"):
+        counts_by_class = counts_by_class | {
+            key: counts_by_class.get(key, 0) + part_counts for key, part_counts in table.items()
+        }
+        _check_few(len(counts_by_class), column)
+    ends = {key: np.cumsum(part_counts) for key, part_counts in sorted(counts_by_class.items())}
     upto = np.cumsum(shares)[:-1]
     # Where a share is no whole number of rows, chance rounds it, for each class anew: rounded all alike, classes of few
     # rows would all miss the same part.
-    chances = (splitmix64(own, np.array(list(ends), dtype=np.uint64)) >> np.uint64(11)) * 2.0**-53
+    chances = (splitmix64(split_seed, np.array(list(ends), dtype=np.uint64)) >> np.uint64(11)) * 2.0**-53
     # A part begins with the row of this rank, which lies in this bin: behind the last one where the part has no row.
     exact = [(key, upto * ends[key][-1] + chance) for key, chance in zip(ends, chances, strict=True)]
     ranks = {key: np.floor(rank).astype(np.int64) for key, rank in exact}
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
-    found: dict[int, list[Any]] = {}
-    for some in run_partitions(partial(_bits, column, own, bins, backend), dataset, backend, "split"):
-        for key, bits in some.items():
-            found.setdefault(key, []).append(bits)
-    edges = [[0, *_cuts(ranks[key], bins[key], ends[key], np.concatenate(found[key])), _NEVER] for key in ends]
-    whole = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
+    cut_bits: dict[int, list[Any]] = {}
+    for part_bits in run_partitions(partial(_bits, column, split_seed, bins, backend), dataset, backend, "split"):
+        for key, bits in part_bits.items():
+            cut_bits.setdefault(key, []).append(bits)
+    edges = [[0, *_cuts(ranks[key], bins[key], ends[key], np.concatenate(cut_bits[key])), _NEVER] for key in ends]
+    limits = [0, *(int(cut * 2**53) << 10 for cut in upto), _NEVER]
     parts = []
-    for part, (low, high) in enumerate(pairwise(whole)):
+    for part, (low, high) in enumerate(pairwise(limits)):
         bounds = tuple((edge[part], edge[part + 1]) for edge in edges)
-        parts.append(StratifiedSplit(own, low, high, column, classes=tuple(ends), bounds=bounds))
+        parts.append(StratifiedSplit(split_seed, low, high, column, classes=tuple(ends), bounds=bounds))
     return parts
 
 
 def _cuts(ranks: Any, bins: Any, below: Any, bits: Any) -> list[int]:
     """Return the bits at these ranks in a class; `below` counts its rows up to each bin, `bits` are those in `bins`."""
     ordered, cuts = np.sort(bits), []
-    for rank, at in zip(ranks.tolist(), bins.tolist(), strict=True):
-        first = int(np.searchsorted(ordered, np.uint64(at << 51)))
-        place = first + rank - (int(below[at - 1]) if at else 0)
-        cuts.append(_NEVER if at == _BINS else int(ordered[place]))
+    for rank, number in zip(ranks.tolist(), bins.tolist(), strict=True):
+        first = int(np.searchsorted(ordered, np.uint64(number << 51)))
+        position = first + rank - (int(below[number - 1]) if number else 0)
+        cuts.append(_NEVER if number == _BINS else int(ordered[position]))
     return cuts
 
 
@@ -199,30 +206,30 @@ def _draw(column: str, seed: int, backend: Backend, part: Table) -> tuple[list[i
     """Return the classes of one partition, on the host, and each row's class index, bits and bin."""
     partition = part.partitions[0]
     frame = part.read(partition, [column], backend)
-    of_class, bits = StratifiedSplit.draw(frame, column, seed, partition, backend)
-    classes, place = backend.xp.unique(of_class, return_inverse=True)
-    return backend.to_host(classes).tolist(), place, bits, (bits >> np.uint64(51)).astype("int64")
+    hashes, bits = StratifiedSplit.draw(frame, column, seed, partition, backend)
+    classes, indices = backend.xp.unique(hashes, return_inverse=True)
+    return backend.to_host(classes).tolist(), indices, bits, (bits >> np.uint64(51)).astype("int64")
 
 
 def _counts(column: str, seed: int, backend_name: str, part: Table) -> dict[int, Any]:
     """Count the rows of one partition by class and bin."""
     backend = select(backend_name)
-    classes, place, _, upper = _draw(column, seed, backend, part)
+    classes, indices, _, upper = _draw(column, seed, backend, part)
     _check_few(len(classes), column)
-    table = backend.xp.bincount(place * _BINS + upper, minlength=len(classes) * _BINS)
+    table = backend.xp.bincount(indices * _BINS + upper, minlength=len(classes) * _BINS)
     return dict(zip(classes, backend.to_host(table).reshape(-1, _BINS), strict=True))
 
 
 def _bits(column: str, seed: int, bins: Mapping[int, Any], backend_name: str, part: Table) -> dict[int, Any]:
     """Return the bits of the rows of one partition in bins to cut, by class."""
     backend = select(backend_name)
-    classes, place, bits, upper = _draw(column, seed, backend, part)
-    wanted = np.zeros((len(classes), _BINS + 1), dtype=bool)
+    classes, indices, bits, upper = _draw(column, seed, backend, part)
+    is_cut = np.zeros((len(classes), _BINS + 1), dtype=bool)
     for number, key in enumerate(classes):
-        wanted[number, bins[key]] = True
-    here = backend.to_device(wanted)[place, upper]
-    chosen, of_class = backend.to_host(bits[here]), backend.to_host(place[here])
-    return {key: chosen[of_class == number] for number, key in enumerate(classes)}
+        is_cut[number, bins[key]] = True
+    in_bins = backend.to_device(is_cut)[indices, upper]
+    values, class_numbers = backend.to_host(bits[in_bins]), backend.to_host(indices[in_bins])
+    return {key: values[class_numbers == number] for number, key in enumerate(classes)}
 
 
 def _check_few(num_classes: int, column: str) -> None:

@@ -27,7 +27,9 @@ from gpupipe.config import settings
 from gpupipe.errors import OutOfDeviceMemory, PlanFailed
 from gpupipe.files import writing_scratch
 from gpupipe.io.formats.spill import GROUP_BYTES, DerivedFrame, DerivedSource, SpillFile, SpillSource, TempParquet
-from gpupipe.io.planning.table import EVERYTHING, AnyTable, Partition, RowRange, Source, Table, identify_job, row_bytes
+from gpupipe.io.planning.partitions import Partition, RowRange, row_bytes
+from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.table import AnyTable, Source, Table, identify_job
 from gpupipe.schema import FLOATS, Field, Schema, get_element_dtype
 from gpupipe.support.forks import require_threads
 

@@ -367,7 +367,7 @@ def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
     other, num_strings, num_keys = ends.size - 1, 0, 0
     # The block before, of which the last bit is looked at.
     inside_before, closing_before, slashes_before = no_bits, no_bits, no_bits
-    for start in range(0, text.size, BLOCK):
+    for start in range(0, text.size - BLOCK, BLOCK):
         quotes, slashes = find_byte(text, start, _QUOTE), find_byte(text, start, _BACKSLASH)
         if slashes | (slashes_before & last_bit):
             escaped = shift_mask(no_bits, slashes_before)
@@ -387,14 +387,18 @@ def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
         keys = shift_mask(closing, closing_before) & find_byte(text, start, _COLON)
         inside_before, closing_before, slashes_before = inside, closing, slashes
         num_strings += count_bits(quotes & inside)
+        num_keys += count_bits(keys)
+        keys &= ~find_byte(text, start + 1, _N)  # those of null, where no space stands before it
+        if not other and not keys & find_byte(text, start + 1, _SPACE):
+            counts[other, 0] += count_bits(keys)
+            continue
         while keys:
             colon = start + count_bits(~keys & (keys - first_bit))
             keys &= keys - first_bit
-            num_keys += 1
             position = colon + 1
             while text[position] == _SPACE:
                 position += 1
-            if text[position] == _N:  # null
+            if text[position] == _N:
                 continue
             row = 0
             while row < other and not _is_key(text, colon, names[ends[row] : ends[row + 1]]):

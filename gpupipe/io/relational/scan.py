@@ -24,17 +24,11 @@ from gpupipe.expressions.tree import Constant, Name, Span
 from gpupipe.io.formats.file_source import FileSource
 from gpupipe.io.formats.parquet import ParquetFile
 from gpupipe.io.formats.spill import FrameSource
-from gpupipe.io.planning.table import (
-    EVERYTHING,
-    Between,
-    Query,
-    RandomSplit,
-    StratifiedSplit,
-    Table,
-    Where,
-    row_bytes,
-    run_partitions,
-)
+from gpupipe.io.planning.partitions import row_bytes
+from gpupipe.io.planning.query import EVERYTHING, Query
+from gpupipe.io.planning.row_filters import Between, RandomSplit, StratifiedSplit, Where
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.gathering import Gathered, PlanSource, get_memory_limit
 from gpupipe.io.stores import is_remote, one_line
 from gpupipe.schema import FLOATS, ID, ROW, Field, Schema, is_passenger

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster.executor import get_executor
-from gpupipe.io.planning.table import EVERYTHING, Partition, Table
+from gpupipe.io.planning.partitions import Partition
+from gpupipe.io.planning.query import EVERYTHING
+from gpupipe.io.planning.table import Table
 from gpupipe.io.relational.engine import Plan, assign_hashes, count_buckets, run
 from gpupipe.io.relational.gathering import count_largest_partition, cut_on_failure
 from gpupipe.io.relational.scan import Rows, Scan, scan, scan_computed

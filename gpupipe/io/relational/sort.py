@@ -16,7 +16,9 @@ from gpupipe.backend.kernels import shuffle_seed, splitmix64
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig
 from gpupipe.io.formats.spill import GROUP_BYTES, TempParquet
-from gpupipe.io.planning.table import AnyTable, RandomSplit, RowIdFilter, Table, run_partitions
+from gpupipe.io.planning.row_filters import RandomSplit, RowIdFilter
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign_ranges, count_buckets, run
 from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered

@@ -351,11 +351,11 @@ def cut_lines(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def read_lines(path: Path, start: int, stop: int) -> Array:
-    """Read a part of a file as uint8, with zeros behind it up to a multiple of `BLOCK`.
+    """Read a part of a file as uint8, with zeros behind it up to a multiple of `BLOCK`, and a `BLOCK` more.
 
     A last line without a line end gets one, but not after a carriage return, which is no line end by itself.
     """
-    text: Array = np.empty(((stop - start) // BLOCK + 1) * BLOCK, np.uint8)
+    text: Array = np.empty((-(-(stop - start) // BLOCK) + 1) * BLOCK, np.uint8)
     with path.open("rb") as file:
         file.seek(start)
         size = file.readinto(text[: stop - start])

@@ -1,4 +1,4 @@
-"""Trainer: its settings and their checks, the parts of a run, the loop; a model's metrics or outputs over a loader.
+"""Trainer: the loop over epochs and batches, and a model's metrics or outputs over a loader.
 
 An epoch is updates (`train_step.py`) over the train loader, metrics over the validation loader, and a row of history.
 The host reads results once per `log_every` batches and at the end of an epoch, and waits for the device nowhere else.
@@ -7,58 +7,46 @@ The host reads results once per `log_every` batches and at the end of an epoch, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import KW_ONLY, dataclass, fields
-from fnmatch import fnmatchcase
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from gpupipe.errors import BadConfig, BadData
-from gpupipe.schema import Schema
-from gpupipe.support import validation
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.text import arguments, format_count
-from gpupipe.support.validation import as_list, is_number, is_one_of, is_sequence, refuse_argument, to_python
-from gpupipe.training.callbacks.callback import Callback, Callbacks, GpuStats, Profiling, ProgressBar
-from gpupipe.training.callbacks.history import BestWeights, EarlyStopping, History, format_settings
-from gpupipe.training.checkpointing.checkpoints import CheckpointCallback, Checkpoints, resume_run
+from gpupipe.support.validation import refuse_argument
+from gpupipe.training.callbacks.callback import Callbacks
+from gpupipe.training.callbacks.history import BestWeights, History
+from gpupipe.training.checkpointing.checkpoints import resume_run
 from gpupipe.training.loop import losses
-from gpupipe.training.loop.batches import full_precision, move, move_batches, num_batches, num_rows
-from gpupipe.training.loop.device import (
-    PRECISIONS,
-    check_device,
-    choose_device,
-    find_device,
-    fork_rng,
-    make_forward,
-    session,
-)
+from gpupipe.training.loop.batches import full_precision, move, move_batches, num_rows
+from gpupipe.training.loop.device import choose_device, find_device, fork_rng, session
 from gpupipe.training.loop.evaluation import choose_readers, eval_mode, evaluate_model
 from gpupipe.training.loop.loader_fit import FitsLoaders, fit_loaders, refuse_settings
-from gpupipe.training.loop.losses import ClassWeight, Loss, compute_mean_loss
-from gpupipe.training.loop.metrics import InUnits, Metric, check_task, choose_metrics
-from gpupipe.training.loop.quantiles import get_quantiles
+from gpupipe.training.loop.losses import Loss
+from gpupipe.training.loop.metrics import Metric
 from gpupipe.training.loop.rank_group import RankGroup, rank_group
 from gpupipe.training.loop.report import Report
 from gpupipe.training.loop.report_rows import ReportRows
-from gpupipe.training.loop.scored_rows import DECIDED_TASKS, Threshold
+from gpupipe.training.loop.run_start import (
+    choose_loss_and_metrics,
+    get_schema,
+    get_task,
+    make_callbacks,
+    make_history,
+    make_watches,
+    prepare_model,
+    start_run,
+)
+from gpupipe.training.loop.scored_rows import Threshold
+from gpupipe.training.loop.settings import TrainerSettings, check_batches
 from gpupipe.training.loop.train_state import TrainState, check_loss
-from gpupipe.training.loop.train_step import CapturedUpdate, CursorBatches, Update, explain_no_capture
-from gpupipe.training.loop.yes_watch import YesWatch
+from gpupipe.training.loop.train_step import CapturedUpdate, Update
 from gpupipe.training.optim import optimizers
-from gpupipe.training.optim.optimizers import EMA, Groups, LossScale, MakeOptimizer, Schedule, compute_learning_rates
-
-LEARNING_RATE = 3e-3  # of a model that has none of its own
-UPDATES = 1200  # of max_epochs="auto" for a model that says no number of its own
-FEWEST_EPOCHS, MOST_EPOCHS = 2, 40  # of max_epochs="auto"
-FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +69,7 @@ class RemoteRows(Protocol):
 
 
 @answer_calls
-@dataclass(eq=False, repr=False)
-class Trainer:
+class Trainer(TrainerSettings):
     """Trainer of a module on batches.
 
     The model takes what the loader yields: a `Batch`, or any tree of tensors (then with a callable loss). `fit` starts
@@ -143,85 +130,6 @@ class Trainer:
         >>> trainer.fit(loader, loader).best["valid_accuracy"]
         1.0
     """
-
-    model: nn.Module
-    _: KW_ONLY
-    max_epochs: int | str = "auto"
-    loss: str | Loss = "auto"
-    optimizer: str | MakeOptimizer = "adamw"
-    lr: float | None = None
-    schedule: Schedule = "one-cycle"
-    warmup: float | None = None
-    weight_decay: float = 0.01
-    param_groups: Groups | None = None
-    max_grad_norm: float | None = None
-    accumulate: int = 1
-    ema_decay: float | None = None
-    label_smoothing: float = 0.0
-    precision: str = "auto"
-    activation_checkpointing: bool | Sequence[str] = False
-    compile: bool = False
-    cuda_graph: bool | str = "auto"
-    class_weight: ClassWeight | None = None
-    metrics: str | Sequence[str | Metric] = "auto"
-    early_stopping: EarlyStopping | str | None = "auto"
-    seed: int = 0
-    deterministic: bool = False
-    device: str | torch.device = "auto"
-    progress: str | bool = "auto"
-    log_every: int = 100
-    callbacks: Sequence[Callback] = ()
-    checkpoints: Checkpoints | str | Path | None = None
-    profile: str | Path | None = None
-    gpu_stats: bool = False
-    timeout: float = 600.0
-
-    def __post_init__(self) -> None:
-        _check(self)
-        vars(self).update({name: to_python(value) for name, value in vars(self).items()})
-        given = self.checkpoints
-        self.saves = Checkpoints(given) if isinstance(given, str | PathLike) else given
-        self.history: History | None = None  # of the last fit
-
-    def __repr__(self) -> str:
-        weights = [item for item in self.model.parameters() if not isinstance(item, nn.UninitializedParameter)]
-        model = f"{type(self.model).__name__} of {format_count(sum(item.numel() for item in weights), 'parameter')}"
-        if isinstance(self.model, FitsLoaders):
-            model = f"{type(self.model).__name__}({self.model.extra_repr()})"
-        values = {item.name: (getattr(self, item.name), item.default) for item in fields(self)[1:]}
-        changed = arguments({name: value for name, (value, default) in values.items() if value != default})
-        return f"Trainer({', '.join(filter(None, [model, changed]))})"
-
-    @property
-    def learning_rate(self) -> float:
-        """The highest learning rate of a run."""
-        if self.lr is not None:
-            return self.lr
-        of_model = getattr(self.model, "learning_rate", None)
-        return float(of_model) if isinstance(of_model, int | float) else LEARNING_RATE
-
-    def choose_epochs(self, batches: int) -> int:
-        """Return `max_epochs`, or with "auto" how many passes over a loader of so many batches make enough updates.
-
-        Enough are the model's own `updates`, or 1,200: with fewer a network is not done on a table of some thousand
-        rows, with more it gains nothing. From 2 to 40 passes.
-
-        Example:
-            >>> trainer = Trainer(nn.Linear(1, 1))
-            >>> [trainer.choose_epochs(batches) for batches in (5, 64, 244, 100_000)]
-            [40, 19, 5, 2]
-        """
-        if not isinstance(self.max_epochs, str):
-            return self.max_epochs
-        of_model = getattr(self.model, "updates", None)
-        updates = of_model if isinstance(of_model, int) else UPDATES
-        return min(max(round(updates * self.accumulate / max(batches, 1)), FEWEST_EPOCHS), MOST_EPOCHS)
-
-    def choose_stopping(self, *, validated: bool) -> EarlyStopping | None:
-        """Return `early_stopping`, or with "auto" one that keeps the best weights and never stops, if `validated`."""
-        if isinstance(self.early_stopping, str):
-            return EarlyStopping(patience=None) if validated else None
-        return self.early_stopping
 
     def fit(
         self,
@@ -284,13 +192,13 @@ class Trainer:
             return self._fit_loaders(train, valid, resume)
         loss, metrics = choose_loss_and_metrics(self, train)
         stopping = self.choose_stopping(validated=valid is not None)
-        history, watches = _make_history(stopping, metrics, validated=valid is not None), _make_watches(self, train)
+        history, watches = make_history(stopping, metrics, validated=valid is not None), make_watches(self, train)
         device = choose_device(self.device, train)
         with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank), prepare_model(self):
-            learner, run = _start_run(self, loss, train, history, device, ranks, stopping)
+            learner, run = start_run(self, loss, train, history, device, ranks, stopping)
             update, best = run.update, run.best
             resumed = resume is not None and resume_run(run, resume, self.saves)
-            callbacks = _make_callbacks(self, ranks, resumed=resumed)
+            callbacks = make_callbacks(self, ranks, resumed=resumed)
             with callbacks.around(run):
                 for epoch in run.epochs():
                     callbacks.call("on_epoch_start", run)
@@ -338,8 +246,8 @@ class Trainer:
     def _fit_loaders(self, train: Batches, valid: Batches | None, resume: str | Path | None) -> History:
         """Fit a model that learns from loaders by itself."""
         refuse_settings(self, resume)
-        (_, metrics), watches = choose_loss_and_metrics(self, train), _make_watches(self, train)
-        history = _make_history(self.choose_stopping(validated=valid is not None), metrics, validated=valid is not None)
+        (_, metrics), watches = choose_loss_and_metrics(self, train), make_watches(self, train)
+        history = make_history(self.choose_stopping(validated=valid is not None), metrics, validated=valid is not None)
         observers = [*metrics, *watches]
         device, weights = choose_device(self.device, train), None
         with rank_group(train, self.timeout) as ranks, self._session(device, ranks.rank):
@@ -412,7 +320,7 @@ class Trainer:
         loss, metrics = choose_loss_and_metrics(self, loader)
         device = choose_device(self.device, loader)
         with rank_group(loader, self.timeout, alone=True) as ranks, self._session(device):
-            task, readers = _get_task(self, loader), choose_readers(loader, ranks)
+            task, readers = get_task(self, loader), choose_readers(loader, ranks)
             rows = ReportRows(loader, task, by=by, threshold=threshold, readers=readers)
             rows.align_thresholds(metrics, device)
             return rows.make_report(self._evaluate(loader, loss, [*metrics, rows], device, ranks))
@@ -451,304 +359,18 @@ class Trainer:
         return session(device, seed=self.seed + rank, deterministic=self.deterministic, precision=self.precision)
 
 
-def _check(trainer: Trainer) -> None:
-    """Refuse invalid settings before anything is read."""
-    _check_objects(trainer)
-    validation.check_integer(trainer, "[1, inf)", accumulate=trainer.accumulate, log_every=trainer.log_every)
-    if not is_one_of(trainer.max_epochs, ["auto"]):
-        validation.check_integer(trainer, "[1, inf)", max_epochs=trainer.max_epochs)
-    validation.check_number(trainer, "(0, inf)", None, lr=trainer.lr, max_grad_norm=trainer.max_grad_norm)
-    validation.check_number(trainer, "(0, inf)", timeout=trainer.timeout)
-    validation.check_number(trainer, "[0, inf)", weight_decay=trainer.weight_decay)
-    validation.check_number(trainer, "(0, 1)", None, ema_decay=trainer.ema_decay)
-    validation.check_number(trainer, "[0, 1)", None, warmup=trainer.warmup)
-    validation.check_number(trainer, "[0, 1)", label_smoothing=trainer.label_smoothing)
-    validation.check_seed(trainer, seed=trainer.seed)
-    flags = {"compile": trainer.compile, "deterministic": trainer.deterministic, "gpu_stats": trainer.gpu_stats}
-    validation.check_bool(trainer, **flags)
-    validation.check_choice(trainer, ("auto", True, False), cuda_graph=trainer.cuda_graph, progress=trainer.progress)
-    validation.check_choice(trainer, PRECISIONS, precision=trainer.precision)
-    check_device(trainer.device)
-    optimizers.check_optimizer(trainer.optimizer)
-    compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=1, warmup=trainer.warmup)
-    quantiles = get_quantiles(trainer.model)
-    choose_metrics(trainer.metrics, trainer.loss, None, quantiles)
-    if not is_one_of(trainer.loss, ["auto"]):
-        losses.choose_loss(trainer.loss, None, quantiles)
-
-
-def _check_objects(trainer: Trainer) -> None:
-    check, folder = validation.check_instance, trainer.profile
-    model, remedy = cast(Any, trainer.model), "gp.models.MLP.from_schema(schema)"
-    if hasattr(model, "fit") and hasattr(model, "predict") and not isinstance(model, type):
-        model, remedy = type(model), f"gp.compare(train, valid, [{type(model).__name__}()]), or gp.models.XGB for trees"
-    check(trainer, nn.Module, "a torch.nn.Module", remedy=remedy, model=model)
-    remedy = "early_stopping=gp.EarlyStopping(patience=3)"
-    if not is_one_of(trainer.early_stopping, ["auto"]):
-        check(trainer, EarlyStopping, "an EarlyStopping", None, remedy=remedy, early_stopping=trainer.early_stopping)
-    kinds, remedy = (Checkpoints, str, PathLike), "checkpoints='runs/flights'"
-    check(trainer, kinds, "a folder, a Checkpoints", None, remedy=remedy, checkpoints=trainer.checkpoints)
-    groups: Any = trainer.param_groups
-    blocks: Any = trainer.activation_checkpointing
-    weights, callbacks = trainer.class_weight, trainer.callbacks
-    if isinstance(weights, str) and weights != "balanced":
-        also = "a mapping from classes to weights, or None"
-        raise validation.refuse_choice("Trainer", "class_weight", weights, ["balanced"], also)
-    by_name = isinstance(groups, Mapping) and all(
-        isinstance(pattern, str) and isinstance(options, Mapping) and all(map(is_number, options.values()))
-        for pattern, options in groups.items()
-    )
-    by_class = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
-    patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
-    hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
-    by_class, patterns = by_class or is_one_of(weights, (None, "balanced")), patterns or isinstance(blocks, bool | str)
-    listed = "a list of objects of classes made from gpupipe.training.Callback"
-    for name, good, expected, example in (
-        ("param_groups", groups is None or by_name, "mappings by patterns of names", "{'embedding.*': {'lr': 1e-4}}"),
-        ("activation_checkpointing", patterns, "True, or patterns", "['layers.*']"),
-        ("class_weight", by_class, "'balanced', a mapping from classes to weights, or None", "'balanced'"),
-        ("profile", folder is None or validation.is_path(folder), "a folder, or None", "'runs/flights/trace'"),
-        ("callbacks", hooks, listed, "[gp.training.CSVLogger('runs/flights/log.csv')]"),
-    ):
-        if not good:
-            raise refuse_argument(trainer, name, getattr(trainer, name), expected, f"{name}={example}")
-
-
-def check_batches(where: str, **given: object) -> None:
-    """Refuse a table, an array, a path, a pipeline or nothing at all where batches are needed."""
-    for name, loader in given.items():
-        rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
-        call = where.replace("Trainer", "trainer")
-        if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):
-            remedy = f"{call}(pipeline.loader({name if rows and name != 'loader' else 'data'}))"
-            expected = "a loader: gp.Pipeline's, a DataLoader, or a list of batches"
-            raise refuse_argument(where, name, type(loader), expected, remedy, problem="not batches")
-        if isinstance(loader, list | tuple) and not loader and name != "train":  # whose rows are counted
-            remedy = f"{call}(pipeline.loader({name}))"
-            raise refuse_argument(where, name, loader, "one batch at least", remedy, problem="no batches")
-
-
-def get_schema(loader: object) -> Schema | None:
-    """Return the schema of a gpupipe loader, or None."""
-    schema = getattr(loader, "schema", None)
-    return schema if isinstance(schema, Schema) else None
-
-
-def choose_loss_and_metrics(trainer: Trainer, loader: object) -> tuple[Loss, list[Metric]]:
-    """Choose the loss to minimise and the metrics to report."""
-    schema, units = get_schema(loader), getattr(loader, "target_units", None)
-    first: nn.Module = trainer.model
-    while isinstance(first, nn.Sequential) and len(first):
-        first = first[0]
-    if schema is not None and type(first).__module__.startswith("torch.nn.modules"):
-        problem = "its first layer takes a tensor, and the loader gives Batches"
-        expected = "a module whose forward takes a gpupipe.Batch"
-        remedy = "a module of yours: def forward(self, batch): return self.net(batch.numeric).squeeze(1)"
-        raise refuse_argument("Trainer", "model", type(first), expected, remedy, problem=problem)
-    quantiles = get_quantiles(trainer.model)
-    loss = losses.choose_loss(trainer.loss, schema, quantiles)
-    metrics = choose_metrics(trainer.metrics, loss, losses.choose_task(loss, schema), quantiles)
-    losses.check_units(loss, units)
-    if schema is not None:
-        losses.check_loss_task(loss, schema)
-        if check_ids := getattr(trainer.model, "check_ids", None):
-            check_ids(schema)
-        if trainer.metrics != "auto":  # those that go with a loss are defined where it is
-            check_task(metrics, schema)
-    if units is not None:
-        metrics = [InUnits(metric, units) for metric in metrics]
-    return losses.get_loss(loss, quantiles, schema), metrics
-
-
-def _make_history(stopping: EarlyStopping | None, metrics: Sequence[Metric], *, validated: bool) -> History:
-    """Make an empty history; refuse to monitor a figure that there will not be."""
-    directions = {"train_loss": False}
-    if validated:
-        directions |= {"valid_loss": False} | {f"valid_{m.name}": m.higher_is_better for m in metrics}
-    monitor = "valid_loss" if validated else "train_loss"
-    if stopping is not None:
-        monitor = stopping.monitor
-        validation.check_choice("EarlyStopping", directions, monitor=monitor)
-    return History(monitor, directions[monitor])
-
-
-def _make_watches(trainer: Trainer, loader: object) -> list[YesWatch]:
-    """Make what watches whether a model of true and false says yes to a row; nothing for another task."""
-    if _get_task(trainer, loader) not in DECIDED_TASKS:
-        return []
-    schema = get_schema(loader)
-    return [YesWatch([] if schema is None else [item.name for item in schema.targets])]
-
-
-def _get_task(trainer: Trainer, loader: object) -> str | None:
-    """Return what the outputs are read as."""
-    schema = get_schema(loader)
-    return losses.choose_task(losses.choose_loss(trainer.loss, schema, get_quantiles(trainer.model)), schema)
-
-
-def _make_callbacks(trainer: Trainer, ranks: RankGroup, *, resumed: bool) -> Callbacks:
-    """Make the callbacks, the trainer's own around the user's; checkpoints last, after all others saw an epoch."""
-    before: list[Callback] = [ProgressBar(trainer.progress)]
-    before += [] if trainer.profile is None else [Profiling(trainer.profile)]
-    before += [GpuStats()] if trainer.gpu_stats else []
-    after = [] if trainer.saves is None else [CheckpointCallback(trainer.saves, resumed=resumed)]
-    return Callbacks([*before, *trainer.callbacks, *after], first=ranks.is_main)
-
-
-@contextmanager
-def prepare_model(trainer: Trainer) -> Iterator[None]:
-    """Set the model's switches as the settings ask, and restore them afterwards."""
-    with ExitStack() as stack:
-        if trainer.optimizer == "rowwise":
-            stack.enter_context(optimizers.use_sparse_gradients(trainer.model))
-        if trainer.activation_checkpointing:
-            stack.enter_context(checkpoint_activations(trainer.model, trainer.activation_checkpointing))
-        yield
-
-
-@contextmanager
-def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> Iterator[None]:
-    """Recompute in the backward pass, with the same draws, what blocks computed (Chen et al., arXiv:1604.06174)."""
-    names = dict(model.named_modules())
-    if blocks is True:
-        lists = [module for module in names.values() if isinstance(module, nn.ModuleList)]
-        chosen: list[Any] = [member for members in lists for member in members]
-    else:
-        patterns = as_list(blocks or [])
-        chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
-    if not chosen:
-        expected = "members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}"
-        remedy = "activation_checkpointing=False, or activation_checkpointing=['layers.*']"
-        problem = "the model has no such blocks"
-        raise refuse_argument("Trainer", "activation_checkpointing", blocks, expected, remedy, problem=problem)
-    for module in chosen:
-        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for module in chosen:
-            del module.forward  # the class's own comes to light again
-
-
-def _start_run(
-    trainer: Trainer,
-    loss: Loss,
-    train: Any,
-    history: History,
-    device: torch.device,
-    ranks: RankGroup,
-    stopping: EarlyStopping | None,
-) -> tuple[Update | CapturedUpdate, TrainState]:
-    """Move the model to the device, and make the update and the initial state of a run."""
-    steps = num_batches(train)
-    model, best = trainer.model.to(device), None
-    tables = {} if trainer.optimizer == "rowwise" else optimizers.find_dense_tables(model)
-    for name, table in tables.items():
-        what = f"{name} ({' x '.join(f'{size:,}' for size in table.shape)})"
-        logger.warning("%s is moved as a whole in each step; optimizer='rowwise' moves its batch's rows", what)
-    ranks.broadcast_model(model)
-    epochs = trainer.choose_epochs(steps)
-    updates = -(-steps // trainer.accumulate) * epochs
-    rates = compute_learning_rates(trainer.schedule, lr=trainer.learning_rate, steps=updates, warmup=trainer.warmup)
-    if trainer.schedule == "one-cycle" and 0 < updates < FEW_UPDATES:
-        is_in_order = getattr(train, "shuffle", None) is False
-        remedy = (
-            "pipeline.loader(train, shuffle=True), which chooses batch_size" if is_in_order else "smaller batch_size"
-        )
-        text = "'one-cycle' has few updates, %d (the last rate is %.1g): %s, or more epochs"
-        logger.warning(text, updates, rates[-1], remedy)
-    history.settings = {"max_epochs": epochs, "updates": updates, "lr": trainer.learning_rate}
-    size = getattr(train, "batch_size", None)
-    history.settings |= {"batch_size": size} if isinstance(size, int) else {}
-    if isinstance(trainer.max_epochs, str) and ranks.is_main:
-        logger.info("max_epochs='auto': %s", format_settings(history.settings))
-    update = build_update(trainer, loss, rates, device, train, ranks)
-    learner, batches = capture_update(trainer, update, train, device)
-    if stopping is not None:
-        best = BestWeights(model, stopping, higher_is_better=history.higher_is_better)
-    return learner, TrainState(model, update, batches, history, steps, epochs, rates, device, best, ranks)
-
-
-def build_update(
-    trainer: Trainer, loss: Loss, rates: Tensor, device: torch.device, train: Any, ranks: RankGroup
-) -> Update:
-    """Build the update of a run: optimiser, loss scale, average and all."""
-    lr, schema, by_rows = torch.zeros((), device=device), get_schema(train), trainer.optimizer == "rowwise"
-    if trainer.label_smoothing:
-        quantiles = get_quantiles(trainer.model)
-        smoothed = losses.smooth_labels(losses.choose_loss(trainer.loss, schema, quantiles), trainer.label_smoothing)
-        loss = losses.get_loss(smoothed, quantiles, schema)
-    if isinstance(members := getattr(trainer.model, "members", None), int):
-        loss = losses.average_members(loss, members)
-    highest, decay, own = trainer.learning_rate, trainer.weight_decay, trainer.param_groups
-    compute_l2 = getattr(trainer.model, "compute_l2", None)
-    l2 = compute_l2(_count_rows(train, ranks)) if callable(compute_l2) else {}
-    groups = optimizers.make_parameter_groups(
-        trainer.model, lr, highest=highest, weight_decay=decay, groups=own, tables=by_rows, l2=l2
-    )
-    optimizer = optimizers.make_optimizer(trainer.optimizer, groups, lr)
-    weights = None
-    if trainer.class_weight is not None:
-        weights = losses.compute_class_weights(trainer.class_weight, train, schema, ranks).to(device)
-    objective = make_objective(make_forward(trainer.precision, trainer.model, device), loss, weights)
-    return Update(
-        torch.compile(objective, dynamic=False) if trainer.compile else objective,
-        optimizer,
-        rates=rates.to(device),
-        max_grad_norm=None if trainer.max_grad_norm is None else float(trainer.max_grad_norm),
-        accumulate=trainer.accumulate,
-        unit=float(getattr(train, "batch_size", None) or 1),
-        scale=LossScale(optimizer, device) if trainer.precision == "fp16-mixed" else None,
-        average=None if trainer.ema_decay is None else EMA(trainer.model, trainer.ema_decay),
-        ranks=ranks,
-    )
-
-
-def _count_rows(loader: Any, ranks: RankGroup) -> int | None:
-    """Return the number of rows of all ranks; of a PyTorch loader, which deals rows out itself, by its batches."""
-    total, size = getattr(loader, "total_rows", None), getattr(loader, "batch_size", None)
-    if total is None and isinstance(size, int):
-        total = num_batches(loader) * size * ranks.size
-    return total
-
-
-def make_objective(
-    forward: Callable[[Any], Any], loss: Loss, weights: Tensor | None = None
-) -> Callable[[Any], tuple[Tensor, Tensor | int]]:
-    """Make the function to differentiate, compiled if asked: a batch's mean loss and its weight."""
-
-    def objective(batch: Any) -> tuple[Tensor, Tensor | int]:
-        if weights is not None:
-            batch = losses.weight_by_class(batch, weights)
-        return compute_mean_loss(loss(forward(batch), batch), batch)
-
-    return objective
-
-
-def capture_update(
-    trainer: Trainer, update: Update, train: Any, device: torch.device
-) -> tuple[Update | CapturedUpdate, Any]:
-    """Return the update and its batches, captured as one CUDA graph if possible."""
-    wanted, each, blocks = trainer.cuda_graph, trainer.accumulate, trainer.activation_checkpointing
-    reason = explain_no_capture(wanted, train, device, each, activation_checkpointing=blocks)
-    if reason is not None:
-        slower = device.type == "cuda" and trainer.cuda_graph is not False  # which nobody has asked for
-        logger.log(logging.WARNING if slower else logging.INFO, "the step runs eagerly: %s", reason)
-        return update, train
-    batches = CursorBatches(train)
-    return CapturedUpdate(update, batches), batches
-
-
 def _fit_on_workers(trainer: Trainer, train: Any, valid: Any, resume: Any, executor: Any) -> History:
     """Fit in the processes that hold the rows, all of them the executor's."""
-    for loader in filter(lambda given: given is not None, (train, valid)):
-        place = loader.executor if isinstance(loader, RemoteRows) else None
-        if place is None or place is not (executor or getattr(train, "executor", None)):
-            here, elsewhere = "the rows of a loader lie in this process", "a loader's rows lie on other workers"
-            problem, got = here if place is None else elsewhere, type(loader).__name__
-            expected = "all loaders' rows on the executor's workers"
-            remedy = "gp.ClusterLoader(cluster, pipeline, data)"
-            raise BadConfig("Trainer.fit", problem, got=got, expected=expected, remedy=remedy)
+    for loader in (train,) if valid is None else (train, valid):
+        owner = loader.executor if isinstance(loader, RemoteRows) else None
+        if owner is None or owner is not (executor or getattr(train, "executor", None)):
+            raise BadConfig(
+                "Trainer.fit",
+                "the rows of a loader lie in this process" if owner is None else "a loader's rows lie on other workers",
+                got=type(loader).__name__,
+                expected="all loaders' rows on the executor's workers",
+                remedy="gp.ClusterLoader(cluster, pipeline, data)",
+            )
     history: History = train.fit_on_workers(trainer, valid, resume)
     return history
 

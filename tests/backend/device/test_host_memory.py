@@ -45,6 +45,7 @@ def run(**variables: str) -> tuple[str, int, str]:
     return said, int(faults), pool
 
 
+@pytest.mark.slow
 def test_freed_buffers_are_used_again_without_page_faults() -> None:
     said, faults, pool = run()
     assert said == "True"
@@ -52,6 +53,7 @@ def test_freed_buffers_are_used_again_without_page_faults() -> None:
     assert faults < 1_000  # 20 rounds of 24 MB are 117,000 pages
 
 
+@pytest.mark.slow
 def test_what_the_user_has_set_is_left_alone() -> None:
     said, faults, pool = run(MALLOC_TRIM_THRESHOLD_="65536", MALLOC_MMAP_THRESHOLD_="65536")
     assert said == "False"

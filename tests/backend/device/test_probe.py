@@ -82,6 +82,7 @@ def test_only_the_metadata_of_what_is_looked_for_is_read(tmp_path: Path) -> None
     assert sorted(found(tmp_path)) == ["cudf", "gpupipe", "torch"]
 
 
+@pytest.mark.slow
 def test_this_machine_is_looked_at_once() -> None:
     code = (
         "import gpupipe.backend.device.probe as p; calls = []; original = p.probe; "
@@ -142,6 +143,7 @@ def test_a_driver_without_its_cuda_library_is_seen(tmp_path: Path) -> None:
     assert probe({}, FakeNvml(driver=None), [str(tmp_path)], load=missing).no_libcuda == ""  # nothing to load
 
 
+@pytest.mark.slow
 def test_probing_imports_none_of_what_it_looks_for() -> None:
     code = (
         "import sys; from gpupipe.backend.device.probe import probe; probe(); "

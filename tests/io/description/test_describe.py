@@ -20,6 +20,7 @@ from tests.io.tables import DATA, plain, tables
 from tests.raising import raises
 
 
+@pytest.mark.slow
 def test_the_flights_as_polars_describes_them() -> None:
     report = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20).describe()
     whole = pl.read_parquet(DATA / "flights.parquet")
@@ -42,6 +43,7 @@ def test_the_flights_as_polars_describes_them() -> None:
             assert sum(bar.size for bar in column.bars) == len(values)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(table=tables(), parts=st.sampled_from([2, 7]))
 def test_any_table_in_any_partitions(table: pa.Table, parts: int) -> None:

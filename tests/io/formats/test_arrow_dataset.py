@@ -117,6 +117,7 @@ def test_a_file_that_is_gone(folder: Path) -> None:
         gp.from_frame(source)
 
 
+@pytest.mark.slow
 def test_the_flights_by_partition(tmp_path: Path) -> None:
     keys = pads.partitioning(pa.schema([("month", pa.int16())]), flavor="hive")
     pads.write_dataset(flights(), tmp_path, format="parquet", partitioning=keys)

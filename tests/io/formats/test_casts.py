@@ -31,6 +31,7 @@ def read(folder: Path, kind: str, *arrays: pa.Array) -> gp.Dataset:
     return reader(folder, on_mismatch="cast")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize(
     ("first", "second", "value", "row"),

@@ -68,6 +68,7 @@ def other_rows(path: Path) -> None:
 CHANGES: list[Callable[[Path], None]] = [cut, empty, Path.unlink, other_rows]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES, ids=["cut off", "empty", "gone", "replaced"])
 @pytest.mark.parametrize("kind", LAZY)
 def test_a_file_that_changes_after_planning(tmp_path: Path, kind: str, change: Callable[[Path], None]) -> None:

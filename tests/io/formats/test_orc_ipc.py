@@ -62,6 +62,7 @@ def written(kind: str, table: pa.Table, path: Path, rows: int = 10_000) -> Calla
     return read
 
 
+@pytest.mark.slow
 @every_format
 def test_the_flights_are_what_polars_reads(tmp_path: Path, kind: str) -> None:
     read = written(kind, flights(), tmp_path / f"flights.{kind}")
@@ -79,6 +80,7 @@ def test_the_flights_are_what_polars_reads(tmp_path: Path, kind: str) -> None:
         read(tmp_path, columns=["destt"])
 
 
+@pytest.mark.slow
 @every_format
 @several
 @given(table=tables(), rows=st.integers(1, 12), limit=st.sampled_from([1, 300, 1 << 20]))
@@ -224,6 +226,7 @@ def test_notes_on_streams_name_the_first_and_the_columns_asked_for(
     assert (note.file, note.column) == (str(tmp_path / "0.arrows"), "n")
 
 
+@pytest.mark.slow
 def test_a_stream_is_kept_as_long_as_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))

@@ -45,6 +45,7 @@ def test_the_shipped_flights_are_what_polars_reads() -> None:
     assert pl.DataFrame(arrow(dataset.compute())).cast(expected.schema).equals(expected)
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), group=st.integers(1, 12), limit=st.sampled_from([1, 300, 1 << 20]))
 def test_any_table_comes_back_in_any_partitions(tmp_path: Path, table: pa.Table, group: int, limit: int) -> None:

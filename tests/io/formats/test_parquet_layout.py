@@ -41,6 +41,7 @@ def facts(path: Path) -> ParquetFacts:
     return found
 
 
+@pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 3]), folder=st.booleans())
 def test_any_table_comes_back(tmp_path: Path, table: pa.Table, parts: int, folder: bool) -> None:
@@ -63,6 +64,7 @@ def test_partitions_become_row_groups_of_many_pages(tmp_path: Path) -> None:
     assert coded == {"id": False, "month": True, "origin": True, "note": False, "words": True, "x": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["default", "gpu"])
 def test_the_first_values_of_a_file_decide_on_a_dictionary(tmp_path: Path, layout: Any) -> None:
     """Of long lists too, no more than the first elements are counted; no values tell nothing against one."""
@@ -97,6 +99,7 @@ def test_a_layout_that_there_is_not() -> None:
     assert caught.value.where == "write_parquet(layout=)" and caught.value.got == "tpu"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("rows", [1_000, 7_000, 20_000])
 def test_pages_are_counted(tmp_path: Path, version: str, rows: int) -> None:

@@ -86,6 +86,7 @@ LATE: list[tuple[str, list[object], object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", ["csv", "json"])
 @pytest.mark.parametrize(("dtype", "late", "wrong"), LATE)
 def test_a_column_without_a_value_in_the_first_rows_is_of_the_type_of_later_ones(

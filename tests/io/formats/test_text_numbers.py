@@ -101,6 +101,7 @@ def test_hexadecimal_is_text(tmp_path: Path) -> None:
     assert values(gp.read_csv(csv_file(tmp_path, "3", "0XfF")), "v") == ["3", "0XfF"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["0x10", "0X1f", " 0x2"])
 @pytest.mark.parametrize("rows", range(90, 125))
 def test_hexadecimal_among_integers_later_is_an_error(

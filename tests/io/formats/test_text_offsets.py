@@ -73,6 +73,7 @@ def test_the_zone_is_the_texts_whoever_writes_the_temporary_file(
     assert dataset.sort("at").compute()["at"].tolist() == [pd.Timestamp(time)]
 
 
+@pytest.mark.slow
 @both
 def test_times_with_and_without_an_offset_are_text_with_a_note(reader: Reader, tmp_path: Path) -> None:
     dataset = reader(tmp_path, [AHEAD, NAIVE])
@@ -82,6 +83,7 @@ def test_times_with_and_without_an_offset_are_text_with_a_note(reader: Reader, t
         reader(tmp_path, [AHEAD, NAIVE], {"at": "timestamp"})
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(("first", "later"), [(NAIVE, AHEAD), (AHEAD, NAIVE)])
 def test_a_later_time_of_the_other_kind_is_an_error(
@@ -142,6 +144,7 @@ def test_offsets_behind_times_of_utc_are_noted(
     assert [note.column for note in dataset.conversions] == ["at"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", ["+0200", "+02:00", "+02", "-0930", "Z"])
 @pytest.mark.parametrize(("form", "gap"), [("%d/%m/%Y %H:%M %z", " "), ("%d/%m/%Y %H:%M%z", "")])
 def test_a_format_with_an_offset_parses_all_that_pandas_does(tmp_path: Path, form: str, gap: str, offset: str) -> None:

@@ -210,6 +210,7 @@ def test_nothing_is_taken_away_before_the_new_is_there(
     assert values(gp.read_parquet(tmp_path / name), "n") == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.parquet", "out"])
 def test_what_is_written_does_not_depend_on_the_threads(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

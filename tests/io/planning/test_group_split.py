@@ -30,6 +30,7 @@ def unevenness(frame: pd.DataFrame, folds: list[np.ndarray]) -> float:
     return float(np.abs(np.array(shares) * len(folds) - 1).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_folds_are_as_even_as_scikit_learns(seed: int) -> None:
     frame = table(4000, 150, seed)
@@ -45,6 +46,7 @@ def test_folds_are_as_even_as_scikit_learns(seed: int) -> None:
     assert unevenness(frame, ours) <= max(unevenness(frame, theirs), 0.02)
 
 
+@pytest.mark.slow
 def test_the_parts_do_not_depend_on_partitions_but_on_the_seed() -> None:
     frame = table(3000, 400)
     parts = {
@@ -69,6 +71,7 @@ def test_shares_of_a_split() -> None:
     assert abs(len(again[0]) - len(parts[0]) / 2) < 0.02 * len(parts[0])
 
 
+@pytest.mark.slow
 def test_several_classes_of_the_flights() -> None:
     flights = gp.read_parquet(DATA / "flights.parquet", columns=["tailnum", "carrier"])
     folds = flights.kfold(5, by="tailnum", stratify="carrier")
@@ -91,6 +94,7 @@ def test_each_part_has_an_identity_for_jobs_that_go_on() -> None:
     assert None not in identities and len(identities) == 12
 
 
+@pytest.mark.slow
 def test_few_groups_leave_no_fold_empty() -> None:
     sizes = {"LGA": 3, "JFK": 40, "EWR": 5, None: 8}
     frame = pd.DataFrame({"port": [port for port, size in sizes.items() for _ in range(size)]})

@@ -18,8 +18,8 @@ import gpupipe.transforms as T
 from gpupipe.backend import select
 from gpupipe.errors import BadFile
 from gpupipe.io.formats import parquet
-from gpupipe.io.planning import table as table_module
-from gpupipe.io.planning.table import partition_limit
+from gpupipe.io.planning import partitions
+from gpupipe.io.planning.partitions import partition_limit
 from tests.examples import examples
 from tests.io.tables import arrow, plain, tables, values
 
@@ -32,6 +32,7 @@ def whole(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+@pytest.mark.slow
 @several
 @given(
     parts=st.lists(tables(12), min_size=1, max_size=4),
@@ -89,6 +90,7 @@ def test_a_row_group_larger_than_the_limit(tmp_path: Path) -> None:
     assert [values(dataset.of_partitions([piece]), "n")[0] for piece in (*pieces, rest)] == [0, 3_000, 6_000, 9_000]
 
 
+@pytest.mark.slow
 def test_thousands_of_tiny_files(tmp_path: Path) -> None:
     one = whole(pa.table({"n": [0], "s": ["a"]}))
     (tmp_path / "00000.parquet").write_bytes(one)
@@ -148,9 +150,9 @@ def test_a_partition_is_a_share_of_the_gpus_memory(
     gibibytes: tuple[int, ...], mebibytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpus = [SimpleNamespace(memory_total=size << 30) for size in gibibytes]
-    monkeypatch.setattr(table_module, "this_machine", lambda: SimpleNamespace(gpus=gpus))
-    table_module._device_bytes.cache_clear()
+    monkeypatch.setattr(partitions, "this_machine", lambda: SimpleNamespace(gpus=gpus))
+    partitions._device_bytes.cache_clear()
     assert partition_limit(None, "gpu") == mebibytes << 20
     assert partition_limit(None, "cpu") <= 64 << 20
     assert partition_limit(5, "gpu") == 5
-    table_module._device_bytes.cache_clear()
+    partitions._device_bytes.cache_clear()

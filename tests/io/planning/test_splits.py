@@ -21,6 +21,7 @@ several = examples(25)
 FLIGHTS = DATA / "flights.parquet"
 
 
+@pytest.mark.slow
 def test_a_split_by_time_of_the_shipped_flights() -> None:
     early, late = gp.read_parquet(FLIGHTS, partition_bytes=4 << 20).split(by="time_hour", at="2013-10-01")
     whole = pd.read_parquet(FLIGHTS, columns=["time_hour", "flight"])
@@ -106,6 +107,7 @@ def test_calls_that_make_no_sense() -> None:
         dataset.split(by="m", at=3)
 
 
+@pytest.mark.slow
 @several
 @given(
     table=tables(60),
@@ -131,6 +133,7 @@ def test_draws_do_not_depend_on_partitions(
             assert where.setdefault(value[by], part) == part
 
 
+@pytest.mark.slow
 def test_draws_follow_files_and_rows_not_partitions() -> None:
     dataset = gp.read_parquet([FLIGHTS, DATA / "flights.parquet"], columns=["flight"], partition_bytes=1 << 20)
     one = gp.read_parquet([FLIGHTS, DATA / "flights.parquet"], columns=["flight"])
@@ -143,6 +146,7 @@ def test_draws_follow_files_and_rows_not_partitions() -> None:
     assert first[len(alone) :] != alone
 
 
+@pytest.mark.slow
 def test_shares_are_what_was_asked_for() -> None:
     dataset = gp.read_parquet(FLIGHTS, columns=["tailnum"])
     sizes = [len(part) for part in dataset.split(fraction=(0.7, 0.2, 0.1), seed=1)]

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe.io.planning.table import excludes
+from gpupipe.io.planning.row_filters import excludes
 from gpupipe.schema import Field
 from tests.io.tables import plain
 
@@ -75,6 +75,7 @@ def test_cuts_are_exact_whatever_the_column_is_stored_as(tmp_path: Path, statist
     assert [len(part) for part in dataset.split(by="n", at=[2.5, 2.0**53 + 2])] == [0, 1, 1]
 
 
+@pytest.mark.slow
 @several
 @given(data=st.data())
 def test_pruning_never_changes_what_a_filter_keeps(tmp_path: Path, data: st.DataObject) -> None:

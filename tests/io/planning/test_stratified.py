@@ -35,6 +35,7 @@ def rows(part: gp.Dataset) -> list[int]:
     return values(part, "row")
 
 
+@pytest.mark.slow
 def test_no_group_is_in_two_parts() -> None:
     flights = gp.read_parquet(FLIGHTS, columns=["tailnum", "flight"])
     parts = [set(values(part, "tailnum")) for part in flights.split(by="tailnum", fraction=(0.8, 0.1, 0.1))]
@@ -42,6 +43,7 @@ def test_no_group_is_in_two_parts() -> None:
     assert 0.75 < len(parts[0]) / sum(map(len, parts)) < 0.85
 
 
+@pytest.mark.slow
 @several
 @given(
     num_rows=st.integers(0, 300),
@@ -63,6 +65,7 @@ def test_each_class_is_shared_out_to_a_row(num_rows: int, shares: Any, seed: int
             assert abs(found.get(kind, 0) - share * count) <= 1, (kind, share)
 
 
+@pytest.mark.slow
 def test_classes_of_the_shipped_flights() -> None:
     flights = gp.read_parquet(FLIGHTS, columns=["month", "flight"], partition_bytes=1 << 20)
     train, test = flights.split(fraction=0.75, stratify="month", seed=3)
@@ -84,6 +87,7 @@ def test_a_part_is_shared_out_again() -> None:
     assert abs(len(rest.split(fraction=0.5)[0]) - 4000) < 300
 
 
+@pytest.mark.slow
 @several
 @given(
     num_rows=st.integers(0, 120),
@@ -199,6 +203,7 @@ def test_a_column_of_too_many_values_has_no_strata() -> None:
         dataset.split(fraction=0.5, stratify="n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_classes_of_few_rows_miss_no_part_all_together(size: int) -> None:
     frame = pd.DataFrame({"row": np.arange(600 * size), "kind": np.arange(600 * size) % 600})

@@ -56,6 +56,7 @@ def matches(left: pd.DataFrame, right: pd.DataFrame, by: list[str], **options: A
     return found.set_index("row")["row_right"].reindex(left["row"])
 
 
+@pytest.mark.slow
 @MANY
 @given(
     left=ROWS,
@@ -96,6 +97,7 @@ def test_rows_match_as_in_pandas(
     assert found["row"].tolist() == list(range(len(left)))
 
 
+@pytest.mark.slow
 @MANY
 @given(left=ROWS, right=ROWS, by=st.sampled_from([[], ["k"], ["k", "n"]]), direction=st.sampled_from(DIRECTIONS))
 def test_the_plan_of_a_gpu_finds_the_same(left: Any, right: Any, by: Any, direction: str) -> None:
@@ -110,6 +112,7 @@ def test_the_plan_of_a_gpu_finds_the_same(left: Any, right: Any, by: Any, direct
         polars.testing.assert_frame_equal(cpu, gpu)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["backward", "forward"])
 def test_flights_find_the_weather_as_polars_does(direction: Any) -> None:
     folder = Path(__file__).parents[3] / "data"
@@ -171,6 +174,7 @@ def test_numbers_match_by_value_and_columns_have_names_of_their_own() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_result_is_a_dataset_like_others(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     frame = pd.DataFrame({"t": random.permutation(3000), "k": random.integers(0, 5, 3000), "x": random.random(3000)})

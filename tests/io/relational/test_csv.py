@@ -26,6 +26,7 @@ def write(path: Path, text: str | bytes) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_flights_come_back_from_text(tmp_path: Path) -> None:
     expected = flights().slice(0, 60_000).to_pandas()
     expected.to_csv(tmp_path / "flights.csv", index=False, na_rep="NA")
@@ -174,6 +175,7 @@ def test_long_texts(tmp_path: Path) -> None:
     assert plain(gp.read_csv(write(tmp_path / "a.csv", f"a,b\n{long},1\n")).compute()) == [{"a": long, "b": 1}]
 
 
+@pytest.mark.slow
 def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -210,6 +212,7 @@ several = settings(deadline=None, max_examples=60, suppress_health_check=[Health
 _texts = st.text(st.sampled_from("ab0 ,;\"\n\ré#'"), max_size=6)
 
 
+@pytest.mark.slow
 @several
 @given(rows=st.lists(st.tuples(_texts, _texts), min_size=1, max_size=8), quoting=st.sampled_from([0, 1]))
 def test_any_text_comes_back(tmp_path: Path, rows: list[tuple[str, str]], quoting: int) -> None:
@@ -219,6 +222,7 @@ def test_any_text_comes_back(tmp_path: Path, rows: list[tuple[str, str]], quotin
     assert [(row["p"], row["q"]) for row in found] == rows
 
 
+@pytest.mark.slow
 @several
 @given(text=st.text(st.sampled_from('ab0,"\n\r'), max_size=16))
 def test_any_file_is_what_pandas_reads_or_an_error(tmp_path: Path, text: str) -> None:
@@ -385,6 +389,7 @@ def test_booleans(tmp_path: Path) -> None:
         gp.read_csv(write(path, "p,q\ntrue,1\nFALSE,2\n"), dtypes={"q": "bool"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ['height "in"', '"a"', 'a""b', '"', 'a\n"b"'])
 def test_a_name_in_the_header_has_quotation_marks(tmp_path: Path, name: str) -> None:
     frame = pd.DataFrame({name: [1, 2], "b": ["x", 'y "z"']})
@@ -401,6 +406,7 @@ def test_a_name_in_the_header_has_quotation_marks(tmp_path: Path, name: str) -> 
     assert "row" in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formats", [["%d/%m/%Y %z"], ["%d/%m/%Y", "%d/%m/%Y %z"]])
 def test_a_format_with_an_offset_that_fits_no_value_is_named(tmp_path: Path, formats: list[str]) -> None:
     (tmp_path / "a.csv").write_text("at\n01/02/2020 +0200\n")
@@ -425,6 +431,7 @@ def test_a_wrong_number_of_names_is_said(tmp_path: Path, names: list[str]) -> No
     assert "sep=" in str(caught.value.remedy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decimal", [",", "."])
 @pytest.mark.parametrize(
     "value",

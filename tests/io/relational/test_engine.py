@@ -65,6 +65,7 @@ def flights() -> gp.Dataset:
     return data.filter("month == 1 and flight + 0 < 300")  # which is evaluated by partitions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_rows_beyond_the_memory_are_cut_into_buckets(
     verb: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -77,6 +78,7 @@ def test_rows_beyond_the_memory_are_cut_into_buckets(
     pd.testing.assert_frame_equal(found, whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["left", "inner", "right", "outer"])
 def test_a_join_of_many_rows_keeps_their_order(how: Any) -> None:
     """More rows than an engine's thread takes at a time, keys that repeat on both sides."""
@@ -90,6 +92,7 @@ def test_a_join_of_many_rows_keeps_their_order(how: Any) -> None:
     pd.testing.assert_frame_equal(found.astype("float64"), wanted.astype("float64"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 7])
 def test_groups_of_many_rows_have_their_first_and_last(parts: int) -> None:
     random = np.random.default_rng(1)
@@ -103,6 +106,7 @@ def test_groups_of_many_rows_have_their_first_and_last(parts: int) -> None:
     np.testing.assert_array_equal(values, np.concatenate(frame.groupby("k")["x"].agg(list).tolist()))
 
 
+@pytest.mark.slow
 @several
 @given(table=meetings(60), data=st.data())
 def test_buckets_of_any_keys_are_in_order(table: pa.Table, data: st.DataObject) -> None:
@@ -221,6 +225,7 @@ def test_what_is_no_frame_of_polars_is_said() -> None:
     assert refused.value.where == "to_polars"
 
 
+@pytest.mark.slow
 def test_an_interrupted_plan_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "scratch"
     folder.mkdir()
@@ -269,6 +274,7 @@ def few_files(folder: Path) -> gp.Dataset:
     return gp.read_parquet(folder, partition_bytes=2000, backend="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", WRITTEN)
 def test_rows_that_are_only_written_are_not_gathered(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -336,6 +342,7 @@ def test_a_dataset_of_a_plan_travels(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(copy.compute(), found.compute())
 
 
+@pytest.mark.slow
 def test_what_rows_were_made_of_goes_when_they_are_there() -> None:
     frame = pd.DataFrame({"x": [2, 3, 1]})
     data = gp.from_frame(frame)

@@ -44,6 +44,7 @@ def pairs(ours: pa.Table, theirs: pa.Table, on: list[str], how: str) -> list[dic
     return found
 
 
+@pytest.mark.slow
 @several
 @given(
     left=meetings(),
@@ -62,6 +63,7 @@ def test_every_pair_that_matches_in_the_lefts_order(
     assert len(found) == len(wanted)
 
 
+@pytest.mark.slow
 @several
 @given(
     left=meetings(),
@@ -109,6 +111,7 @@ def test_joins_are_those_of_pandas(how: Any) -> None:
 NUMBERS = ["int8", "int64", "uint8", "uint64", "float32", "float64"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ours", NUMBERS)
 @pytest.mark.parametrize("theirs", NUMBERS)
 def test_numbers_match_by_value_as_in_the_step(ours: str, theirs: str) -> None:
@@ -140,6 +143,7 @@ def test_fractions_match_fractions_only() -> None:
         assert [row["row"] for row in rows_of(left.join(right, on="k"))] == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", PARTITIONS)
 def test_keys_of_other_names_and_chosen_columns(parts: int) -> None:
     flights = gp.read_parquet(DATA / "flights.parquet", columns=["origin", "dest", "flight"], backend="cpu")

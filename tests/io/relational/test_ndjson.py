@@ -31,6 +31,7 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", ["", ".gz", ".zst"])
 def test_the_flights_come_back_from_text(tmp_path: Path, packed: str) -> None:
     table = flights().slice(0, 40_000)
@@ -56,6 +57,7 @@ _values = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @several
 @given(rows=st.lists(_values, min_size=1, max_size=30), holes=st.randoms(), block=st.sampled_from([40, 8 << 20]))
 def test_any_rows_come_back(tmp_path: Path, rows: list[dict[str, Any]], holes: Any, block: int) -> None:
@@ -128,6 +130,7 @@ def test_values_inside_values_are_carried(tmp_path: Path) -> None:
     assert values(gp.read_json(tmp_path / "a.jsonl", columns=["place"]), "place") == values(dataset, "place")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("late", "problem"),
     [
@@ -271,6 +274,7 @@ def test_what_is_no_text(tmp_path: Path) -> None:
         gp.read_json(packed)
 
 
+@pytest.mark.slow
 def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
@@ -281,6 +285,7 @@ def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [lambda one: one, lambda one: [[one]], lambda one: {"deep": one}])
 @pytest.mark.parametrize("count", [32, 33, 200])
 def test_fields_within_a_column_are_in_the_order_of_the_file(tmp_path: Path, inside: Any, count: int) -> None:

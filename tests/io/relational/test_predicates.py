@@ -104,6 +104,7 @@ def kept(data: gp.Dataset) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 def test_a_filter_keeps_the_rows_that_array_code_keeps(path: Path) -> None:
     translated = []
 
@@ -182,6 +183,7 @@ def test_few_rows_of_a_large_table_are_not_cut_into_buckets(
     assert 0 < len(few) < 60 and "are cut into" not in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

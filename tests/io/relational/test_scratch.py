@@ -85,6 +85,7 @@ WAYS: dict[str, Callable[[Path], gp.Dataset]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_temporary_results_go_to_that_folder_and_with_the_dataset(
     tmp_path: Path, folder: Path, tight: None, way: str

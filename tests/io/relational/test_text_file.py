@@ -53,6 +53,7 @@ def parsed(texts: list[str], column: Column, *, strict: bool, on_gpu: bool) -> l
     return frame.select(parse(pl.col("t"), column, strict=strict, on_gpu=on_gpu)).to_series().to_list()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "others"), [(TIMES, ZONED), (ZONED, TIMES)])
 def test_times_are_the_same_by_formats_and_by_arithmetic(times: list[str], others: list[str]) -> None:
     texts = pl.Series(times)
@@ -83,6 +84,7 @@ def test_hours_without_minutes_and_months_without_days() -> None:
     assert str(found) == "2020-03-01 05:00:00"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "leap", "times"),
     [
@@ -105,6 +107,7 @@ def test_a_leap_second_in_any_format_is_no_time(form: str, leap: str, times: lis
         assert with_leap is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [gp.read_csv, gp.read_json])
 @pytest.mark.parametrize("block", [64, 8 << 20])
 def test_a_leap_second_is_kept_as_text_with_a_note_or_an_error(

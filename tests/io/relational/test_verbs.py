@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import gpupipe as gp
 from gpupipe.errors import BadConfig, BadFile, ColumnNotFound, PartitionFailed
 from gpupipe.io.jobs.part_writer import write_file
-from gpupipe.io.planning.table import map_frames, run_partitions
+from gpupipe.io.planning.run_partitions import run_partitions
+from gpupipe.io.planning.table import map_frames
 from gpupipe.io.relational.scan import scan
 from tests.io.meeting import KEYS, PARTITIONS, few_bytes, meetings, pandas_of, rows_of, several
 from tests.io.tables import DATA, values
@@ -61,6 +62,7 @@ def test_a_sorted_table_is_that_of_pandas(table: pa.Table, by: list[str], parts:
     assert len(found) == table.num_rows
 
 
+@pytest.mark.slow
 def test_flights_are_sorted_in_ranges_that_a_partition_holds() -> None:
     flights = gp.read_parquet(DATA / "flights.parquet", partition_bytes=4 << 20, backend="cpu")
     found = flights.select(["origin", "distance", "flight"]).sort(["origin", "distance"], ascending=[True, False])
@@ -229,6 +231,7 @@ def test_what_makes_no_sense_is_said() -> None:
 
 
 # temporary files and memory ------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_temporary_files_go_with_the_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tight: None) -> None:
     folder = scratch(tmp_path, monkeypatch)
     found = numbers().sort("x", ascending=False)
@@ -256,6 +259,7 @@ def test_a_temporary_file_that_is_gone_is_named(
         found.compute()
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_fit_are_exchanged_in_pieces(caplog: pytest.LogCaptureFixture) -> None:
     def greedy(frame: Any, backend: Any) -> Any:
         if len(frame) > 60:

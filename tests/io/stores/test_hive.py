@@ -35,6 +35,7 @@ def months(tmp_path: Path) -> Path:
     return tmp_path / "flights"
 
 
+@pytest.mark.slow
 def test_folders_give_columns_as_polars_sees_them(months: Path) -> None:
     dataset = gp.read_parquet(months)
     expected = pl.read_parquet(months / "**/*.parquet", hive_partitioning=True)
@@ -50,6 +51,7 @@ def test_folders_give_columns_as_polars_sees_them(months: Path) -> None:
     assert list(dict.fromkeys(values(dataset, "month")))[:3] == [1, 10, 11]
 
 
+@pytest.mark.slow
 def test_a_condition_on_a_folder_reads_no_other(months: Path) -> None:
     for path in months.rglob("*.parquet"):
         if "month=7" not in str(path) or "origin=LGA" not in str(path):
@@ -65,6 +67,7 @@ def test_a_condition_on_a_folder_reads_no_other(months: Path) -> None:
     assert gp.read_parquet(months, columns="month").compute()["month"].sum() == flights()["month"].to_pandas().sum()
 
 
+@pytest.mark.slow
 def test_a_pattern_and_single_files(months: Path) -> None:
     assert set(values(gp.read_parquet(str(months / "month=1*" / "*" / "*.parquet")), "month")) == {1, 10, 11, 12}
     # What stands before the first wildcard was chosen by the caller, who knows it.
@@ -77,6 +80,7 @@ def test_a_pattern_and_single_files(months: Path) -> None:
     assert gp.read_parquet(one).columns == ["flight", "distance"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["größe", "tiny", "big", "ok", "名", "at"])
 @several
 @given(table=tables())
@@ -196,6 +200,7 @@ def test_appended_parts_come_last_whatever_their_folders(tmp_path: Path) -> None
     assert again.schema["month"].dtype == "int64"
 
 
+@pytest.mark.slow
 def test_the_flights_round_trip_by_folders(tmp_path: Path) -> None:
     gp.read_parquet(DATA / "flights.parquet").write_parquet(tmp_path / "out", partition_by=["origin", "month"])
     again = gp.read_parquet(tmp_path / "out")

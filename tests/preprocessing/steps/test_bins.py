@@ -17,6 +17,7 @@ from gpupipe.preprocessing import Bucketize, KBinsDiscretizer
 from tests.raising import raises
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("right", [False, True])
 @settings(deadline=None, max_examples=60)
 @given(
@@ -52,6 +53,7 @@ def peer(**options: Any) -> Any:
     return sklearn.preprocessing.KBinsDiscretizer(subsample=None, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_bins", [2, 7, [3, 5, 4]])
 @pytest.mark.parametrize("strategy", ["uniform", "quantile", "kmeans"])
 def test_as_scikit_learn(strategy: str, n_bins: Any) -> None:

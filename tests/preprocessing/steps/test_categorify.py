@@ -56,6 +56,7 @@ NUMBERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(NUMBERS))
 @examples(50)
 @given(data=st.data())

@@ -11,6 +11,7 @@ from gpupipe import preprocessing as pre
 from tests.preprocessing.steps.test_one_hot import frames
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalize", [False, True])
 @settings(deadline=None, max_examples=50)
 @given(train=frames(), later=frames())

@@ -20,6 +20,7 @@ EDGES = [s * (2**p) + d for p in (7, 8, 15, 16, 31, 32, 53, 62) for s in (-1, 1)
 TYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from([*EDGES, 0, 1]), min_size=1, max_size=4))
 def test_an_integer_type_is_the_smallest_that_fits(values: list[int]) -> None:
@@ -31,6 +32,7 @@ def test_an_integer_type_is_the_smallest_that_fits(values: list[int]) -> None:
     assert made.tolist() == values and str(made.dtype) == step.dtypes_[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(width=32) | st.sampled_from([0.1, 1e300, 2.0**24 + 1, np.nan]), max_size=5))
 def test_a_float_stays_what_it_is(values: list[float]) -> None:

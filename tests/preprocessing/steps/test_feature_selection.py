@@ -52,6 +52,7 @@ def test_a_constant_column_has_no_variance_whatever_its_last_digit() -> None:
     assert [(item.name, item.dtype) for item in fields] == [("tiny", "float64")]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 10_000), threshold=st.sampled_from([0.2, 0.5, 0.9]))
 def test_no_two_columns_that_are_kept_are_correlated(seed: int, threshold: float) -> None:

@@ -29,6 +29,7 @@ ROWS = st.lists(
 ).filter(lambda rows: any(value is not None for _, value in rows))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number_keys", [False, True])
 @pytest.mark.parametrize("strategy", list(_PLAIN))
 @examples(60)

@@ -58,6 +58,7 @@ def wanted_of(fitted_on: pd.DataFrame, rows: pd.DataFrame, by: list[str], dropna
     return keys.merge(pd.DataFrame(made).reset_index(), on=by, how="left")[list(made)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [["g"], ["n"], ["g", "n"]], ids="+".join)
 @examples(40)
 @given(rows=ROWS, later=ROWS, dropna=st.booleans(), parts=st.sampled_from(PARTITIONS))

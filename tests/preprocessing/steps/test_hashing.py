@@ -51,6 +51,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", list(VALUES))
 @settings(deadline=None, max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 2**40), num_buckets=st.integers(1, 10**6))

@@ -16,6 +16,7 @@ from gpupipe.preprocessing import SimpleImputer
 from tests.raising import raises
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent"])
 @settings(deadline=None, max_examples=60)
 @given(values=st.lists(st.none() | st.integers(-5, 5).map(lambda v: v / 2), min_size=1, max_size=20))

@@ -126,6 +126,7 @@ def overlapping() -> pd.DataFrame:
     return pd.DataFrame(rng.normal(size=(40_000, 3)) + rng.integers(0, 4, (40_000, 1)), columns=list("abc")) + 1e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [flights, overlapping])
 def test_more_rows_than_the_library_is_given(made: object) -> None:
     table = made()  # type: ignore[operator]
@@ -157,6 +158,7 @@ def test_passes_go_on_until_the_centres_stand_still() -> None:
     assert KMeans(3, max_passes=5).fit(table).num_passes_ == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_partitions", [1, 2, 7])
 def test_in_a_pipeline_passes_are_repeated_and_columns_kept(num_partitions: int) -> None:
     table = overlapping()

@@ -29,6 +29,7 @@ def wanted(row: list[Any] | None, start: int, end: int | None, length: int, pad:
     return part + [value] * (length - len(part)) if pad else part
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     rows=st.lists(st.none() | st.lists(st.none() | st.integers(-9, 9), max_size=5), max_size=6),

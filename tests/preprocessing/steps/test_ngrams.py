@@ -39,6 +39,7 @@ def by_hand(grams: list[str], size: int, signed: bool, norm: str | None) -> Any:
     return row / (length or 1.0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=120)
 @given(
     texts=TEXTS,

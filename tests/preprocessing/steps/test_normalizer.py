@@ -18,6 +18,7 @@ from tests.raising import raises
 NUMBERS = st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["l1", "l2", "max"])
 @settings(deadline=None, max_examples=40)
 @given(rows=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=20))

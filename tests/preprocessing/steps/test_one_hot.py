@@ -42,6 +42,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @examples(150)
 @given(train=frames(), later=frames(), options=OPTIONS)
 @pytest.mark.filterwarnings("ignore:Found unknown categories")

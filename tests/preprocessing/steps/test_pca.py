@@ -118,6 +118,7 @@ def test_constant_columns_give_no_nan() -> None:
     np.testing.assert_allclose(found.to_numpy(), [[-1, 0], [0, 0], [1, 0]], atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["library", "fold"])
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.8, 0.95, 0.999, 1 - 1e-9, np.float32(0.5)])
 def test_a_share_of_the_variance_keeps_as_many_as_scikit_learn(solver: str, share: float) -> None:

@@ -39,6 +39,7 @@ def frame(seed: int, method: str, rows: int = 3000) -> pd.DataFrame:
     return table.assign(flag=flag) if method == "yeo-johnson" else table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("method", METHODS)
 def test_as_scikit_learn(method: str, standardize: bool) -> None:

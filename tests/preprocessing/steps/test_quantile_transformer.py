@@ -48,6 +48,7 @@ def test_as_scikit_learn(output: str, n_quantiles: int) -> None:
     np.testing.assert_allclose(found.to_numpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @both
 @settings(deadline=None, max_examples=60)
 @given(

@@ -141,6 +141,7 @@ def nothing_tiny(value: float) -> float:
     return value if abs(value) > 1e-20 else 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [*EVERY, pre.MinMaxScaler((-3, 8))], ids=repr)
 @settings(deadline=None, max_examples=40)
 @given(values=st.lists(st.none() | st.floats(-1e6, 1e6, width=32).map(nothing_tiny), min_size=1, max_size=20))

@@ -46,6 +46,7 @@ def as_objects(given: pd.DataFrame) -> pd.DataFrame:
     return given.astype(object).where(given.notna(), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smooth", ["auto", 0.0, 20.0])
 @pytest.mark.parametrize("kind", list(targets()))
 def test_transform_after_fit_is_scikit_learns(kind: str, smooth: Any) -> None:
@@ -127,6 +128,7 @@ def test_a_rows_own_target_does_not_reach_it() -> None:
     assert (first != second).to_numpy().mean() > 0.1
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(rows=st.integers(1, 60), data=st.data())
 def test_the_folds_do_not_depend_on_partitions(rows: int, data: st.DataObject) -> None:
@@ -152,6 +154,7 @@ def summary(step: pre.TargetEncoder, train: pd.DataFrame, y: Any, start: int, st
     return step.summarize(columns, CPU, target=target, row_numbers=np.arange(start, stop))
 
 
+@pytest.mark.slow
 def test_many_parts_are_merged_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpupipe.preprocessing.summaries._WAITING_GROUPS", 10)
     train, y = frame(500), targets(500)["continuous"]

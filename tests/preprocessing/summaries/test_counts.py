@@ -26,6 +26,7 @@ def counted(values: Any) -> ValueCounts:
     return ValueCounts.of(CPU.column(CPU.encode(pd.DataFrame({"x": values})), "x"), CPU)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "ß", "日本", None]), max_size=12), min_size=1, max_size=5))
 def test_strings_over_partitions(parts: list[list[str | None]]) -> None:
@@ -71,6 +72,7 @@ def test_filling_counts_the_missing() -> None:
     assert flags.ranked()[1].tolist() == [2]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     parts=st.lists(st.lists(st.integers(-40, 40), min_size=1, max_size=30), min_size=2, max_size=8),

@@ -86,6 +86,7 @@ def test_whoever_interrupts_a_fit_is_told_how_it_goes_on(tmp_path: Path, step: i
     assert "Trainer(..., checkpoints='runs/flights')" in interrupted.value.__notes__[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{}, {"ema_decay": 0.9}, {"accumulate": 3}, {"schedule": "plateau"}], ids=str)
 @pytest.mark.parametrize("step", [3, 20, 43])
 def test_a_fit_that_goes_on_ends_with_the_same_bits(tmp_path: Path, step: int, arguments: dict[str, Any]) -> None:
@@ -158,6 +159,7 @@ class Signalled:
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_sigterm_during_validation_does_not_wait_for_its_end(
     tmp_path: Path, undisturbed: tuple[Tensor, list[dict[str, float]]]
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_loader_without_a_state_is_gone_through_again(tmp_path: Path) -> None:
     assert torch.equal(weights(again), weights(whole))
 
 
+@pytest.mark.slow
 def test_a_dataloader_over_ours_goes_on_in_its_epoch(tmp_path: Path) -> None:
     def fit(network: nn.Module, **arguments: Any) -> None:
         train = DataLoader(resumed.loaders()[0].as_torch(), batch_size=None)
@@ -273,6 +276,7 @@ def _fit(folder: Path, resume: Any, model: nn.Module | None = None, loaders: Any
     return own.fit(*(loaders or resumed.loaders()), resume=resume)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["cut off", "one bit", "missing", "text", "figure", "trained parameters", "nested"])
 def test_a_damaged_checkpoint_is_never_loaded(
     saved: Path, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
@@ -363,6 +367,7 @@ def test_updates_of_other_batches_go_on_where_the_schedule_is_by_epochs(tmp_path
     assert "batch size" in caught.value.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize(
     "later", [{"ema_decay": 0.9}, {"precision": "fp16-mixed"}, {"early_stopping": EarlyStopping(patience=2)}], ids=str

@@ -22,6 +22,7 @@ from gpupipe.training import Trainer
 from gpupipe.training.callbacks.history import History
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import LOSSES
+from gpupipe.training.loop.run_start import make_objective
 from gpupipe.training.loop.train_state import TrainState
 from gpupipe.training.loop.train_step import (
     CapturedUpdate,
@@ -30,7 +31,6 @@ from gpupipe.training.loop.train_step import (
     explain_no_capture,
     explain_not_resident,
 )
-from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import make_optimizer, make_parameter_groups
 from tests.raising import raises
 
@@ -72,6 +72,7 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize(
     "arguments",

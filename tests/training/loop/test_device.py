@@ -69,6 +69,7 @@ on_gpu = pytest.param(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", on_gpu])
 @pytest.mark.parametrize("precision", ["32-true", "tf32", "bf16-mixed", "fp16-mixed"])
 def test_every_precision_trains_alike(precision: str, device: str, problem: Callable[..., Any]) -> None:

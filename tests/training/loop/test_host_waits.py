@@ -41,6 +41,7 @@ def fitted(model: nn.Module, train: Any, **settings: Any) -> None:
     assert watched.watched == STEPS - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
 @pytest.mark.parametrize(

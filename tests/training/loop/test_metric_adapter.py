@@ -39,6 +39,7 @@ def batch_of(target: Tensor, weight: Tensor | None = None) -> Batch:
     return Batch(torch.zeros(len(target), 0), torch.zeros(len(target), 0, dtype=torch.int32), target, weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["binary", "multiclass", "regression"])
 def test_torchmetrics_are_taken(task: str, problem: Callable[..., Any]) -> None:
     theirs = pytest.importorskip("torchmetrics", reason="torchmetrics is not installed here: run `make setup`")

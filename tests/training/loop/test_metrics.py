@@ -81,6 +81,7 @@ def check(
     assert computed(METRICS[name](), output, target, weight, parts) == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), levels=st.sampled_from([2, 5, 10**6]))
 @pytest.mark.parametrize("name", list(BINARY))
@@ -95,6 +96,7 @@ def test_binary_metrics_are_scikit_learns(name: str, parts: list[int], seed: int
     check(name, BINARY[name], logits, logits.double().sigmoid(), target, weight, [2, *parts])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans())
 @pytest.mark.parametrize("name", list(CLASSES))
@@ -123,6 +125,7 @@ def test_average_precision_of_many_rows_is_exact() -> None:
     assert found == pytest.approx(sk.average_precision_score(target, score), abs=1e-12)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(parts=sizes, seed=st.integers(0, 10**6), weighted=st.booleans(), offset=st.sampled_from([0.0, 1e6]))
 @pytest.mark.parametrize("name", list(NUMBERS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn import functional as F
 
@@ -26,6 +27,7 @@ def test_it_is_the_mean_of_the_losses_column_by_column() -> None:
     torch.testing.assert_close(found, (each[0] + 2 * each[1] + 5 * each[2]) / 8)
 
 
+@pytest.mark.slow
 def test_one_network_learns_a_number_and_a_yes_or_no() -> None:
     draw = torch.Generator().manual_seed(2)
     x = torch.randn(1024, 2, generator=draw)

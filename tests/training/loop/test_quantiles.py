@@ -66,6 +66,7 @@ def test_the_loss_is_scikit_learns() -> None:
     assert single.mean().item() == pytest.approx(mean_pinball_loss(target, output[:, 0], alpha=0.9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [None, "w"])
 def test_metrics_are_scikit_learns_in_the_targets_own_units(weight: str | None) -> None:
     frame = table()
@@ -118,6 +119,7 @@ def test_flights_are_as_well_known_as_to_a_boosted_tree() -> None:
         assert (judged["target"] <= column).mean() == pytest.approx(q, abs=0.08)  # another season
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda cls: cls.__name__)
 def test_every_network_predicts_quantiles(network: type[Tabular]) -> None:
     frame = table(300)
@@ -145,6 +147,7 @@ def test_they_cross_in_training_and_never_in_evaluation() -> None:
     assert model.eval()(batch).tolist() == [[-1.0, 1.0]] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [None, [pre.Log1p(), pre.StandardScaler()]])
 def test_they_go_through_a_target_transform(transform: Any) -> None:
     frame = table().assign(y=lambda rows: np.exp(rows["x"] + np.random.default_rng(0).normal(size=len(rows)) / 3))

@@ -58,6 +58,7 @@ def test_areas_and_curves_are_scikit_learns(drawn: tuple[Tensor, Tensor, Tensor 
             np.testing.assert_allclose(part, whole, atol=1e-12)
 
 
+@pytest.mark.slow
 @examples(12)
 @given(drawn=rows())
 @pytest.mark.parametrize("name", list(DECISION_METRICS))

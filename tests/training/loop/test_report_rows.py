@@ -61,6 +61,7 @@ def table(count: int = 60) -> pd.DataFrame:
     return frame
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residency", ["device", "stream"])
 @pytest.mark.parametrize("by", ["carrier", "hour", "night", "share", "day"])
 def test_a_kept_columns_values_are_the_groups(by: str, residency: str) -> None:

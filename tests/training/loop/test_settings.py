@@ -13,9 +13,9 @@ from gpupipe.errors import BadConfig, BadData
 from gpupipe.models import MLP
 from gpupipe.tensors.batch import Batch
 from gpupipe.training import Trainer
+from gpupipe.training.loop.activation_checkpointing import checkpoint_activations
 from gpupipe.training.loop.device import session
 from gpupipe.training.loop.losses import smooth_labels
-from gpupipe.training.loop.trainer import checkpoint_activations
 from gpupipe.training.optim.optimizers import Plateau, compute_learning_rates, get_plateau_factor, scaled_rate
 from tests.raising import raises
 
@@ -36,6 +36,7 @@ def _shown(arguments: dict[str, Any]) -> str:
     return ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in arguments.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -15,8 +15,8 @@ from gpupipe.tensors.batch import Batch
 from gpupipe.training.loop.device import make_forward
 from gpupipe.training.loop.losses import LOSSES
 from gpupipe.training.loop.metrics import METRICS
+from gpupipe.training.loop.run_start import make_objective
 from gpupipe.training.loop.train_step import Update
-from gpupipe.training.loop.trainer import make_objective
 from gpupipe.training.optim.optimizers import (
     EMA,
     LossScale,
@@ -82,6 +82,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_an_update_never_makes_the_host_wait(
@@ -109,6 +110,7 @@ def test_no_metric_makes_the_host_wait(name: str, no_host_wait: Any) -> None:
     assert metric.compute() is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ["eager", "aot_eager"])
 def test_forward_and_loss_are_one_graph(compiler: str) -> None:
     models = [MLP(3, [5, 5], hidden=(8,), seed=3) for _ in range(2)]

@@ -38,6 +38,7 @@ def weights(model: nn.Module) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "figure", "at_least"),
     [("binary", "valid_auc", 0.98), ("multiclass", "valid_accuracy", 0.90), ("regression", "valid_r2", 0.97)],
@@ -50,6 +51,7 @@ def test_it_learns(problem: Problem, task: str, figure: str, at_least: float, pr
     assert history.rows[-1]["train_loss"] < history.rows[0]["train_loss"] / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "one-cycle"])
 def test_every_schedule_learns_and_shows_its_rate(problem: Problem, schedule: str) -> None:
     train = problem("binary", 2000)
@@ -118,6 +120,7 @@ class OnFirst(nn.Module):
         return x @ self.weight + self.bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["tuple", "mapping"])
 @pytest.mark.parametrize("scalar", [False, True])
 def test_any_module_any_tree_and_a_loss_of_ones_own(form: str, scalar: bool) -> None:
