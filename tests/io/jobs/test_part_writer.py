@@ -100,7 +100,7 @@ def test_values_are_counted_as_far_as_they_decide_on_a_dictionary(
     is_coded: bool,
     num_counted: int,
 ) -> None:
-    """Of 80,000 int32, 9,000 different ones take 14 bits a row, and the dictionary of them 3.6: more than half of 32."""
+    """Of 80,000 int32, 9,000 different ones take 14 bits a row and their dictionary 3.6: more than half of 32."""
     counted, count = [], part_writer.pc.count_distinct
 
     def note(part: pa.Array) -> pa.Scalar:
