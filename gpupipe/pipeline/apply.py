@@ -250,7 +250,7 @@ class TransformPlan:
             before.casts, before.side_columns = self.casts, {n: found[n] for n in before.window_steps}
             inputs = list(schema.select(step.reads))
             made = [item for item in step.made_fields(schema) if item.name in wanted]
-            plan = partial(step.plan, schema=schema, wanted=frozenset(wanted), backend=backend)
+            plan = partial(step.plan, schema=schema, outputs=frozenset(wanted), backend=backend)
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
             with in_step(step):
