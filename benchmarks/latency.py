@@ -50,6 +50,7 @@ class Sizes(NamedTuple):
     """How large the tables are, and how many calls make one figure."""
 
     wide: tuple[int, int] = (20_000, 2_000)
+    low: tuple[int, int] = (4_000, 1_500)
     short: tuple[int, int] = (63, 2_308)
     components: int = 10
     flights: int = 20_000
@@ -59,7 +60,8 @@ class Sizes(NamedTuple):
 def measure(sizes: Sizes, rounds: int) -> dict[str, Any]:
     """The figures of all jobs, and the bars."""
     figures = {}
-    figures |= _wide(sizes, rounds)
+    figures |= _wide(sizes.wide, sizes.calls, rounds)
+    figures |= _wide(sizes.low, sizes.calls, rounds)
     figures |= _short(sizes, rounds)
     figures |= _figures(interleaved({"one row, predict_proba": _scored(sizes)}, rounds), sizes.calls)
     figures |= _figures(interleaved({"probe()": probe}, rounds), 1)
@@ -67,10 +69,10 @@ def measure(sizes: Sizes, rounds: int) -> dict[str, Any]:
     return {"rounds": rounds, "sizes": sizes._asdict(), "figures": figures, "bars": _bars(figures)}
 
 
-def _wide(sizes: Sizes, rounds: int) -> dict[str, Any]:
+def _wide(size: tuple[int, int], calls: int, rounds: int) -> dict[str, Any]:
     """Imputing and scaling numbers of which a twentieth is missing."""
-    frame = _numbers(*sizes.wide)
-    what = f"{sizes.wide[1]:,} x {sizes.wide[0]:,}"
+    frame = _numbers(*size)
+    what = f"{size[1]:,} x {size[0]:,}"
 
     def ours() -> gp.Pipeline:
         return _pipeline([pre.SimpleImputer(), pre.StandardScaler()]).fit(frame)
@@ -80,7 +82,7 @@ def _wide(sizes: Sizes, rounds: int) -> dict[str, Any]:
 
     fits = {f"{what}, fit: {OURS}": ours, f"{what}, fit: {THEIRS}": theirs}
     figures = _figures(interleaved(fits, rounds), 1)
-    return figures | _one_row(f"{what}, one row", ours(), theirs(), frame, sizes.calls, rounds)
+    return figures | _one_row(f"{what}, one row", ours(), theirs(), frame, calls, rounds)
 
 
 def _short(sizes: Sizes, rounds: int) -> dict[str, Any]:
@@ -141,11 +143,13 @@ def _bars(figures: dict[str, Any]) -> list[dict[str, Any]]:
         ours, theirs = (figures[f"{what}: {who}"]["cpu_s"]["median"] for who in (OURS, THEIRS))
         return float(ours / theirs)
 
-    wide, row, *_ = dict.fromkeys(name.rpartition(":")[0] for name in figures if name.endswith(THEIRS))
+    wide, row, low, low_row, *_ = dict.fromkeys(name.rpartition(":")[0] for name in figures if name.endswith(THEIRS))
     first, score = figures["first fit of a process, 100 rows"], figures["one row, predict_proba"]
     return [
         _bar(f"CPU s, {wide}, gpupipe / scikit-learn", ratio(wide), 2.0),
         _bar(f"CPU s, {row}, gpupipe / scikit-learn", ratio(row), 2.1),
+        _bar(f"CPU s, {low}, gpupipe / scikit-learn", ratio(low), 1.2),
+        _bar(f"CPU s, {low_row}, gpupipe / scikit-learn", ratio(low_row), 1.0),
         _bar("wall ms, one row, predict_proba", score["wall_s"]["median"] * 1e3, 8.0),
         _bar("wall ms, probe()", figures["probe()"]["wall_s"]["median"] * 1e3, 50.0),
         _bar("wall s, first fit of a process, 100 rows", first["wall_s"]["median"], 3.0),

@@ -37,7 +37,7 @@ def compile_loop(*relaxed: str) -> Callable[[Loop], Loop]:
                 with _one_at_a_time, pause_collector():
                     if not loops:
                         load()
-                    return call(*given)
+                    return call(*given)  # which loads what is cached, or compiles it
             return call(*given)
 
         def call(*given: Any) -> Any:

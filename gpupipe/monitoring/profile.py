@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, pairwise
+from itertools import pairwise
 from threading import Lock
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ SAMPLE_ROWS = 1 << 15
 _SAMPLE_NUMBERS, _FEWEST_ROWS = 1 << 24, 1 << 12  # 128 MiB, but where there are more than 4,096 columns
 _SEED = 0x5EED
 _KEPT_NUMBERS = 1 << 23  # of a sample whose profiles nobody has read
-_CACHED_NUMBERS = 1 << 17  # of columns that are profiled together
 _DECILES = np.arange(1, 10) / 10
 
 
@@ -116,59 +115,32 @@ class Profiles(Mapping[str, Profile]):
         with self._lock:
             if self._sample is not None:
                 columns = {name: values for name, values in self._sample.sorted_values.items() if len(values)}
-                shares = self.missing.items()
-                profiles = {name: Profile(missing, unknown=self.unknown.get(name)) for name, missing in shares}
-                self._profiles = profiles | _profile_numbers(columns, self.missing, self.unknown)
+                deciles = dict(zip(columns, _compute_deciles([*columns.values()]).tolist(), strict=True))
+                self._profiles = {
+                    name: _profile_numbers(columns[name], deciles[name], missing, self.unknown.get(name))
+                    if name in columns
+                    else Profile(missing, unknown=self.unknown.get(name))
+                    for name, missing in self.missing.items()
+                }
                 self._sample = None
         return self._profiles
 
 
-def _profile_numbers(
-    columns: Mapping[str, Any], missing: Mapping[str, float], unknown: Mapping[str, float]
-) -> dict[str, Profile]:
-    """Compute the profiles of columns of finite numbers, ascending, so that sums do not depend on partitions."""
-    deciles = _compute_deciles([*columns.values()]).tolist()
-    edges = {name: tuple(dict.fromkeys(each)) for name, each in zip(columns, deciles, strict=True)}
-    spreads = _compute_spreads(columns)
-    profiles = {}
-    for name, values in columns.items():
-        ends = [0, *values.searchsorted(edges[name], side="right").tolist(), len(values)]
-        shares = tuple([(end - start) / len(values) for start, end in pairwise(ends)])
-        profiles[name] = Profile(missing[name], *spreads[name], edges[name], shares, unknown.get(name))
-    return profiles
-
-
-def _compute_spreads(columns: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Compute means and standard deviations of ascending values; columns of as many values are one matrix."""
-    by_length: dict[int, list[str]] = {}
-    for name, values in columns.items():
-        by_length.setdefault(len(values), []).append(name)
-    spreads: dict[str, tuple[float, float]] = {}
-    for length, names in by_length.items():
-        width = max(1, _CACHED_NUMBERS // length)
-        for chunk in (names[start : start + width] for start in range(0, len(names), width)):
-            table = np.stack([columns[name] for name in chunk])
-            is_last = table[:, 1:] != table[:, :-1]
-            is_plain = is_last.all(axis=1)
-            # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-            for row in (~is_plain).nonzero()[0].tolist():
-                last = np.append(is_last[row], True).nonzero()[0]
-                mean, std = _compute_spread(table[row, last], np.diff(last, prepend=-1) / length)
-                spreads[chunk[row]] = float(mean), float(std)
-            mean, std = _compute_spread(table if is_plain.all() else table[is_plain], 1 / length)
-            spreads |= zip(compress(chunk, is_plain), zip(mean.tolist(), std.tolist(), strict=True), strict=True)
-    return spreads
-
-
-def _compute_spread(values: Any, weight: Any) -> tuple[Any, Any]:
-    """Compute the weighted mean and standard deviation of each row of ascending values, which are overwritten."""
-    unit = np.maximum(np.maximum(np.abs(values[..., 0]), np.abs(values[..., -1])), 1.0)  # whose squares are floats
-    mean = (values * weight).sum(axis=-1)
-    values /= unit[..., None]
-    values -= (mean / unit)[..., None]
-    np.square(values, out=values)
-    values *= weight
-    return mean, unit * np.sqrt(values.sum(axis=-1))
+def _profile_numbers(values: Any, deciles: Sequence[float], missing: float, unknown: float | None) -> Profile:
+    """Compute the profile of finite numbers in ascending order, so that sums do not depend on partitions."""
+    edges = tuple(dict.fromkeys(deciles))
+    # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
+    weight: Any = 1 / len(values)
+    distinct, is_last = values, values[1:] != values[:-1]
+    if not is_last.all():
+        last = np.append(is_last, True).nonzero()[0]
+        distinct, weight = values[last], np.diff(last, prepend=-1) / len(values)
+    unit = max(abs(float(values[0])), abs(float(values[-1])), 1.0)  # whose squares are floats
+    mean = float((distinct * weight).sum())
+    std = unit * float(np.sqrt((np.square(distinct / unit - mean / unit) * weight).sum()))
+    ends = [0, *values.searchsorted(edges, side="right").tolist(), len(values)]
+    shares = tuple([(end - start) / len(values) for start, end in pairwise(ends)])
+    return Profile(missing, mean, std, edges, shares, unknown)
 
 
 def _compute_deciles(columns: Sequence[Any]) -> Any:

@@ -12,9 +12,9 @@ from tests.project.benchmark_scripts import benchmark_script
 
 def test_all_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     latency, sections = (benchmark_script(name, monkeypatch) for name in ("latency.py", "sections.py"))
-    sizes = latency.Sizes(wide=(60, 80), short=(20, 90), components=2, flights=300, calls=1)
+    sizes = latency.Sizes(wide=(60, 80), low=(50, 70), short=(20, 90), components=2, flights=300, calls=1)
     result = latency.measure(sizes, rounds=1)
-    assert len(result["figures"]) == 11 and len(result["bars"]) == 5
+    assert len(result["figures"]) == 15 and len(result["bars"]) == 7
     for found in result["figures"].values():
         assert found["wall_s"]["min"] > 0 and found["cpu_s"]["min"] >= 0
     file = latency.write_result("latency_cpu", result, tmp_path)

@@ -210,7 +210,7 @@ def _count_gpu_group_rows(schema: Schema) -> int:
 def _has_repeats(column: pa.ChunkedArray, most: int, cardinality: int | None) -> bool:
     """Return whether a dictionary halves a column at least, by so many first values; True where these are missing.
 
-    Values are counted only where the `cardinality` does not tell, nor an eighth of them: more have as many at least.
+    Values are counted only where the `cardinality` does not tell, and all of them only where a quarter does not.
     """
     values = column.slice(0, most)
     values = pc.list_flatten(values).slice(0, most) if is_list(values.type) else values
@@ -224,7 +224,7 @@ def _has_repeats(column: pa.ChunkedArray, most: int, cardinality: int | None) ->
 
     if cardinality is not None and halves(cardinality):
         return True
-    parts = (values.slice(0, len(values) // 8), values)
+    parts = (values.slice(0, len(values) // 4), values)
     return all(halves(pc.count_distinct(part).as_py()) for part in parts)
 
 
