@@ -166,9 +166,7 @@ class ConcatSource(Source):
         for partition in partitions:
             for number, part in self._cut(partition):
                 parts.setdefault(number, []).append(part)
-        tables = {
-            number: self._tables[number].of_partitions(table_parts) for number, table_parts in sorted(parts.items())
-        }
+        tables = {number: self._tables[number].of_partitions(group) for number, group in sorted(parts.items())}
         return self._with(tables, list(partitions))
 
     def inputs(self) -> dict[str, str] | None:
@@ -178,9 +176,9 @@ class ConcatSource(Source):
     def of_files(self, names: AbstractSet[str]) -> Self:
         files = {number: names & (table.source.inputs() or {}).keys() for number, table in self._tables.items()}
         tables = {
-            n: replace(self._tables[n], source=self._tables[n].source.of_files(table_files))
-            for n, table_files in files.items()
-            if table_files
+            n: replace(self._tables[n], source=self._tables[n].source.of_files(paths))
+            for n, paths in files.items()
+            if paths
         }
         return self._with(tables, None)
 
@@ -201,10 +199,7 @@ class ConcatSource(Source):
             spans = [
                 [span for part in table.source.partitions for span in part.spans] for table in self._tables.values()
             ]
-            counts = [
-                1 + max((max(s.file, s.identity >> FILE_SHIFT) for s in table_spans), default=0)
-                for table_spans in spans
-            ]
+            counts = [1 + max((max(s.file, s.identity >> FILE_SHIFT) for s in group), default=0) for group in spans]
             self._first_files = list(accumulate(counts, initial=0))[:-1]
         return self._first_files
 

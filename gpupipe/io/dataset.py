@@ -423,12 +423,10 @@ class Dataset(Table):
             [3, 2, 1]
         """
         names = _columns(self, by, "sort")
-        argument: Any = ascending
-        upward: list[Any] = (
-            [argument] * len(names) if is_bool(argument) else list(argument) if is_sequence(argument) else [None]
-        )
+        value: Any = ascending
+        upward: list[Any] = [value] * len(names) if is_bool(value) else list(value) if is_sequence(value) else [None]
         if not all(map(is_bool, upward)):
-            raise refuse_argument("sort", "ascending", argument, "True or False, or a list of them", "ascending=False")
+            raise refuse_argument("sort", "ascending", value, "True or False, or a list of them", "ascending=False")
         if len(upward) != len(names):
             problem, remedy = "not a direction for each column", "ascending=True, which is for all"
             raise BadConfig("sort", problem, got=upward, expected=format_count(len(names), "direction"), remedy=remedy)
@@ -522,16 +520,11 @@ class Dataset(Table):
         left_keys, right_keys = get_sides(on, left_on, right_on, "join", "on")
         check_names("join", None, columns=columns)
         check_name("join", suffix=suffix)
-        left_names, right_names = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
+        keys = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return join(
-            self,
-            right,
-            JoinSpec.of(
-                self.locate_origins(), right.locate_origins(), (left_names, right_names), added, how, suffix, many
-            ),
-        )
+        joining = JoinSpec.of(self.locate_origins(), right.locate_origins(), keys, added, how, suffix, many)
+        return join(self, right, joining)
 
     def join_asof(
         self,

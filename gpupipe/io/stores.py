@@ -86,14 +86,10 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
             refused = _get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError)
             is_final = isinstance(cause, _FINAL) or getattr(cause, "errno", None) in _FINAL_NUMBERS
             if is_final or type(cause).__name__ in _NOT_ASKED or refused:
-                local_remedy = (
-                    "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
-                )
-                remote_remedy = (
-                    "the right path, endpoint and region; storage_options= or the environment for credentials"
-                )
                 problem, expected = f"it cannot be {doing} ({words})", "a file that is there and may be used"
-                remedy = remote_remedy if "://" in path else local_remedy
+                remedy = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
+                if "://" in path:
+                    remedy = "the right path, endpoint and region; storage_options= or the environment for credentials"
                 raise BadFile(path, problem, expected=expected, remedy=remedy) from cause
             if attempt == ATTEMPTS:
                 problem = f"it cannot be {doing}: {attempt} attempts failed, the last with {words}"
@@ -517,9 +513,7 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
             origins |= {name: manifest.origins[name] for name in manifest.partition_by if name in manifest.origins}
     keys = _cast_keys([_parse_keys(name[len(fixed) :].split("/")[:-1]) for name in files], dtypes, path)
     full = files if is_local else [fs.unstrip_protocol(name) for name in files]
-    return [
-        Input(name, file_keys, storage_options, origins=origins) for name, file_keys in zip(full, keys, strict=True)
-    ]
+    return [Input(name, each, storage_options, origins=origins) for name, each in zip(full, keys, strict=True)]
 
 
 def _list_folder(

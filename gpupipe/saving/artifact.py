@@ -343,12 +343,10 @@ def _load_network(folder: Path, described: Mapping[str, Any], model: torch.nn.Mo
     if model is not None:
         network = model
     elif name is None:
-        class_name = described.get("name", "unnamed")
-        problem, expected = (
-            f"it holds the weights of a network of the user's own, {class_name}",
-            "that network as an argument",
-        )
-        remedy = f"gp.load(path, model={class_name.rpartition('.')[2]}())"
+        kind = described.get("name", "unnamed")
+        problem = f"it holds the weights of a network of the user's own, {kind}"
+        expected = "that network as an argument"
+        remedy = f"gp.load(path, model={kind.rpartition('.')[2]}())"
         raise ArtifactError(where, problem, expected=expected, remedy=remedy)
     elif name not in _NETWORKS:
         expected = f"one of {_NETWORKS}"

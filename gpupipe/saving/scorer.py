@@ -295,11 +295,9 @@ class Scorer:
         table, earlier = as_rows(data, self.pipeline.backend), None if history is None else as_dataset(history)
         run = self.pipeline._bind_to(table, earlier, predicting=True, also=by)
         keep_fields, field_names = run.schema.with_role(Role.KEEP), {item.name for item in fields}
-        keep_names = () if self.pipeline.features is None else self.pipeline.features.keep
+        keep = () if self.pipeline.features is None else self.pipeline.features.keep
         inputs = Schema(run.schema.with_role(Role.FEATURE))
-        names = [
-            name if name in keep_names else name.removesuffix("_keep") for name in (item.name for item in keep_fields)
-        ]
+        names = [name if name in keep else name.removesuffix("_keep") for name in (item.name for item in keep_fields)]
         names = [f"{name}_keep" if name in field_names else name for name in names]
         keys = [replace(item, name=name) for item, name in zip(keep_fields, names, strict=True)]
         schema = Schema([*fields, *keys])

@@ -313,19 +313,15 @@ class _Agreement:
         dtypes = {name: dtype_from_arrow(kind) for name, kind in types.items()}
         valued = {name for name, kind in types.items() if not pa.types.is_null(kind)}
         learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
-        table_dtypes = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
-        differing = [
-            name
-            for name in table_dtypes
-            if name not in types or (name in valued and dtypes[name] != table_dtypes[name])
-        ]
-        extra = [name for name, dtype in dtypes.items() if name not in table_dtypes and dtype is not None]
+        schema = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
+        differing = [name for name in schema if name not in types or (name in valued and dtypes[name] != schema[name])]
+        extra = [name for name, dtype in dtypes.items() if name not in schema and dtype is not None]
         differing += [name for name in extra if name in file.origin.keys and self._columns is None]  # other folders
-        lost = [name for name in differing if name in types and not _is_castable(dtypes[name], table_dtypes.get(name))]
+        lost = [name for name in differing if name in types and not _is_castable(dtypes[name], schema.get(name))]
         type_names = {name: dtypes[name] or str(kind) for name, kind in types.items()}
         if differing and (lost or not self._policy.casts):
             name = (lost or differing)[0]
-            expected = f"{table_dtypes.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
+            expected = f"{schema.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
             problem = f"column {name!r} is {type_names.get(name, 'not there')}"
             remedy = "columns=[...] with what all files share, on_mismatch="
             remedy += "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
@@ -333,17 +329,13 @@ class _Agreement:
         if differing:
             changes = []
             for name in differing:
-                what = (
-                    f"{type_names.get(name)}, read as {table_dtypes[name]}"
-                    if name in table_dtypes
-                    else "new and left out"
-                )
+                what = f"{type_names.get(name)}, read as {schema[name]}" if name in schema else "new and left out"
                 changes.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
             self._policy.adapt(file.origin.path, "; ".join(changes))
         if self._columns is None:
             reason = f"the first file, {self._first}, does not have it"
             self._policy.leave_out(file.origin.path, {name: types[name] for name in extra}, reason)
-        self._dtypes = table_dtypes
+        self._dtypes = schema
         self._known_from |= dict.fromkeys(learned, file.origin.path)
 
     def list_readings(self, files: Iterable[TableFile]) -> dict[str, Reading]:
@@ -664,11 +656,9 @@ class FileSource(Source):
         self.partitions = [Partition(index, *facts) for index, facts in enumerate(cut)]
 
     def _describe(self, spans: Sequence[RowRange], num_bytes: int) -> str:
-        files = [(self.files[number], file_spans) for number, file_spans in group_by_file(spans)]
+        files = [(self.files[number], pieces) for number, pieces in group_by_file(spans)]
         examples = files if len(files) < 4 else [files[0], files[-1]]
-        parts = [
-            f"{file.origin.path} {file.describe([span.group for span in file_spans])}" for file, file_spans in examples
-        ]
+        parts = [f"{file.origin.path} {file.describe([span.group for span in pieces])}" for file, pieces in examples]
         text = ", ".join(parts) if len(files) < 4 else f"{parts[0]} ... {parts[1]} ({len(files)} files)"
         if num_bytes <= self._limit:
             return text

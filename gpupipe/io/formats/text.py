@@ -207,9 +207,7 @@ def _check_form(form: CsvForm, backend: str) -> None:
     if form.comment == "":
         raise refuse("comment is empty", "", "what comments begin with", "'#'")
     pattern, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
-    if unknown := [
-        timestamp_format for timestamp_format in form.timestamp_formats if "%" in re.sub(pattern, "", timestamp_format)
-    ]:
+    if unknown := [text for text in form.timestamp_formats if "%" in re.sub(pattern, "", text)]:
         expected, remedy = "%Y %m %d %H %I %M %S %f %y %j %p %z", "the column as text by dtypes="
         if backend == "gpu":
             remedy = f"backend='cpu', or {remedy}"
@@ -227,7 +225,7 @@ class _Parser(ABC):
     def __init__(
         self, dtypes: Mapping[str, str], columns: Names | None, policy: BadFilePolicy, limit: int, backend: str
     ) -> None:
-        self._dtypes, self._selection = dtypes, None if columns is None else as_list(columns)
+        self._dtypes, self._names = dtypes, None if columns is None else as_list(columns)
         self._policy, self._limit, self._backend = policy, limit, backend
         self._engine = get_executor().resolve(backend)
         self._spool = TempParquet(limit)
@@ -248,9 +246,7 @@ class _Parser(ABC):
                         bar.update()
 
                 files = open_all(inputs, parse, self._policy, at_once=1)
-            source = FileSource(
-                files, columns=self._selection, limit=self._limit, policy=self._policy, spool=self._spool
-            )
+            source = FileSource(files, columns=self._names, limit=self._limit, policy=self._policy, spool=self._spool)
         except BaseException:
             self._spool.remove()
             raise
@@ -311,7 +307,7 @@ class _CsvParser(_Parser):
             first = self._first or (input_file.path, file.names)
             columns = self._columns or self._infer(file, input_file)
             missing = [name for name in columns if name not in file.names]
-            added = [name for name in file.names if name not in first[1]] if self._selection is None else []
+            added = [name for name in file.names if name not in first[1]] if self._names is None else []
             # What is not there shows in the file that is written, where files are cast.
             if missing and (not self._policy.casts or not set(columns) & set(file.names)):
                 problem, expected = f"column {missing[0]!r} is not there", f"the columns of {first[0]}"
@@ -328,10 +324,10 @@ class _CsvParser(_Parser):
 
     def _infer(self, file: CsvFile, input_file: Input) -> dict[str, Column]:
         all_names = [*file.names, *input_file.keys]
-        for name in (*(self._selection or ()), *self._dtypes):
+        for name in (*(self._names or ()), *self._dtypes):
             if name not in all_names:
                 raise ColumnNotFound.among(input_file.path, name, all_names)
-        names = [name for name in file.names if self._selection is None or name in self._selection]
+        names = [name for name in file.names if self._names is None or name in self._names]
         columns = file.infer(self._dtypes, names or file.names[:1])
         texts = [name for name, column in columns.items() if pa.types.is_large_string(column.kind)]
         if self._form.timestamp_formats and texts and not any(column.formats for column in columns.values()):
@@ -350,7 +346,7 @@ class _JsonParser(_Parser):
 
     def _parse(self, input_file: Input) -> ParquetFile:
         with open_text(input_file, self._spool.folder, "JSON") as text:
-            file = JsonFile(input_file.path, text, self._engine, is_whole=self._selection is None)
+            file = JsonFile(input_file.path, text, self._engine, is_whole=self._names is None)
             columns = self._columns or self._infer(file, input_file)
             first = self._first or input_file.path
             file.left_out = set(self._left_out)
@@ -375,12 +371,12 @@ class _JsonParser(_Parser):
         }
         self._policy.convert(input_file.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
         columns = {name: column for name, column in columns.items() if name not in self._left_out}
-        for name in self._selection or ():
+        for name in self._names or ():
             if name in self._left_out:
                 problem, got = f"column {name!r}: {_EMPTY.change}", str(self._left_out[name])
                 expected, remedy = "objects with keys in the first rows", "columns= without it"
                 raise SchemaMismatch(input_file.path, problem, got=got, expected=expected, remedy=remedy)
             if name not in columns and name not in input_file.keys:
                 raise ColumnNotFound.among(input_file.path, name, [*columns, *input_file.keys])
-        names = [name for name in columns if self._selection is None or name in self._selection] or [*columns][:1]
+        names = [name for name in columns if self._names is None or name in self._names] or [*columns][:1]
         return {name: columns[name] for name in names}

@@ -262,9 +262,8 @@ class StoreFolder:
         if missing_files := sorted({*manifest.files} - self.names()):
             expected = "nobody else to write to this folder, or to remove files there"
             remedy = "the same call again when nobody does"
-            raise BadFile(
-                f"{self.where}/{missing_files[0]}", "it was written, and is gone", expected=expected, remedy=remedy
-            )
+            path, problem = f"{self.where}/{missing_files[0]}", "it was written, and is gone"
+            raise BadFile(path, problem, expected=expected, remedy=remedy)
         write_quarantine(manifest.notes, f"{self.where}/{QUARANTINE}", self.storage_options)
         self.put_text(manifest.to_json(), MANIFEST)
         self.clean(manifest, replaced)

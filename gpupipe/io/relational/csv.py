@@ -198,10 +198,8 @@ class CsvFile(TextFile):
             for name, column in columns.items()
         ]
         try:
-            first_rows = texts.select(expression.alias(str(index)) for index, expression in enumerate(unfit)).collect(
-                engine="streaming"
-            )
-            rows = {name: row for name, row in zip(columns, first_rows.row(0), strict=True) if row is not None}
+            frame = texts.select(row.alias(str(index)) for index, row in enumerate(unfit)).collect(engine="streaming")
+            rows = {name: row for name, row in zip(columns, frame.row(0), strict=True) if row is not None}
             if not rows:
                 return
             name = min(rows, key=lambda name: rows[name])

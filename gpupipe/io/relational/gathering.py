@@ -301,15 +301,10 @@ class PreparedPlan(ABC):
 
 
 def plan_rows(
-    table: AnyTable,
-    schema: Schema,
-    verb: str,
-    options: object,
-    prepare: Callable[[], PreparedPlan],
-    *other_tables: Table,
+    table: AnyTable, schema: Schema, verb: str, options: object, prepare: Callable[[], PreparedPlan], *tables: Table
 ) -> AnyTable:
     """Build a dataset of the rows of a plan that has not run yet, like this table; row ids are row numbers."""
-    source = PlanSource([table, *other_tables], schema, verb, options, prepare)
+    source = PlanSource([table, *tables], schema, verb, options, prepare)
     return replace(table, source=source, schema=schema, query=EVERYTHING)
 
 

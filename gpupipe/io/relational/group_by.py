@@ -86,25 +86,23 @@ class GroupBy(Generic[AnyTable]):
         if not aggregates:
             expected, remedy = "a name for each column", "agg(rows=('x', 'size'))"
             raise BadConfig("agg", "nothing is asked for", expected=expected, remedy=remedy)
-        for aggregate in aggregates:
-            where = f"agg({aggregate.name}=)"
-            if aggregate.function not in _FUNCTIONS:
+        for agg in aggregates:
+            where = f"agg({agg.name}=)"
+            if agg.function not in _FUNCTIONS:
                 functions = ", ".join(_FUNCTIONS)
-                raise BadConfig(where, "no such function", got=aggregate.function, expected=functions, remedy="'mean'")
-            if aggregate.name in self.keys:
-                raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({aggregate.name}_=...)")
-            self.table.require([aggregate.column], where)
-            dtype = self.table.schema[aggregate.column].dtype
-            if (dtype in LISTS or is_passenger(dtype)) and aggregate.function not in _OF_LISTS:
-                length = f"T.{derive(aggregate.column, 'len({})', f'{aggregate.column}_length')} before it"
-                problem = f"column {aggregate.column!r} holds {'lists' if dtype in LISTS else dtype}"
-                remedy = length if dtype in LISTS else suggest_conversion(aggregate.column, dtype)
-                raise SchemaMismatch(
-                    where, problem, got=aggregate.function, expected=", ".join(_OF_LISTS), remedy=remedy
-                )
-            if aggregate.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
-                problem = f"column {aggregate.column!r} holds no numbers"
-                expected = f"numbers or booleans for {aggregate.function!r}"
+                raise BadConfig(where, "no such function", got=agg.function, expected=functions, remedy="'mean'")
+            if agg.name in self.keys:
+                raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({agg.name}_=...)")
+            self.table.require([agg.column], where)
+            dtype = self.table.schema[agg.column].dtype
+            if (dtype in LISTS or is_passenger(dtype)) and agg.function not in _OF_LISTS:
+                length = f"T.{derive(agg.column, 'len({})', f'{agg.column}_length')} before it"
+                problem = f"column {agg.column!r} holds {'lists' if dtype in LISTS else dtype}"
+                remedy = length if dtype in LISTS else suggest_conversion(agg.column, dtype)
+                raise SchemaMismatch(where, problem, got=agg.function, expected=", ".join(_OF_LISTS), remedy=remedy)
+            if agg.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
+                problem = f"column {agg.column!r} holds no numbers"
+                expected = f"numbers or booleans for {agg.function!r}"
                 remedy = "'min', 'max', 'first', 'last', 'count' or 'nunique'"
                 raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
 
@@ -179,59 +177,48 @@ class _Aggregate:
 
 
 def _plan_groups(table: AnyTable, keys: Sequence[str], aggregates: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:
-    columns = list(dict.fromkeys([*keys, *(aggregate.column for aggregate in aggregates)]))
+    columns = list(dict.fromkeys([*keys, *(agg.column for agg in aggregates)]))
     backend = get_executor().resolve(table.backend)
-    # cudf-polars has no mode.
-    backend = "cpu" if any(aggregate.function == "mode" for aggregate in aggregates) else backend
-    aggregations = [aggregate.expression(table.schema[aggregate.column], backend) for aggregate in aggregates]
+    backend = "cpu" if any(agg.function == "mode" for agg in aggregates) else backend  # cudf-polars has no mode
+    aggregations = [agg.expression(table.schema[agg.column], backend) for agg in aggregates]
     sums = [
-        aggregate
-        for aggregate in aggregates
-        if aggregate.function == "sum" and table.schema[aggregate.column].dtype in ("int64", "uint64")
+        agg for agg in aggregates if agg.function == "sum" and table.schema[agg.column].dtype in ("int64", "uint64")
     ]
-    aggregations += [(pl.col(aggregate.column) // _HALF).sum().alias(aggregate.name + _HIGH) for aggregate in sums]
-    quantiles = [
-        aggregate
-        for aggregate in aggregates
-        if aggregate.function == "quantile" and table.schema[aggregate.column].dtype in FLOATS
-    ]
+    aggregations += [(pl.col(agg.column) // _HALF).sum().alias(agg.name + _HIGH) for agg in sums]
+    quantiles = [agg for agg in aggregates if agg.function == "quantile" and table.schema[agg.column].dtype in FLOATS]
     aggregations += [
-        pl.col(aggregate.column).cast(pl.Float64).quantile(float(aggregate.q), "higher").alias(aggregate.name + _ABOVE)
-        for aggregate in quantiles
+        pl.col(agg.column).cast(pl.Float64).quantile(float(agg.q), "higher").alias(agg.name + _ABOVE)
+        for agg in quantiles
     ]
 
-    holds_rows = any(aggregate.function in _WHOLE for aggregate in aggregates)
-    ends = [
-        aggregate
-        for aggregate in aggregates
-        if aggregate.function in ("min", "max") and table.schema[aggregate.column].dtype in FLOATS
-    ]
+    holds_rows = any(agg.function in _WHOLE for agg in aggregates)
+    ends = [agg for agg in aggregates if agg.function in ("min", "max") and table.schema[agg.column].dtype in FLOATS]
 
     def plan(frame: pl.LazyFrame, dictionaries: Mapping[str, pl.Series]) -> pl.LazyFrame:
         frame = frame.drop_nulls(keys) if dropna and holds_rows else frame
-        if backend == "gpu" and any(aggregate.function == "list" for aggregate in aggregates):
+        if backend == "gpu" and any(agg.function == "list" for agg in aggregates):
             frame = frame.sort(ROW)
         groups = frame.group_by(keys).agg(aggregations)
         groups = groups.drop_nulls(keys) if dropna else groups  # a few groups, where all rows would be copied before
-        groups = groups.with_columns(_drop_zero_sign(aggregate.name) for aggregate in ends)
+        groups = groups.with_columns(_drop_zero_sign(agg.name) for agg in ends)
         groups = groups.with_columns(pl.lit(text).gather(pl.col(key)).alias(key) for key, text in dictionaries.items())
-        groups = groups.with_columns(_mend_infinite_quantile(aggregate.name) for aggregate in quantiles)
-        return groups.with_columns(_mask_wrapped_sum(aggregate.name) for aggregate in sums).sort(keys, nulls_last=True)
+        groups = groups.with_columns(_mend_infinite_quantile(agg.name) for agg in quantiles)
+        return groups.with_columns(_mask_wrapped_sum(agg.name) for agg in sums).sort(keys, nulls_last=True)
 
     def check(groups: pl.LazyFrame) -> None:
-        for aggregate in sums:
+        for agg in sums:
             device = select(backend if get_executor().in_process else "cpu")
-            lost = device.run_plan(groups.filter(pl.col(aggregate.name).is_null()), list(schema.select(keys)))
+            lost = device.run_plan(groups.filter(pl.col(agg.name).is_null()), list(schema.select(keys)))
             if len(lost):
-                dtype, got = schema[aggregate.name].dtype, device.to_arrow(lost).slice(0, 1).to_pylist()[0]
-                problem = f"the sum of column {aggregate.column!r} does not fit {dtype} in a group"
+                dtype, got = schema[agg.name].dtype, device.to_arrow(lost).slice(0, 1).to_pylist()[0]
+                problem = f"the sum of column {agg.column!r} does not fit {dtype} in a group"
                 expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
-                remedy = f"T.{derive(aggregate.column, 'float({})')} before it, which returns float64"
-                raise BadData(f"agg({aggregate.name}=)", problem, got=got, expected=expected, remedy=remedy)
+                remedy = f"T.{derive(agg.column, 'float({})')} before it, which returns float64"
+                raise BadData(f"agg({agg.name}=)", problem, got=got, expected=expected, remedy=remedy)
 
     def groups() -> PlannedRun:
         # Codes are grouped in less time than text; in buckets, which are ranges of keys, they would be out of order.
-        coded = set(keys).difference(aggregate.column for aggregate in aggregates) if backend == "cpu" else ()
+        coded = set(keys).difference(agg.column for agg in aggregates) if backend == "cpu" else ()
         rows = scan(table, columns, "group", coded=coded)
         if rows.dictionaries and count_buckets([rows], backend) > 1:
             rows = scan(table, columns, "group")
@@ -249,7 +236,7 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], aggregates: Sequence[_Agg
         for item in before.select(keys)
     ]
     groups_by = shift(frozenset().union(*(item.origins for item in of_keys)), When.KEY)
-    fields = (aggregate.field(before[aggregate.column]) for aggregate in aggregates)
+    fields = (agg.field(before[agg.column]) for agg in aggregates)
     schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in fields)])
     return plan_rows(table, schema, "group", (keys, dropna, aggregates), groups)
 

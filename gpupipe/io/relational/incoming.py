@@ -41,16 +41,14 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
         >>> gp.from_polars(late.select("dep_delay")).head(2)["dep_delay"].tolist()
         [853.0, 1301.0]
     """
-    polars_frame: Any = data
-    if not isinstance(polars_frame, pl.LazyFrame | pl.DataFrame):
+    value: Any = data
+    if not isinstance(value, pl.LazyFrame | pl.DataFrame):
         expected, remedy = "a polars.DataFrame or a polars.LazyFrame", "gp.from_frame(...) for any other table"
-        raise BadConfig(
-            "from_polars", "no frame of Polars", got=type(polars_frame).__name__, expected=expected, remedy=remedy
-        )
-    if isinstance(polars_frame, pl.DataFrame):
-        return from_frame(polars_frame, backend=backend)
+        raise BadConfig("from_polars", "no frame of Polars", got=type(value).__name__, expected=expected, remedy=remedy)
+    if isinstance(value, pl.DataFrame):
+        return from_frame(value, backend=backend)
     where = get_executor().resolve(backend)
-    batches = (frame.to_arrow() for frame in collect_batches(polars_frame, _BATCH_ROWS, where, "from_polars"))
+    batches = (frame.to_arrow() for frame in collect_batches(value, _BATCH_ROWS, where, "from_polars"))
     tables: list[pa.Table] = []
     num_bytes = 0
     for batch in batches:
@@ -59,5 +57,5 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
         if num_bytes > get_table_limit():
             parts = (part for table in chain(tables, batches) for part in table.to_batches())
             return from_frame(pa.RecordBatchReader.from_batches(batch.schema, parts), backend=backend)
-    whole = pa.concat_tables(tables) if tables else pl.DataFrame(schema=polars_frame.collect_schema()).to_arrow()
+    whole = pa.concat_tables(tables) if tables else pl.DataFrame(schema=value.collect_schema()).to_arrow()
     return from_frame(whole, backend=backend)
