@@ -45,11 +45,11 @@ class Settings:
         for name in ("partition_bytes", "memory_limit", "device_memory"):
             check_integer("configure", "[1, inf)", None, **{name: getattr(self, name)})
         check_name("configure", None, scratch=self.scratch)
-        place = self.scratch
-        if place is not None and "://" not in place and not (Path(place or " ").is_dir() and os.access(place, os.W_OK)):
-            expected, remedy = "a folder that exists, or a URL that fsspec knows", f"mkdir -p {place or 'scratch'}"
+        path = self.scratch
+        if path is not None and "://" not in path and not (Path(path or " ").is_dir() and os.access(path, os.W_OK)):
+            expected, remedy = "a folder that exists, or a URL that fsspec knows", f"mkdir -p {path or 'scratch'}"
             problem = "no folder that this process may write to"
-            raise BadConfig("configure(scratch=)", problem, got=place, expected=expected, remedy=remedy)
+            raise BadConfig("configure(scratch=)", problem, got=path, expected=expected, remedy=remedy)
 
 
 _MEMORY = "GPUPIPE_DEVICE_MEMORY"
@@ -92,9 +92,9 @@ def configure(
         >>> configure(backend="cpu").backend
         'cpu'
     """
-    place = os.fspath(scratch) if isinstance(scratch, os.PathLike) else scratch
-    place = re.sub("^(file|local)://", "", place) if isinstance(place, str) else place
-    given: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
-    given |= {"device_memory": device_memory, "scratch": place}
-    _in_force[:] = [replace(settings(), **{name: value for name, value in given.items() if value is not None})]
+    folder = os.fspath(scratch) if isinstance(scratch, os.PathLike) else scratch
+    folder = re.sub("^(file|local)://", "", folder) if isinstance(folder, str) else folder
+    values: dict[str, Any] = {"backend": backend, "partition_bytes": partition_bytes, "memory_limit": memory_limit}
+    values |= {"device_memory": device_memory, "scratch": folder}
+    _in_force[:] = [replace(settings(), **{name: value for name, value in values.items() if value is not None})]
     return _in_force[-1]

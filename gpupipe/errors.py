@@ -46,9 +46,9 @@ class GpupipeError(Exception):
     def __init__(self, where: str, problem: str, *, expected: str, remedy: str, got: object = _UNSEEN) -> None:
         self.where, self.problem, self.expected, self.remedy = where, problem, expected, remedy
         self.got = None if got is _UNSEEN else got
-        shown = repr(got)
-        seen = "" if got is _UNSEEN else f", got {shown if len(shown) <= _LONGEST else f'{shown[: _LONGEST - 3]}...'}"
-        text = f"{_escape(where)}: {problem}{seen}.\nExpected {expected}.\nTry: {remedy}"
+        value = repr(got)
+        suffix = "" if got is _UNSEEN else f", got {value if len(value) <= _LONGEST else f'{value[: _LONGEST - 3]}...'}"
+        text = f"{_escape(where)}: {problem}{suffix}.\nExpected {expected}.\nTry: {remedy}"
         super().__init__("\n".join(map(_escape, text.split("\n"))))
 
     def __str__(self) -> str:
@@ -72,12 +72,12 @@ def _rebuild(cls: type[GpupipeError], args: tuple[object, ...], facts: dict[str,
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Find the name that was meant: misspelt, in other capitals, without its underscores, or cut short; else None."""
-    asked, plain = _plain(str(name)), {_plain(str(known)): known for known in reversed([*names])}
-    near = [known for known in plain if sorted(known) == sorted(asked)]  # letters in another order, of short names too
-    near = near or get_close_matches(asked, plain, n=1, cutoff=_ALIKE)
-    if not near and len(asked) >= _TELLING:
-        longer = [known for known in plain if asked in known or (len(known) >= _TELLING and known in asked)]
-        near = sorted(longer, key=lambda known: abs(len(known) - len(asked)))
+    key, plain = _plain(str(name)), {_plain(str(word)): word for word in reversed([*names])}
+    near = [word for word in plain if sorted(word) == sorted(key)]  # letters in another order, of short names too
+    near = near or get_close_matches(key, plain, n=1, cutoff=_ALIKE)
+    if not near and len(key) >= _TELLING:
+        longer = [word for word in plain if key in word or (len(word) >= _TELLING and word in key)]
+        near = sorted(longer, key=lambda word: abs(len(word) - len(key)))
     return plain[near[0]] if near else None
 
 
@@ -93,11 +93,11 @@ class ColumnNotFound(GpupipeError, KeyError):
     @classmethod
     def among(cls, where: str, name: str, names: Iterable[str], offer: str | None = None) -> ColumnNotFound:
         """Build the error for `name`, which is not one of `names`; `offer` is the remedy where none is like it."""
-        known = list(names)
-        near = nearest(name, known)
-        offer = offer or ("one of the names above" if known else "data that has columns")
+        columns = list(names)
+        near = nearest(name, columns)
+        offer = offer or ("one of the names above" if columns else "data that has columns")
         remedy = offer if near is None else f"{near!r} (the closest name)"
-        error = cls(where, f"column {name!r} not found", got=known, expected="a column that is there", remedy=remedy)
+        error = cls(where, f"column {name!r} not found", got=columns, expected="a column that is there", remedy=remedy)
         error.column = name
         return error
 

@@ -147,10 +147,10 @@ def _swap(draft: Path, path: Path) -> None:
         _remove(old)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(path: Path, other_path: Path) -> bool:
     """Swap two names atomically; return whether the system could."""
     call = getattr(ctypes.CDLL(None), "renameat2", None)
-    return call is not None and call(_AT_FDCWD, bytes(one), _AT_FDCWD, bytes(other), _RENAME_EXCHANGE) == 0
+    return call is not None and call(_AT_FDCWD, bytes(path), _AT_FDCWD, bytes(other_path), _RENAME_EXCHANGE) == 0
 
 
 def sync(path: Path) -> None:
@@ -201,8 +201,8 @@ def _remove_left(parent: Path) -> None:
 
 def local_scratch() -> str | None:
     """Return the folder of this machine for temporary files; None for TMPDIR, or the system's own default."""
-    place = settings().scratch
-    return None if place is None or "://" in place else place
+    scratch = settings().scratch
+    return None if scratch is None or "://" in scratch else scratch
 
 
 @contextmanager

@@ -102,9 +102,9 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
 def _watch(bar: weakref.ref[Progress], ended: threading.Event) -> None:
     """Log a bar's lines while nothing is done, until it ends."""
     pause = LOG_EVERY_S
-    while not ended.wait(pause) and (shown := bar()) is not None:
-        pause = max(shown.log(), 0)
-        del shown
+    while not ended.wait(pause) and (progress := bar()) is not None:
+        pause = max(progress.log(), 0)
+        del progress
 
 
 def _format_time(seconds: float) -> str:

@@ -166,13 +166,13 @@ class Field:
 
     def as_source(self) -> Field:
         """Return the column as the start of a lineage."""
-        own = {self.name}
-        return self if self.lineage == own else self.replace(lineage=frozenset(own))
+        lineage = {self.name}
+        return self if self.lineage == lineage else self.replace(lineage=frozenset(lineage))
 
     def as_origin(self, table: str = "") -> Field:
         """Return the column as one that comes from nowhere else but this table."""
-        own = {Origin(table, self.name)}
-        return self if self.origins == own else self.replace(origins=frozenset(own))
+        origins = {Origin(table, self.name)}
+        return self if self.origins == origins else self.replace(origins=frozenset(origins))
 
 
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
@@ -251,14 +251,14 @@ class Schema:
 
     def drop(self, names: str | Iterable[str]) -> Schema:
         """Return all columns but these."""
-        gone = set(as_list(names))
-        return Schema(item for item in self.fields if item.name not in gone)
+        dropped_names = set(as_list(names))
+        return Schema(item for item in self.fields if item.name not in dropped_names)
 
     def assign(self, fields: Iterable[Field]) -> Schema:
         """Return the schema with `fields` added at the end, or in place of the column of the same name."""
         new = {item.name: item for item in fields}
-        kept = [new.pop(item.name, item) for item in self.fields]
-        return Schema([*kept, *new.values()])
+        existing_fields = [new.pop(item.name, item) for item in self.fields]
+        return Schema([*existing_fields, *new.values()])
 
     def with_units(self, units: Mapping[str, str]) -> Schema:
         """Return the schema with units of columns' numbers, by column name; `ColumnNotFound` where one is not there."""
@@ -270,12 +270,13 @@ class Schema:
 
         Tables in memory are numbered there, as `#0`: those of two files are not the same.
         """
-        found = {
+        sources = {
             name: rename_tables(origins, lambda other: f"{table}{other}" if other.startswith("#") else other)
             for name, origins in stated.items()
         }
         return Schema(
-            replace(item, origins=found[item.name]) if found.get(item.name) else item.as_origin(table) for item in self
+            replace(item, origins=sources[item.name]) if sources.get(item.name) else item.as_origin(table)
+            for item in self
         )
 
     def with_order(self, names: Iterable[str]) -> Schema:
@@ -305,8 +306,10 @@ class Schema:
     @property
     def vocabularies(self) -> dict[str, Any]:
         """The values of the features whose ids a fit has learned, Arrow arrays in the order of ids from 2 on."""
-        known = {item.name: item.vocabulary for item in (*self.categorical, *self.lists) if item.vocabulary is not None}
-        return {name: each.values for name, each in known.items() if each.values is not None}
+        vocabularies = {
+            item.name: item.vocabulary for item in (*self.categorical, *self.lists) if item.vocabulary is not None
+        }
+        return {name: each.values for name, each in vocabularies.items() if each.values is not None}
 
     @property
     def target(self) -> Field | None:
@@ -330,8 +333,8 @@ class Schema:
             return None
         if self.target.classes is None:
             return "regression"
-        one = "binary" if len(self.target.classes) == 2 else "multiclass"
-        return one if len(self.targets) == 1 else "multilabel"
+        task = "binary" if len(self.target.classes) == 2 else "multiclass"
+        return task if len(self.targets) == 1 else "multilabel"
 
     def to_json(self) -> list[dict[str, Any]]:
         """Convert columns, ranges and edges to plain lists and strings, for a file."""
@@ -376,8 +379,8 @@ class Schema:
         if len(body) > _MANY_FIELDS:
             runs = groupby(body, key=lambda cells: (*cells[1:6], cells[7], cells[10]))
             body = [_one_row(list(run)) for _, run in runs]
-        told = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
-        return list(zip(*told, strict=True))
+        columns = [cells for cells in zip(head, *body, strict=True) if any(cells[1:]) or not body]
+        return list(zip(*columns, strict=True))
 
     def __repr__(self) -> str:
         return f"{text_table(self._table())}\n{_LEGEND if self.categorical else ''}".rstrip()
@@ -389,8 +392,8 @@ class Schema:
 def shorten_list(words: Iterable[str], most: int = 4) -> str:
     """Join words in one short line, and count the rest."""
     every = list(map(escape_line, words))
-    rest = len(every) - most
-    return ", ".join(every[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+    num_more = len(every) - most
+    return ", ".join(every[:most]) + (f" and {num_more:,} more" if num_more > 0 else "")
 
 
 ROW = "⟨row⟩"
@@ -403,7 +406,7 @@ def _one_row(run: Sequence[list[str]]) -> list[str]:
     first, last = run[0], run[-1]
     if len(run) == 1:
         return first
-    same = [cell if all(row[place] == cell for row in run) else "" for place, cell in enumerate(first)]
+    same = [cell if all(row[index] == cell for row in run) else "" for index, cell in enumerate(first)]
     same[0], same[6] = f"{first[0]} ... {last[0]} ({format_count(len(run), 'column')})", same[6] or "some"
     return same
 

@@ -89,12 +89,12 @@ class Selector:
         return Selector("~", (self,))
 
     def __repr__(self) -> str:
-        shown = [*map(repr, self._words)]
+        operands = [*map(repr, self._words)]
         if self._function == "~":
-            return f"~{shown[0]}"
+            return f"~{operands[0]}"
         if self._function in "|&-":
-            return f"({shown[0]} {self._function} {shown[1]})"
-        return f"{self._function}({', '.join(shown)})"
+            return f"({operands[0]} {self._function} {operands[1]})"
+        return f"{self._function}({', '.join(operands)})"
 
 
 @answer_calls

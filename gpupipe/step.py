@@ -60,23 +60,23 @@ class Step:
 
     def set_params(self, /, **params: Any) -> Self:
         """Set parameters by name, all or, with `BadConfig`, none; what was learned stays until the next `fit`."""
-        known = self.get_params()
+        parameters = self.get_params()
         for name in params:
-            if name not in known:
-                where, expected = type(self).__name__, f"one of {sorted(known)}"
+            if name not in parameters:
+                where, expected = type(self).__name__, f"one of {sorted(parameters)}"
                 raise BadConfig(where, "no such parameter", got=name, expected=expected, remedy="get_params()")
-        vars(self).update(vars(type(self)(**known | params)))
+        vars(self).update(vars(type(self)(**parameters | params)))
         return self
 
     def __repr__(self) -> str:
-        shown = []
+        parts = []
         for parameter in self._parameters():
             value = getattr(self, parameter.name, parameter.default)
             if parameter.kind == parameter.VAR_KEYWORD:
-                shown += [arguments(value)] if value else []
+                parts += [arguments(value)] if value else []
             elif parameter.default is parameter.empty or not _same(value, parameter.default):
-                shown.append(f"{parameter.name}={_format_value(value)}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+                parts.append(f"{parameter.name}={_format_value(value)}")
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 @contextmanager

@@ -95,9 +95,9 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
 
     same_file = out.with_name(out.name + "-scores.parquet")
     same_file.unlink(missing_ok=True)
-    given = [str(out), str(data / "flights.parquet"), str(same_file), ",".join(unlabelled), SPLIT]
+    arguments = [str(out), str(data / "flights.parquet"), str(same_file), ",".join(unlabelled), SPLIT]
     # This interpreter, our own text.
-    subprocess.run([sys.executable, "-c", SECOND_PROCESS, *given], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", SECOND_PROCESS, *arguments], check=True)  # noqa: S603
     same = gp.read_parquet(same_file).compute()
     equal = bool((same["probability"].to_numpy() == scores["probability"].to_numpy()).all())
     print(f"a second process loads it and gives {'the same scores, bit for bit' if equal else 'OTHER SCORES'}")
@@ -106,8 +106,8 @@ def run(data: Path, out: Path, *, seed: int = 7, reference: bool = True) -> dict
         raise AssertionError("a saved pipeline scored differently in a second process")
     if reference:
         figures["reference_auc"] = reference_auc(pipeline, train, valid)
-        theirs = f"scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}"
-        print(f"AUC {figures['auc']:.4f}; {theirs}")
+        peer = f"scikit-learn's gradient boosting on the same columns {figures['reference_auc']:.4f}"
+        print(f"AUC {figures['auc']:.4f}; {peer}")
     return figures
 
 

@@ -21,6 +21,6 @@ def open_table(path: str) -> io.Dataset:
     folder = Path(path)
     files = [folder, *folder.rglob("[!._]*")] if folder.is_dir() else [folder]
     names = "\n".join(file.name for file in files)
-    found = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
-    dataset: io.Dataset = getattr(io, next(found, "read_parquet"))(path)
+    readers = (reader for reader, kinds in _READERS.items() if re.search(rf"\.({kinds})(\W|$)", names))
+    dataset: io.Dataset = getattr(io, next(readers, "read_parquet"))(path)
     return dataset

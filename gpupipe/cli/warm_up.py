@@ -31,8 +31,8 @@ def warm_up(backend: str = "gpu") -> Row:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what a user's first fit would meet
         remedy = "what the line above names; backend='cpu' works meanwhile"
         return Row("small pipeline", f"fails: {type(error).__name__}: {error}", Verdict.FAIL, remedy)
-    kept = os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache")
-    return Row("small pipeline", f"runs; {perf_counter() - start:.0f} s with its kernels, which are kept in {kept}")
+    folder = os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache")
+    return Row("small pipeline", f"runs; {perf_counter() - start:.0f} s with its kernels, which are kept in {folder}")
 
 
 def _run(backend: str) -> None:

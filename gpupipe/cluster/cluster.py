@@ -96,10 +96,10 @@ class Cluster(Executor):
     ) -> None:
         if gpu is None and address is None:
             gpu = resolve() == "gpu"
-        own = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
+        options = {"n_workers": n_workers, "gpu": gpu, "device_memory": device_memory}
         if not is_one_of(memory_limit, ["auto"]):
-            own["memory_limit"] = memory_limit
-        _check(own, address, timeout)
+            options["memory_limit"] = memory_limit
+        _check(options, address, timeout)
         self._open, self._stays = ExitStack(), address is not None
         with ExitStack() as opening:
             if not self._stays:
@@ -142,12 +142,12 @@ class Cluster(Executor):
     def __repr__(self) -> str:
         if self._client.status != "running":
             return "Cluster(released)"
-        seen = f", dashboard at {self.dashboard_link}" if self.dashboard_link else ""
-        return f"Cluster({self.num_workers} workers{seen})"
+        dashboard = f", dashboard at {self.dashboard_link}" if self.dashboard_link else ""
+        return f"Cluster({self.num_workers} workers{dashboard})"
 
     def _repr_html_(self) -> str:
-        shown, link = escape(repr(self)), escape(self.dashboard_link or "")
-        return f"<p>{shown.replace(link, f'<a href={link!r}>{link}</a>') if link else shown}</p>"
+        text, link = escape(repr(self)), escape(self.dashboard_link or "")
+        return f"<p>{text.replace(link, f'<a href={link!r}>{link}</a>') if link else text}</p>"
 
     @property
     def num_workers(self) -> int:
@@ -187,15 +187,15 @@ class Cluster(Executor):
 
         Raises `BackendMissing`: `"gpu"`, and a worker has none that works; or some workers have one, and others do not.
         """
-        asked = settings().backend if backend == "auto" else backend
-        if asked == "cpu" or asked in self._backends:
-            return self._backends.get(asked, asked)
+        name = settings().backend if backend == "auto" else backend
+        if name == "cpu" or name in self._backends:
+            return self._backends.get(name, name)
         answers: dict[str, Any] = {}
         while not answers:
             self._wait_for(self._submit(abs, 0).result)  # somebody is there
-            found = self._wait_for(partial(self._client.run, resolve, asked, on_error="return"))
+            replies = self._wait_for(partial(self._client.run, resolve, name, on_error="return"))
             # A worker that dies meanwhile has no answer; another takes its place, or does its work.
-            answers = {address: answer for address, answer in found.items() if not isinstance(answer, OSError)}
+            answers = {address: answer for address, answer in replies.items() if not isinstance(answer, OSError)}
         for address, answer in answers.items():
             if isinstance(answer, Exception):
                 answer.add_note(f"on worker {address}")
@@ -204,8 +204,8 @@ class Cluster(Executor):
             problem = "some workers can use a GPU, and others cannot"
             remedy = "backend='cpu' for all of them, or a cluster of the workers with GPUs only"
             raise BackendMissing("Cluster", problem, got=answers, expected="workers of one kind", remedy=remedy)
-        self._backends[asked] = str(next(iter(answers.values())))
-        return self._backends[asked]
+        self._backends[name] = str(next(iter(answers.values())))
+        return self._backends[name]
 
     def list_workers(self) -> list[str]:
         """Return the sorted addresses of the current workers."""
@@ -222,15 +222,15 @@ class Cluster(Executor):
             for address, item in items.items()
         }
         try:
-            gone, deadline = set[str](), inf
+            lost_workers, deadline = set[str](), inf
             while time.monotonic() < deadline and not all(future.done() for future in running.values()):
                 time.sleep(_LOOK_OFTEN)
-                gone |= items.keys() - {*self.list_workers()}  # one may come back, under the same address
-                if deadline == inf and (gone or any(future.status == "error" for future in running.values())):
+                lost_workers |= items.keys() - {*self.list_workers()}  # one may come back, under the same address
+                if deadline == inf and (lost_workers or any(future.status == "error" for future in running.values())):
                     deadline = time.monotonic() + _LEAVE
             failed = [self._wait_for(future.exception) for future in running.values() if future.status == "error"]
-            if gone:
-                ranks = ", ".join(f"{list(items).index(address)} ({address})" for address in sorted(gone))
+            if lost_workers:
+                ranks = ", ".join(f"{list(items).index(address)} ({address})" for address in sorted(lost_workers))
                 raise _make_error(f"the worker of rank {ranks} is gone")
             if failed:
                 raise min(failed, key=lambda error: isinstance(error, ClusterLost))
@@ -241,10 +241,10 @@ class Cluster(Executor):
 
     def call_all(self, function: Callable[[Client], Result]) -> Result:
         """Run a function, given the client, that makes all workers cooperate; `ClusterLost` as soon as one is gone."""
-        there, answer = set(self.list_workers()), _start_thread(function, self._client)
+        workers, answer = set(self.list_workers()), _start_thread(function, self._client)
         while not wait([answer], _LOOK_EVERY).done:
-            if gone := there - set(self.list_workers()):
-                raise _make_error(f"the worker {', '.join(sorted(gone))} is gone")
+            if lost_workers := workers - set(self.list_workers()):
+                raise _make_error(f"the worker {', '.join(sorted(lost_workers))} is gone")
         return self._wait_for(answer.result)  # type: ignore[no-any-return]
 
     def _broadcast(self, function: Callable[[Item], Result]) -> Future:
@@ -296,8 +296,8 @@ class Cluster(Executor):
 
     def _convert_error(self, cause: BaseException) -> BaseException:
         """Convert an error that means a lost scheduler to `ClusterLost`; return any other unchanged."""
-        gone = self._client.status != "running" or isinstance(cause, CancelledError | CommClosedError)
-        if isinstance(cause, GpupipeError) or not gone:
+        is_lost = self._client.status != "running" or isinstance(cause, CancelledError | CommClosedError)
+        if isinstance(cause, GpupipeError) or not is_lost:
             return cause
         lost = _make_error("the connection to the scheduler broke")
         lost.__cause__ = cause
@@ -327,15 +327,15 @@ def _make_error(problem: str) -> ClusterLost:
     return ClusterLost("cluster", problem, expected=expected, remedy=remedy)
 
 
-def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
-    """Check the arguments; `own` are the options of workers that are started here."""
-    count = own["n_workers"]
+def _check(options: Mapping[str, Any], address: Any, timeout: float) -> None:
+    """Check the arguments; `options` are those of workers that are started here."""
+    count = options["n_workers"]
     if isinstance(count, str):
         raise refuse_argument("Cluster", "n_workers", count, "an integer in [1, inf), or None", f"address={count!r}")
     check_integer("Cluster", "[1, inf)", None, n_workers=count)
-    check_bool("Cluster", None, gpu=own["gpu"])
+    check_bool("Cluster", None, gpu=options["gpu"])
     check_number("Cluster", "(0, inf]", timeout=timeout)
-    named = [name for name, value in own.items() if value is not None]
+    named = [name for name, value in options.items() if value is not None]
     if address is not None and named:
         problem = f"{' and '.join(named)} cannot be had of workers that run already"
         remedy = "them, where the workers are started: dask worker --nworkers 4 --memory-limit 8GB"
@@ -346,11 +346,13 @@ def _check(own: Mapping[str, Any], address: Any, timeout: float) -> None:
     if getattr(address, "asynchronous", False):
         expected, remedy = "one that answers when it is asked", "asynchronous=False where it is made"
         raise BadConfig("Cluster", "the Dask object is asynchronous", expected=expected, remedy=remedy)
-    if own["device_memory"] is not None and not own["gpu"]:
+    if options["device_memory"] is not None and not options["gpu"]:
         problem, remedy = "device_memory without GPUs", "gpu=True, or memory_limit= for the host's memory"
-        raise BadConfig("Cluster", problem, got=own["device_memory"], expected="workers with a GPU each", remedy=remedy)
+        raise BadConfig(
+            "Cluster", problem, got=options["device_memory"], expected="workers with a GPU each", remedy=remedy
+        )
     for name, least in (("memory_limit", 0), ("device_memory", 1)):  # for the host's memory Dask accepts a fraction
-        value = own.get(name)
+        value = options.get(name)
         try:
             size = parse_bytes(value) if isinstance(value, str) else value
             good = size is None or (is_number(size) and size > 0 and size >= least)
@@ -393,10 +395,10 @@ def local_workers(
     options = {"n_workers": n_workers, "threads_per_worker": 1, "memory_limit": memory_limit, "death_timeout": timeout}
     options |= {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}  # what fails is raised here
     # Without a GPU they work on the CPU, unless the GPU backend is asked for by name.
-    ours: dict[str, Any] = {} if gpu else {"GPUPIPE_BACKEND": "cpu"}
+    variables: dict[str, Any] = {} if gpu else {"GPUPIPE_BACKEND": "cpu"}
     if device_memory is not None:
-        ours["GPUPIPE_DEVICE_MEMORY"] = parse_bytes(device_memory)
-    environment = {_PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC, _AT_START: dask.config.get(_AT_START) | ours}
+        variables["GPUPIPE_DEVICE_MEMORY"] = parse_bytes(device_memory)
+    environment = {_PRE_SPAWN: dask.config.get(_PRE_SPAWN) | _MALLOC, _AT_START: dask.config.get(_AT_START) | variables}
     # Dask gives up a worker that is not there so long after it died, though by then it may have died a second time and
     # be starting again.
     forever = dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"})

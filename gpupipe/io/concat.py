@@ -56,15 +56,15 @@ def concat(datasets: Sequence[Any]) -> Dataset:
 
 def _unite_schemas(schemas: Sequence[Schema]) -> Schema:
     """Return the schema of all rows, or raise for the first column that is not alike in all of them."""
-    first, *others = schemas
-    for number, schema in enumerate(others, 2):
-        ours, theirs = set(first.names), set(schema.names)
-        if ours != theirs:
-            lacking = [(n, s) for n, s in ((number, ours - theirs), (1, theirs - ours)) if s]
-            place, names = lacking[0]
-            common = [name for name in first.names if name in theirs]
+    first, *remainder = schemas
+    for number, schema in enumerate(remainder, 2):
+        first_names, schema_names = set(first.names), set(schema.names)
+        if first_names != schema_names:
+            lacking = [(n, s) for n, s in ((number, first_names - schema_names), (1, schema_names - first_names)) if s]
+            position, names = lacking[0]
+            common = [name for name in first.names if name in schema_names]
             remedy = f"select({common}) of each dataset before" if common else "join, for tables of other columns"
-            problem = f"dataset {place} has no column {shorten_list(map(repr, sorted(names)))}"
+            problem = f"dataset {position} has no column {shorten_list(map(repr, sorted(names)))}"
             raise SchemaMismatch("concat", problem, expected="the same columns in all datasets", remedy=remedy)
         for item in first:
             _require_alike(item, schema[item.name], number)
@@ -166,7 +166,7 @@ class ConcatSource(Source):
         for partition in partitions:
             for number, part in self._cut(partition):
                 parts.setdefault(number, []).append(part)
-        tables = {number: self._tables[number].of_partitions(own) for number, own in sorted(parts.items())}
+        tables = {number: self._tables[number].of_partitions(group) for number, group in sorted(parts.items())}
         return self._with(tables, list(partitions))
 
     def inputs(self) -> dict[str, str] | None:
@@ -176,7 +176,9 @@ class ConcatSource(Source):
     def of_files(self, names: AbstractSet[str]) -> Self:
         files = {number: names & (table.source.inputs() or {}).keys() for number, table in self._tables.items()}
         tables = {
-            n: replace(self._tables[n], source=self._tables[n].source.of_files(own)) for n, own in files.items() if own
+            n: replace(self._tables[n], source=self._tables[n].source.of_files(paths))
+            for n, paths in files.items()
+            if paths
         }
         return self._with(tables, None)
 
@@ -197,7 +199,7 @@ class ConcatSource(Source):
             spans = [
                 [span for part in table.source.partitions for span in part.spans] for table in self._tables.values()
             ]
-            counts = [1 + max((max(s.file, s.identity >> FILE_SHIFT) for s in own), default=0) for own in spans]
+            counts = [1 + max((max(s.file, s.identity >> FILE_SHIFT) for s in group), default=0) for group in spans]
             self._first_files = list(accumulate(counts, initial=0))[:-1]
         return self._first_files
 

@@ -119,11 +119,11 @@ class Dataset(Table):
         """Count the rows: from the footers, or else by one pass over the columns a predicate reads."""
         if "_num_rows" not in vars(self):
             if self.keeps_rows:
-                found = sum(partition.num_rows for partition in self.partitions)
+                num_rows = sum(partition.num_rows for partition in self.partitions)
             else:
                 backend = get_executor().resolve(self.backend)
-                found = sum(run_partitions(partial(_count_rows, backend), self, backend, "count"))
-            vars(self)["_num_rows"] = found
+                num_rows = sum(run_partitions(partial(_count_rows, backend), self, backend, "count"))
+            vars(self)["_num_rows"] = num_rows
         return int(vars(self)["_num_rows"])
 
     def __getitem__(self, key: object) -> NoReturn:
@@ -185,7 +185,7 @@ class Dataset(Table):
         """Yield the partitions as frames, strings plain."""
         backend = select(self.backend)
         for partition in self.partitions:
-            yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.own)
+            yield _plain(self.read(partition, None, backend), backend, self.schema, self.query.owned_columns)
 
     def describe(self, target: str | None = None) -> Description:
         """Describe every column in one pass: what is missing, how many values differ, their spread and distribution.
@@ -232,10 +232,10 @@ class Dataset(Table):
 
         Units in the metadata of Parquet fields (`units`) are known already, and are written with `write_parquet`.
         """
-        given: Any = units
-        if not isinstance(given, Mapping) or not all(isinstance(unit, str) for unit in given.values()):
+        argument: Any = units
+        if not isinstance(argument, Mapping) or not all(isinstance(unit, str) for unit in argument.values()):
             expected, remedy = "text by the names of columns", "with_units({'distance': 'miles'})"
-            raise BadConfig("with_units", "makes no sense", got=given, expected=expected, remedy=remedy)
+            raise BadConfig("with_units", "makes no sense", got=argument, expected=expected, remedy=remedy)
         self.require(list(units), "with_units")
         return replace(self, schema=self.schema.with_units(units))
 
@@ -405,8 +405,8 @@ class Dataset(Table):
             return Folds([(self._then(before), self._then(after)) for before, after in ranges], title, cells)
         parts = draw_parts(self, shares, seed, by, stratify, "kfold")
         sizes = [getattr(part, "share", share) for part, share in zip(parts, shares, strict=True)]
-        drawn = [f"by {by}"] * (by is not None) + [f"stratified by {stratify}"] * (stratify is not None)
-        title = ", ".join([f"{n_splits} folds", *(drawn or ["by rows"]), f"seed {seed}"])
+        criteria = [f"by {by}"] * (by is not None) + [f"stratified by {stratify}"] * (stratify is not None)
+        title = ", ".join([f"{n_splits} folds", *(criteria or ["by rows"]), f"seed {seed}"])
         pairs = [(self._then(replace(part, outside=True)), self._then(part)) for part in parts]
         return Folds(pairs, title, [(f"{1 - size:.1%}", f"{size:.1%}") for size in sizes])
 
@@ -423,10 +423,10 @@ class Dataset(Table):
             [3, 2, 1]
         """
         names = _columns(self, by, "sort")
-        given: Any = ascending
-        upward: list[Any] = [given] * len(names) if is_bool(given) else list(given) if is_sequence(given) else [None]
+        value: Any = ascending
+        upward: list[Any] = [value] * len(names) if is_bool(value) else list(value) if is_sequence(value) else [None]
         if not all(map(is_bool, upward)):
-            raise refuse_argument("sort", "ascending", given, "True or False, or a list of them", "ascending=False")
+            raise refuse_argument("sort", "ascending", value, "True or False, or a list of them", "ascending=False")
         if len(upward) != len(names):
             problem, remedy = "not a direction for each column", "ascending=True, which is for all"
             raise BadConfig("sort", problem, got=upward, expected=format_count(len(names), "direction"), remedy=remedy)
@@ -520,14 +520,11 @@ class Dataset(Table):
         left_keys, right_keys = get_sides(on, left_on, right_on, "join", "on")
         check_names("join", None, columns=columns)
         check_name("join", suffix=suffix)
-        ours, theirs = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
+        keys = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        return join(
-            self,
-            right,
-            JoinSpec.of(self.locate_origins(), right.locate_origins(), (ours, theirs), added, how, suffix, many),
-        )
+        joining = JoinSpec.of(self.locate_origins(), right.locate_origins(), keys, added, how, suffix, many)
+        return join(self, right, joining)
 
     def join_asof(
         self,
@@ -571,12 +568,12 @@ class Dataset(Table):
             [12.0, nan, 11.0]
         """
         other = _dataset(right, "join_asof")
-        ours, theirs = get_sides(on, left_on, right_on, "join_asof", "on")
+        left_column, right_column = get_sides(on, left_on, right_on, "join_asof", "on")
         check_names("join_asof", None, columns=columns, by=by, left_by=left_by, right_by=right_by)
         none = by is None and left_by is None and right_by is None
         left_keys, right_keys = ([], []) if none else get_sides(by, left_by, right_by, "join_asof", "by")
         keys = as_list(left_keys), as_list(right_keys)
-        order = _columns(self, ours, "join_asof"), _columns(other, theirs, "join_asof, right table")
+        order = _columns(self, left_column, "join_asof"), _columns(other, right_column, "join_asof, right table")
         if len(order[0]) != 1 or len(order[1]) != 1:
             raise BadConfig("join_asof(on=)", "not one column", got=on, expected="one column", remedy="on='time'")
         for side, names, where in ((self, keys[0], "join_asof"), (other, keys[1], "join_asof, right table")):
@@ -603,8 +600,8 @@ class Dataset(Table):
             (10, 509)
         """
         if (fraction is None) == (n is None):
-            given, expected = {"fraction": fraction, "n": n}, "fraction= or n="
-            raise BadConfig("sample", "not one way to say how many", got=given, expected=expected, remedy="n=1000")
+            got, expected = {"fraction": fraction, "n": n}, "fraction= or n="
+            raise BadConfig("sample", "not one way to say how many", got=got, expected=expected, remedy="n=1000")
         check_seed("sample", seed=seed)
         if n is not None:
             check_integer("sample", "[0, inf)", n=n)
@@ -634,8 +631,8 @@ class Dataset(Table):
     # shown -----------------------------------------------------------------------------------------------------------
     def _size(self) -> str:
         sizes = sum(partition.num_rows for partition in self.partitions), len(self.columns), self.num_partitions
-        shown = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
-        return shown if self.keeps_rows else f"at most {shown}"
+        size = ", ".join(map(format_count, sizes, ("row", "column", "partition")))
+        return size if self.keeps_rows else f"at most {size}"
 
     def __repr__(self) -> str:
         return f"Dataset of {self._size()}\n{self.schema!r}"
@@ -648,15 +645,15 @@ def _count_rows(backend: str, part: Dataset) -> int:
     return len(part.read(part.partitions[0], [], select(backend)))
 
 
-def _plain(frame: Frame, backend: Backend, schema: Schema, own: Container[str] = ()) -> Frame:
+def _plain(frame: Frame, backend: Backend, schema: Schema, owned_columns: Container[str] = ()) -> Frame:
     """Convert to a user's frame: strings plain, rows counted from 0; see `Backend.decode`."""
-    return backend.decode(frame, own, schema).reset_index(drop=True)
+    return backend.decode(frame, owned_columns, schema).reset_index(drop=True)
 
 
 def _dataset(right: Dataset, where: str) -> Dataset:
     """Check the other table of a join, which has to be one."""
-    given: object = right
-    if not isinstance(given, Dataset):
+    argument: object = right
+    if not isinstance(argument, Dataset):
         got, problem = type(right).__name__, "the right table is no Dataset"
         raise BadConfig(where, problem, got=got, expected="a Dataset", remedy="gp.from_frame(right)")
     return right
@@ -666,11 +663,11 @@ def _columns(table: Dataset, names: str | Sequence[str] | None, where: str) -> l
     """List names of existing columns, one at least."""
     names = () if names is None else names
     table.require(names, where)
-    found = list(dict.fromkeys(as_list(names)))
-    require_comparable(table.schema.select(found), where)
-    if not found:
+    columns = list(dict.fromkeys(as_list(names)))
+    require_comparable(table.schema.select(columns), where)
+    if not columns:
         raise BadConfig(where, "no column is named", expected="one at least", remedy="the name of a column")
-    return found
+    return columns
 
 
 _READERS = {
@@ -784,8 +781,8 @@ def from_frame(
         problem, remedy = "a stream has no length to divide", "partition_bytes=32 << 20"
         raise BadConfig("from_frame", problem, got=num_partitions, expected="partition_bytes=", remedy=remedy)
     if files:
-        found = FileSource(files, limit=limit)
-        return Dataset(found, found.schema, backend)
+        source = FileSource(files, limit=limit)
+        return Dataset(source, source.schema, backend)
     if isinstance(obj, pads.Dataset):
         require_unique(obj.schema.names, "from_frame", "rename one")
         obj = obj.scanner().to_reader()

@@ -34,15 +34,15 @@ _ELSEWHERE = {
 }
 
 
-def refuse_attribute(name: str, known: Iterable[str]) -> AttributeNotFound:
+def refuse_attribute(name: str, attributes: Iterable[str]) -> AttributeNotFound:
     """Build the error for an attribute that a Dataset lacks: other libraries' name for one, or a spelling near one.
 
     Example:
         >>> print(refuse_attribute("value_counts", ["sort"]).remedy)
         data.group_by('x').agg(rows=('x', 'size'))
     """
-    names = [each for each in known if not each.startswith("_")]
-    remedy = next((ours for ours, theirs in _ELSEWHERE.items() if name in theirs.split()), None)
+    names = [each for each in attributes if not each.startswith("_")]
+    remedy = next((method for method, foreign_names in _ELSEWHERE.items() if name in foreign_names.split()), None)
     near = None if remedy else nearest(name, names)
     remedy = remedy or (_VALUES.format(name) if near is None else f"data.{near}")
     where = f"Dataset.{name}"

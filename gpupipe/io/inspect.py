@@ -34,14 +34,14 @@ class ParquetFacts:
     @property
     def costs(self) -> list[str]:
         """What makes a GPU decode them slower than it could, in words; arXiv 2602.17335 has measured it."""
-        found = []
+        costs = []
         if len(self.groups) > 1 and median(self.groups) < _FEW_ROWS:
-            found.append("small row groups, each too little work for the device")
+            costs.append("small row groups, each too little work for the device")
         if self.pages_per_chunk is not None and self.pages_per_chunk < _FEW_PAGES and self.groups[0] >= _FEW_ROWS // 2:
-            found.append("few pages to decode side by side")
+            costs.append("few pages to decode side by side")
         if slow := sorted(_SLOW.intersection(self.compression)):
-            found.append(f"{' and '.join(slow)}, which decompresses slowly")
-        return found
+            costs.append(f"{' and '.join(slow)}, which decompresses slowly")
+        return costs
 
     def __str__(self) -> str:
         low, high = min(self.groups), max(self.groups)
@@ -51,8 +51,8 @@ class ParquetFacts:
             if self.pages_per_chunk is None
             else f", {self.pages_per_chunk:g} page{'s' * (self.pages_per_chunk != 1)} a column chunk"
         )
-        written = ", ".join((*self.encodings, *self.compression))
-        facts = f"{format_count(len(self.groups), 'row group')} of {rows}{pages}, {written}"
+        encodings = ", ".join((*self.encodings, *self.compression))
+        facts = f"{format_count(len(self.groups), 'row group')} of {rows}{pages}, {encodings}"
         remedy = f"{'; '.join(self.costs)}: write_parquet(..., layout='gpu')" if self.costs else "laid out well"
         return f"layout: {facts}\non a GPU: {remedy}"
 
@@ -118,8 +118,8 @@ def _describe_layout(source: Any) -> ParquetFacts | None:
     first = next((file for file in files if any(file.group_rows)), None)
     if not isinstance(first, ParquetFile) or first.copy:
         return None
-    group = first.metadata.row_group(next(place for place, rows in enumerate(first.group_rows) if rows))
-    chunks = [group.column(place) for place in range(group.num_columns)]
+    group = first.metadata.row_group(next(index for index, rows in enumerate(first.group_rows) if rows))
+    chunks = [group.column(index) for index in range(group.num_columns)]
     pages = None
     if not is_remote(first.origin.path):
         with open_stored(first.origin.path) as file:
@@ -131,29 +131,29 @@ def _describe_layout(source: Any) -> ParquetFacts | None:
 def _count_pages(file: BinaryIO, chunk: Any) -> int:
     """Count the data pages of a column chunk by their headers, which no library shows."""
     file.seek(min(chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset))
-    data, place, found = file.read(chunk.total_compressed_size), 0, 0
-    while place < len(data):
-        header, place = _parse_struct(data, place)
-        found += header[1] in _DATA_PAGES
-        place += header[3]
-    return found
+    data, position, num_pages = file.read(chunk.total_compressed_size), 0, 0
+    while position < len(data):
+        header, position = _parse_struct(data, position)
+        num_pages += header[1] in _DATA_PAGES
+        position += header[3]
+    return num_pages
 
 
-def _parse_struct(data: bytes, place: int) -> tuple[dict[int, int], int]:
+def _parse_struct(data: bytes, position: int) -> tuple[dict[int, int], int]:
     """Parse a struct in Thrift's compact protocol, as in page headers: its integers by field, and where it ends."""
     values, number = {}, 0
-    while head := data[place]:
-        number, kind, place = number + (head >> 4), head & 15, place + 1
+    while head := data[position]:
+        number, kind, position = number + (head >> 4), head & 15, position + 1
         if kind in (4, 5, 6, 8):  # an integer, or the length of a text
             value = shift = 0
-            while data[place] & 128:
-                value |= (data[place] & 127) << shift
-                shift, place = shift + 7, place + 1
-            value, place = value | data[place] << shift, place + 1
+            while data[position] & 128:
+                value |= (data[position] & 127) << shift
+                shift, position = shift + 7, position + 1
+            value, position = value | data[position] << shift, position + 1
             values[number] = value >> 1 ^ -(value & 1)
-            place += value if kind == 8 else 0
+            position += value if kind == 8 else 0
         elif kind == 12:
-            place = _parse_struct(data, place)[1]
+            position = _parse_struct(data, position)[1]
         else:  # a float or a byte; true and false have no bytes
-            place += {7: 8, 3: 1}.get(kind, 0)
-    return values, place + 1
+            position += {7: 8, 3: 1}.get(kind, 0)
+    return values, position + 1

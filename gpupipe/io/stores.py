@@ -86,10 +86,10 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
             refused = _get_status(cause) in _REFUSALS and not isinstance(cause, TimeoutError)
             is_final = isinstance(cause, _FINAL) or getattr(cause, "errno", None) in _FINAL_NUMBERS
             if is_final or type(cause).__name__ in _NOT_ASKED or refused:
-                here = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
-                elsewhere = "the right path, endpoint and region; storage_options= or the environment for credentials"
                 problem, expected = f"it cannot be {doing} ({words})", "a file that is there and may be used"
-                remedy = elsewhere if "://" in path else here
+                remedy = "its permissions" if isinstance(cause, PermissionError) else "what stands at that path or link"
+                if "://" in path:
+                    remedy = "the right path, endpoint and region; storage_options= or the environment for credentials"
                 raise BadFile(path, problem, expected=expected, remedy=remedy) from cause
             if attempt == ATTEMPTS:
                 problem = f"it cannot be {doing}: {attempt} attempts failed, the last with {words}"
@@ -104,8 +104,8 @@ def call_with_retries(work: Callable[[], Result], path: str, doing: str) -> Resu
 def _get_status(cause: BaseException) -> int | None:
     """Return the HTTP status of an error, if any: aiohttp's has it, s3fs' has botocore's as its cause."""
     response = getattr(cause.__cause__, "response", None)
-    found = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
-    status = getattr(cause, "status", found.get("HTTPStatusCode"))
+    metadata = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+    status = getattr(cause, "status", metadata.get("HTTPStatusCode"))
     return status if isinstance(status, int) else None
 
 
@@ -210,8 +210,8 @@ class Input:
 
     def stamped(self) -> Input:
         """Return the file with its current stamp and size."""
-        found = get_stat(self.path, self.storage_options)
-        return replace(self, stamp=found.stamp, size=found.size)
+        stat = get_stat(self.path, self.storage_options)
+        return replace(self, stamp=stat.stamp, size=stat.size)
 
     def change(self) -> str | None:
         """Describe how the file has changed since it was stamped; None where it has not."""
@@ -228,10 +228,10 @@ def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | 
         (start, stop): [(first, min(first + PIECE_BYTES, stop)) for first in range(start, stop, PIECE_BYTES)]
         for start, stop in ranges
     }
-    found: dict[Range, bytes] = {}
+    contents: dict[Range, bytes] = {}
 
     def ask() -> None:
-        missing = [piece for own in pieces.values() for piece in own if piece not in found]
+        missing = [piece for parts in pieces.values() for piece in parts if piece not in contents]
         if not missing:
             return
         starts, stops = [start for start, _ in missing], [stop for _, stop in missing]
@@ -240,14 +240,14 @@ def fetch(path: str, ranges: Sequence[Range], storage_options: StorageOptions | 
             if isinstance(data, BaseException):
                 failure = failure or data
             elif len(data) == piece[1] - piece[0]:
-                found[piece] = data
+                contents[piece] = data
             else:
                 failure = failure or OSError(f"{len(data)} bytes from {piece[0]} to {piece[1]}")
         if failure is not None:
             raise failure
 
     call_with_retries(ask, path, "read")
-    return [b"".join(found[piece] for piece in pieces[whole]) for whole in ranges]
+    return [b"".join(contents[piece] for piece in pieces[whole]) for whole in ranges]
 
 
 class _RemoteFile(AbstractBufferedFile):  # type: ignore[misc] # fsspec ships no types
@@ -264,32 +264,33 @@ def open_stored(path: str, storage_options: StorageOptions | None = None) -> Ite
         with call_with_retries(lambda: Path(locate(path)[1]).open("rb"), path, "read") as file:
             yield file
         return
-    one = Input(path, storage_options=storage_options).stamped()
+    input_file = Input(path, storage_options=storage_options).stamped()
     fs, inner = locate(path, storage_options)
     options = {"url": path, "storage_options": storage_options}
-    with _RemoteFile(fs, inner, block_size=STREAM_BYTES, size=one.size, **options) as file:
+    with _RemoteFile(fs, inner, block_size=STREAM_BYTES, size=input_file.size, **options) as file:
         yield file
-    if change := one.change():
+    if change := input_file.change():
         raise BadFile(path, change, expected="one version of it", remedy="the same call again, on files that stay")
 
 
 @contextmanager
-def open_file(one: Input) -> Iterator[Any]:
+def open_file(input_file: Input) -> Iterator[Any]:
     """Open a file for pyarrow's readers."""
-    with open_stored(one.path, one.storage_options) if is_remote(one.path) else pa.OSFile(one.path) as file:
+    path = input_file.path
+    with open_stored(path, input_file.storage_options) if is_remote(path) else pa.OSFile(path) as file:
         yield file
 
 
 @contextmanager
-def open_decompressed(one: Input) -> Iterator[Any]:
+def open_decompressed(input_file: Input) -> Iterator[Any]:
     """Open a file for sequential reading; decompress it where its name ends in `.gz`, `.zst` and the like."""
-    with open_stored(one.path, one.storage_options) as packed:
-        if one.path.endswith(".zst"):
+    with open_stored(input_file.path, input_file.storage_options) as packed:
+        if input_file.path.endswith(".zst"):
             # pyarrow brings the codec; fsspec would need another package.
             with pa.CompressedInputStream(packed, "zstd") as file:
                 yield file
         else:
-            yield compr[infer_compression(one.path)](packed, mode="rb")
+            yield compr[infer_compression(input_file.path)](packed, mode="rb")
 
 
 def is_packed(path: str) -> bool:
@@ -306,11 +307,11 @@ def refuse_packed(path: str, head: bytes) -> None:
         raise BadFile(path, problem, got=head[:4], expected=f"{expected} .{suffix}", remedy=remedy)
 
 
-def peek(one: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
+def peek(input_file: Input, num_bytes: int = 16) -> tuple[int, bytes, bytes]:
     """Read a file's size, its first and its last bytes."""
-    size = get_stat(one.path, one.storage_options).size if one.size is None else one.size
+    size = get_stat(input_file.path, input_file.storage_options).size if input_file.size is None else input_file.size
     num_bytes = min(num_bytes, size)
-    head, tail = fetch(one.path, [(0, num_bytes), (size - num_bytes, size)], one.storage_options)
+    head, tail = fetch(input_file.path, [(0, num_bytes), (size - num_bytes, size)], input_file.storage_options)
     return size, head, tail
 
 
@@ -319,11 +320,11 @@ def one_line(cause: Exception) -> str:
     return " ".join(str(cause).split())
 
 
-def unreadable(one: Input, cause: Exception, kind: str, magic: bytes) -> BadFile:
+def unreadable(input_file: Input, cause: Exception, kind: str, magic: bytes) -> BadFile:
     """Build the error for a file that is no `kind`, such as `"a Parquet file"`: gone, empty, another, or damaged."""
-    path = one.path
+    path = input_file.path
     try:
-        size, head, tail = peek(one)
+        size, head, tail = peek(input_file)
     except OSError:
         problem, expected = f"cannot be opened ({one_line(cause)})", "a file this process may read"
         return BadFile(path, problem, expected=expected, remedy="its permissions")
@@ -367,8 +368,8 @@ class FileNote:
     column: str | None = None
 
     def __str__(self) -> str:
-        place = self.file if self.column is None else f"{self.file}, column {self.column!r}"
-        return f"{place}: {self.action}, {self.reason}"
+        where = self.file if self.column is None else f"{self.file}, column {self.column!r}"
+        return f"{where}: {self.action}, {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -494,25 +495,25 @@ def _expand(path: str, suffixes: Sequence[str], storage_options: StorageOptions 
     kind, is_local = find_kind(path, storage_options), isinstance(fs, LocalFileSystem)
     if kind == "file" and not (is_remote(path) and path.endswith("/")):  # a store may have both of a name
         return [Input(path if is_remote(path) or "://" not in path else inner, storage_options=storage_options)]
-    found, fixed, folders, dtypes, origins = list[str](), inner, {path: inner}, dict[str, str](), dict[str, str]()
+    files, fixed, folders, dtypes, origins = list[str](), inner, {path: inner}, dict[str, str](), dict[str, str]()
     if kind is None:  # a pattern
         matches = call_with_retries(lambda: dict(fs.glob(inner, detail=True)), path, "listed")
         names = sorted(name for name in matches if not name.rstrip("/").rpartition("/")[2].startswith("."))
         fixed = re.split(r"[*?\[]", inner, maxsplit=1)[0].rpartition("/")[0]
-        found = [name for name in names if matches[name]["type"] == "file"]
-        below = [name.rstrip("/") for name in names if not found and matches[name]["type"] == "directory"]
+        files = [name for name in names if matches[name]["type"] == "file"]
+        below = [name.rstrip("/") for name in names if not files and matches[name]["type"] == "directory"]
         folders = {folder if is_local else fs.unstrip_protocol(folder): folder for folder in below}
-        if not found and not folders:
+        if not files and not folders:
             raise _make_missing_error(fs, path, inner)
     for url, folder in folders.items():
         inside, manifest = _list_folder(fs, url, folder, suffixes, storage_options)
-        found += inside
+        files += inside
         if manifest is not None:
             dtypes |= manifest.partition_by
             origins |= {name: manifest.origins[name] for name in manifest.partition_by if name in manifest.origins}
-    keys = _cast_keys([_parse_keys(name[len(fixed) :].split("/")[:-1]) for name in found], dtypes, path)
-    full = found if is_local else [fs.unstrip_protocol(name) for name in found]
-    return [Input(name, own, storage_options, origins=origins) for name, own in zip(full, keys, strict=True)]
+    keys = _cast_keys([_parse_keys(name[len(fixed) :].split("/")[:-1]) for name in files], dtypes, path)
+    full = files if is_local else [fs.unstrip_protocol(name) for name in files]
+    return [Input(name, each, storage_options, origins=origins) for name, each in zip(full, keys, strict=True)]
 
 
 def _list_folder(
@@ -566,7 +567,7 @@ def _make_missing_error(fs: Any, path: str, inner: str) -> BadFile:
 
 def folder_name(name: str) -> str:
     """Escape a column's name for use before `=`; `_parse_keys` parses it again."""
-    return re.sub(r"[%=/\x00-\x1f]", lambda found: quote(found[0], safe=""), name)
+    return re.sub(r"[%=/\x00-\x1f]", lambda match: quote(match[0], safe=""), name)
 
 
 def check_folder_text(name: str, values: pa.ChunkedArray) -> None:
@@ -588,8 +589,8 @@ def _parse_keys(folders: Sequence[str]) -> dict[str, str | None]:
 def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, str], where: str) -> list[Keys]:
     """Convert the keys of every file to known types; else to int64 where all texts are whole numbers, or to string."""
     values: dict[tuple[str, str | None], pa.Scalar] = {}
-    for name in dict.fromkeys(name for one in keys for name in one):
-        texts = {one[name] for one in keys if name in one}
+    for name in dict.fromkeys(name for file_keys in keys for name in file_keys):
+        texts = {file_keys[name] for file_keys in keys if name in file_keys}
         present = [text for text in texts if text is not None]
         whole = bool(present) and all(re.fullmatch(r"-?[0-9]{1,18}", text) for text in present)
         kind = arrow_type(dtypes.get(name) or ("int64" if whole else "string"))
@@ -600,4 +601,4 @@ def _cast_keys(keys: Sequence[Mapping[str, str | None]], dtypes: Mapping[str, st
                 problem = f"the folder name {name}={text} holds no {kind}"
                 expected = "the folders as write_parquet(partition_by=) left them"
                 raise BadFile(where, problem, expected=expected, remedy="the folder written again") from cause
-    return [{name: values[name, text] for name, text in one.items()} for one in keys]
+    return [{name: values[name, text] for name, text in file_keys.items()} for file_keys in keys]

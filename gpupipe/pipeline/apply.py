@@ -428,7 +428,7 @@ class BoundPipeline:
                 backend=backend,
                 identity=identity,
                 draws_rows=self.draws_rows,
-                own=own,
+                owned_columns=own,
             )
         owner = infer_backend(data)
         coded, row_ids = self._read_frame(data, owner, rows, history)

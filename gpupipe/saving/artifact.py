@@ -137,11 +137,11 @@ def save(
             raise BadConfig("save(model=)", "a model beside a scorer", expected=expected, remedy=remedy)
         scorer, threshold = pipeline, pipeline.threshold if threshold is None else threshold
         pipeline, model, calibrator = scorer.pipeline, scorer.model, scorer.calibrator
-    given: tuple[Any, Any] = (path, pipeline)
-    is_swapped = isinstance(given[0], Pipeline)
-    if is_swapped or not isinstance(given[1], Pipeline):
+    arguments: tuple[Any, Any] = (path, pipeline)
+    is_swapped = isinstance(arguments[0], Pipeline)
+    if is_swapped or not isinstance(arguments[1], Pipeline):
         problem = "a pipeline in the place of the path" if is_swapped else "not a pipeline"
-        got = type(given[0] if is_swapped else given[1])
+        got = type(arguments[0] if is_swapped else arguments[1])
         expected = "the path, the fitted pipeline, then the model, in this order"
         raise BadConfig("save(pipeline=)", problem, got=got, expected=expected, remedy="gp.save(path, pipeline, model)")
     _check_model("save", model)
@@ -240,7 +240,7 @@ def load(
         named = [item for item in allowed if isinstance(item, str)]
         named += [f"{x.__module__}.{getattr(x, '__qualname__', '')}" for x in allowed if hasattr(x, "__module__")]
         raise BadConfig("load(allow=)", "not import paths", got=allow, expected=expected, remedy=f"allow={named}")
-    given = {name: as_dataset(table) for name, table in (tables or {}).items()}
+    datasets = {name: as_dataset(table) for name, table in (tables or {}).items()}
     description = _read_json(folder / "pipeline.json", _PIPELINE)
     with _blame_file(folder / "arrays.safetensors"):
         arrays = load_file(folder / "arrays.safetensors")
@@ -249,14 +249,14 @@ def load(
             rows = list(iter_valid(map(reader.get_batch, range(reader.num_record_batches))))  # one; none without text
         values = {name: row.column(name).flatten() for row in rows for name in row.schema.names}
     embedded = {Path(name).stem: folder / name for name in names if name.startswith("tables/")}
-    decoder = Decoder(arrays=arrays, values=values, embedded=embedded, tables=given, allow=frozenset(allowed))
+    decoder = Decoder(arrays=arrays, values=values, embedded=embedded, tables=datasets, allow=frozenset(allowed))
     # What does not fit a table that the caller gave is for the caller to hear.
-    theirs = (ColumnNotFound, SchemaMismatch) if given else ()
-    with _blame_file(folder / "pipeline.json", BackendMissing, *theirs):
+    table_errors = (ColumnNotFound, SchemaMismatch) if datasets else ()
+    with _blame_file(folder / "pipeline.json", BackendMissing, *table_errors):
         steps = [decoder.step(item) for item in description["steps"]]
         pipeline = Pipeline(steps, decoder.features(description["features"]), backend)
         decoder.check_all_used()
-        pipeline.profiles = {name: Profile.from_json(found) for name, found in description["profiles"].items()}
+        pipeline.profiles = {name: Profile.from_json(content) for name, content in description["profiles"].items()}
         statistics = Schema.from_json(description["schema"], description["rows"])
         pipeline._bind(Schema.from_json(description["source"]), statistics)
     described = _read_json(folder / "model.json", _MODEL) if "model.json" in names else {}
@@ -281,8 +281,8 @@ def _write_state(folder: Path, encoder: Encoder) -> None:
     with _raise_as_os_error():
         save_file(encoder.arrays, folder / "arrays.safetensors")
     lists = {key: pa.array([values], pa.large_list(values.type)) for key, values in encoder.values.items()}
-    values, place = pa.table(lists), str(folder / "values.arrow")
-    with pa.OSFile(place, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
+    values, path = pa.table(lists), str(folder / "values.arrow")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, values.schema) as file:
         file.write_table(values)
     for name, table in encoder.tables.items():
         (folder / "tables").mkdir(exist_ok=True)
@@ -317,35 +317,36 @@ def read_facts(path: str | Path, storage_options: StorageOptions | None = None) 
     return Facts(artifact.where, sizes, pipeline, model, sum(counts.values()), nodes)
 
 
-def _check_model(function: str, given: object) -> None:
+def _check_model(function: str, model: object) -> None:
     """Raise `BadConfig` for an object that is no network, with the attribute that holds one."""
-    if isinstance(given, torch.nn.Module | None):
+    if isinstance(model, torch.nn.Module | None):
         return
     where, problem, expected = f"{function}(model=)", "not a model", "a torch.nn.Module, or None"
     remedy = "the network itself, which its weights alone cannot make again"
-    library = type(given).__module__.partition(".")[0]
-    if isinstance(given, type):
-        remedy = f"{given.__name__}(...), an object of the class"
-    elif isinstance(given, Scorer) and function == "save":
+    library = type(model).__module__.partition(".")[0]
+    if isinstance(model, type):
+        remedy = f"{model.__name__}(...), an object of the class"
+    elif isinstance(model, Scorer) and function == "save":
         remedy = "gp.save(path, scorer), which keeps its threshold and calibration"
-    elif isinstance(getattr(given, "model", None), torch.nn.Module):
-        found = f"{type(given).__name__.lower()}.model"
-        remedy = f"gp.save(path, pipeline, {found})" if function == "save" else f"model={found}"
-    elif library in _OTHER_TREES or all(callable(getattr(given, name, None)) for name in ("fit", "predict")):
+    elif isinstance(getattr(model, "model", None), torch.nn.Module):
+        attribute = f"{type(model).__name__.lower()}.model"
+        remedy = f"gp.save(path, pipeline, {attribute})" if function == "save" else f"model={attribute}"
+    elif library in _OTHER_TREES or all(callable(getattr(model, name, None)) for name in ("fit", "predict")):
         problem = f"a model of {library}, whose files are not safe to load"
         expected = "a torch.nn.Module, as gp.models.XGB is for trees and gp.models.Linear for a linear model"
         remedy = "gp.Trainer(gp.models.XGB.from_schema(pipeline.schema)).fit(train, valid)"
-    raise BadConfig(where, problem, got=type(given), expected=expected, remedy=remedy)
+    raise BadConfig(where, problem, got=type(model), expected=expected, remedy=remedy)
 
 
-def _load_network(folder: Path, described: Mapping[str, Any], given: torch.nn.Module | None) -> torch.nn.Module:
+def _load_network(folder: Path, described: Mapping[str, Any], model: torch.nn.Module | None) -> torch.nn.Module:
     file, where, name = folder / "model.json", str(folder), described["class"]
-    if given is not None:
-        network = given
+    if model is not None:
+        network = model
     elif name is None:
-        own = described.get("name", "unnamed")
-        problem, expected = f"it holds the weights of a network of the user's own, {own}", "that network as an argument"
-        remedy = f"gp.load(path, model={own.rpartition('.')[2]}())"
+        kind = described.get("name", "unnamed")
+        problem = f"it holds the weights of a network of the user's own, {kind}"
+        expected = "that network as an argument"
+        remedy = f"gp.load(path, model={kind.rpartition('.')[2]}())"
         raise ArtifactError(where, problem, expected=expected, remedy=remedy)
     elif name not in _NETWORKS:
         expected = f"one of {_NETWORKS}"
@@ -391,10 +392,10 @@ def _verify_files(artifact: ArtifactFolder) -> list[str]:
             problem = "a file, and no saved pipeline: models of other libraries are not safe to load"
             remedy = "gp.models.XGB for trees, gp.models.Linear for a linear model, and gp.save(path, pipeline, model)"
         raise ArtifactError(artifact.where, problem, expected=expected, remedy=remedy)
-    found = _read_json(manifest, {"format": int})["format"]
-    if found != _FORMAT:
+    version = _read_json(manifest, {"format": int})["format"]
+    if version != _FORMAT:
         expected, remedy = f"format {_FORMAT}", "the gpupipe version that wrote it"
-        raise ArtifactError(str(manifest), "another format", got=found, expected=expected, remedy=remedy)
+        raise ArtifactError(str(manifest), "another format", got=version, expected=expected, remedy=remedy)
     content = _read_json(manifest, _MANIFEST)
     listed = content["files"]
     if content["digest"] != _digest(listed):

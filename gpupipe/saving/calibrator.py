@@ -232,8 +232,8 @@ def _check_probabilities(part: Probabilities, task: str | None, steps: int) -> N
     """Raise `BadConfig` unless there are so many curves, or temperatures: of classes one."""
     is_isotonic = part.method == "isotonic"
     number = 1 if task == "multiclass" and not is_isotonic else steps
-    parts, others = (part.curves, part.temperatures) if is_isotonic else (part.temperatures, part.curves)
-    if part.method not in METHODS or not number or len(parts) != number or others:
+    parts, unused_parts = (part.curves, part.temperatures) if is_isotonic else (part.temperatures, part.curves)
+    if part.method not in METHODS or not number or len(parts) != number or unused_parts:
         raise _refuse(part.method, f"one of {METHODS}, and {number} of them for a {task} target")
     if not all(0 < temperature < math.inf for temperature in part.temperatures):
         raise _refuse(part.temperatures, "finite temperatures above 0")

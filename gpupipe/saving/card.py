@@ -47,8 +47,8 @@ def _list_lines(facts: Facts) -> Iterator[str]:
     features = pipeline["features"]
     if features is not None and features["target"]:
         classes = {item.name: item.classes for item in schema.targets}
-        told = [f"classes {', '.join(map(str, each))}" for each in classes.values() if each is not None]
-        yield escape_line(f"target: {', '.join([*features['target'], schema.task or '', *told[:1]])}")
+        descriptions = [f"classes {', '.join(map(str, each))}" for each in classes.values() if each is not None]
+        yield escape_line(f"target: {', '.join([*features['target'], schema.task or '', *descriptions[:1]])}")
     yield from _list_steps("step", pipeline["steps"])
     if features is not None:
         for group in features["groups"]:

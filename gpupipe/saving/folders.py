@@ -51,8 +51,8 @@ class ArtifactFolder:
             inner = self.path / folder
             self.path = inner if inner.is_dir() else self.path
         else:
-            there = self._store.names()
-            self._fetch(names, f"{folder}/" if any(name.startswith(f"{folder}/") for name in there) else "")
+            stored_names = self._store.names()
+            self._fetch(names, f"{folder}/" if any(name.startswith(f"{folder}/") for name in stored_names) else "")
 
     def _fetch(self, names: Iterable[str], prefix: str) -> None:
         assert self._store is not None
@@ -111,10 +111,10 @@ def _as_text(path: object) -> str:
 def _check_free(where: str, names: Iterable[str], *, overwrite: bool, is_ours: Callable[[str], bool]) -> None:
     """Raise an error unless nothing is there, or an artifact that may be replaced."""
     names = sorted(names)
-    others = [name for name in names if not is_ours(name)] if MANIFEST in names else names
-    if others:
+    extras = [name for name in names if not is_ours(name)] if MANIFEST in names else names
+    if extras:
         expected = "a new path, an empty folder or an earlier artifact, and nothing else in it"
-        raise ArtifactError(where, "something else is there", got=others[0], expected=expected, remedy="another path")
+        raise ArtifactError(where, "something else is there", got=extras[0], expected=expected, remedy="another path")
     if names and not overwrite:
         problem, expected = "an artifact is there already", "a new path"
         raise BadFile(where, problem, expected=expected, remedy="overwrite=True, which replaces it")

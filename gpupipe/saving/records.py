@@ -38,24 +38,24 @@ def answer_records(data: Any, source: Schema, score: Callable[[pa.Table], Frame]
             raise
         raise ColumnNotFound.among("the data", error.column, [*map(str, names)]) from None
     owner = infer_backend(frame)
-    found = owner.to_arrow(owner.encode(frame)).to_pylist()
-    return found[0] if isinstance(data, Mapping) else found
+    records = owner.to_arrow(owner.encode(frame)).to_pylist()
+    return records[0] if isinstance(data, Mapping) else records
 
 
 def _read_values(item: Field, values: list[Any]) -> pa.Array:
     """Convert a column's values to its type; raise SchemaMismatch with the first that is of another."""
     kind = get_file_type(item)
 
-    def convert(some: list[Any]) -> pa.Array:
-        if pa.types.is_temporal(kind) and any(isinstance(value, str) for value in some):
-            return pa.array(some, pa.string()).cast(kind)
-        found = pa.array(some, kind, from_pandas=True)
+    def convert(items: list[Any]) -> pa.Array:
+        if pa.types.is_temporal(kind) and any(isinstance(value, str) for value in items):
+            return pa.array(items, pa.string()).cast(kind)
+        array = pa.array(items, kind, from_pandas=True)
         # Arrow would cut a fraction off, and take true for 1.
-        if any(isinstance(value, bool) for value in some) and not pa.types.is_boolean(kind):
+        if any(isinstance(value, bool) for value in items) and not pa.types.is_boolean(kind):
             raise TypeError
-        if pa.types.is_integer(kind) and any(isinstance(value, float) and value % 1 > 0 for value in some):
+        if pa.types.is_integer(kind) and any(isinstance(value, float) and value % 1 > 0 for value in items):
             raise ValueError
-        return found
+        return array
 
     for value in values:
         try:

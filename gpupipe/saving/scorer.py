@@ -53,11 +53,11 @@ class Scorer:
         calibrator: Calibrator | None = None,
     ) -> None:
         parts: list[tuple[str, Any, Any]] = [("pipeline", pipeline, Pipeline), ("model", model, torch.nn.Module | None)]
-        for name, given, kind in parts:
-            if not isinstance(given, kind):
+        for name, value, kind in parts:
+            if not isinstance(value, kind):
                 where, expected = f"Scorer({name}=)", "a fitted pipeline, then a torch.nn.Module or None"
                 remedy = "gp.Scorer(pipeline, trainer.model)"
-                raise BadConfig(where, f"not a {name}", got=type(given), expected=expected, remedy=remedy)
+                raise BadConfig(where, f"not a {name}", got=type(value), expected=expected, remedy=remedy)
         schema = pipeline.schema
         if isinstance(model, Tabular):
             model.check_schema(schema)
@@ -251,9 +251,9 @@ class Scorer:
         return [Field(name, dtype, nullable=False) for name, dtype in zip(names, dtypes, strict=True)]
 
     def _probability_fields(self) -> list[Field]:
-        one = self.schema.task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
+        is_plain = self.schema.task == "binary" and self._classes == (False, True)  # which 0 and 1 equal
         each = [item.name for item in self.schema.targets] if self.schema.task == "multilabel" else self._classes
-        names = ["probability"] if one else [f"probability_{name}" for name in each]
+        names = ["probability"] if is_plain else [f"probability_{name}" for name in each]
         return [Field(name, "float32", nullable=False) for name in names]
 
     def _chances(self, output: torch.Tensor) -> torch.Tensor:
@@ -276,9 +276,9 @@ class Scorer:
             return [_class_column(output.argmax(1), backend, self._classes)]
         if self.schema.task in ("binary", "multilabel"):
             limits = get_limits(self.threshold, [item.name for item in self.schema.targets], output.device)
-            places = is_positive(output, limits).reshape(len(output), len(self.schema.targets)).unbind(1)
+            decisions = is_positive(output, limits).reshape(len(output), len(self.schema.targets)).unbind(1)
             classes = [item.classes or () for item in self.schema.targets]
-            return [_class_column(place, backend, each) for place, each in zip(places, classes, strict=True)]
+            return [_class_column(decision, backend, each) for decision, each in zip(decisions, classes, strict=True)]
         return [_column(part, backend) for part in self._in_units(output).unbind(1)]
 
     def _score(
@@ -294,23 +294,23 @@ class Scorer:
             return answer_records(data, source, lambda rows: self._score(rows, history, batch_size, read, fields, by))
         table, earlier = as_rows(data, self.pipeline.backend), None if history is None else as_dataset(history)
         run = self.pipeline._bind_to(table, earlier, predicting=True, also=by)
-        kept, taken = run.schema.with_role(Role.KEEP), {item.name for item in fields}
-        asked = () if self.pipeline.features is None else self.pipeline.features.keep
+        keep_fields, field_names = run.schema.with_role(Role.KEEP), {item.name for item in fields}
+        keep = () if self.pipeline.features is None else self.pipeline.features.keep
         inputs = Schema(run.schema.with_role(Role.FEATURE))
-        names = [name if name in asked else name.removesuffix("_keep") for name in (item.name for item in kept)]
-        names = [f"{name}_keep" if name in taken else name for name in names]
-        keys = [replace(item, name=name) for item, name in zip(kept, names, strict=True)]
+        names = [name if name in keep else name.removesuffix("_keep") for name in (item.name for item in keep_fields)]
+        names = [f"{name}_keep" if name in field_names else name for name in names]
+        keys = [replace(item, name=name) for item, name in zip(keep_fields, names, strict=True)]
         schema = Schema([*fields, *keys])
 
         def rows(frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
-            made, seen = run.columns(frame, backend, row_ids)
-            block = FeatureTable.allocate(inputs, len(seen), self.device)
-            block.write(0, made, backend)
-            group = () if by is None else (backend.column(seen, by),)
+            values, input_frame = run.columns(frame, backend, row_ids)
+            block = FeatureTable.allocate(inputs, len(input_frame), self.device)
+            block.write(0, values, backend)
+            group = () if by is None else (backend.column(input_frame, by),)
             columns = read(self._output(block, batch_size), backend, *group)
-            columns += [made[item.name] for item in kept]
-            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(seen))
-            result.index = seen.index
+            columns += [values[item.name] for item in keep_fields]
+            result = backend.frame(dict(zip(schema.names, columns, strict=True)), len(input_frame))
+            result.index = input_frame.index
             return result
 
         identity = partial(self._fingerprint, batch_size)
@@ -321,12 +321,12 @@ class Scorer:
         pipeline = self.pipeline._fingerprint()
         if pipeline is None or self.model is None:
             return None
-        found = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size} {self.threshold}".encode())
-        found.update(repr(self.calibrator and self.calibrator.to_json()).encode())
+        digest = hashlib.sha256(f"{pipeline} {self.model!r} {batch_size} {self.threshold}".encode())
+        digest.update(repr(self.calibrator and self.calibrator.to_json()).encode())
         for name, tensor in self.model.state_dict().items():
-            found.update(name.encode())
-            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return found.hexdigest()
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     @torch.inference_mode()
     def _output(self, block: FeatureTable, batch_size: int) -> torch.Tensor:

@@ -26,9 +26,9 @@ def format_bars(sizes: Sequence[float]) -> str:
 def draw_bars(sizes: Sequence[float], titles: Sequence[str], width: int = 160) -> str:
     """Draw numbers from 0 up as an SVG of bars, each with a title that shows where the pointer is."""
     largest, step = max(sizes, default=0) or 1, width / max(len(sizes), 1)
-    drawn = ""
-    for place, (size, title) in enumerate(zip(sizes, titles, strict=True)):
+    rectangles = ""
+    for index, (size, title) in enumerate(zip(sizes, titles, strict=True)):
         height = max(size / largest * _HEIGHT, 1.0 if size else 0.0)
-        shape = f'x="{place * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - _GAP:.1f}" height="{height:.1f}"'
-        drawn += f'<rect {shape} fill="{BLUE}"><title>{escape_html(title)}</title></rect>'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img">{drawn}</svg>'
+        shape = f'x="{index * step:.1f}" y="{_HEIGHT - height:.1f}" width="{step - _GAP:.1f}" height="{height:.1f}"'
+        rectangles += f'<rect {shape} fill="{BLUE}"><title>{escape_html(title)}</title></rect>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img">{rectangles}</svg>'

@@ -126,25 +126,25 @@ def _explain(
             near = find_argument(name, by_name)
             if name in _OWNERS and name not in _ELSEWHERE.get(near or "", "").split():  # only spelt nearly so
                 near = None
-            shown = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
+            value = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
             remedy = f"{_OWNERS[name]}(..., {name}=...)" if name in _OWNERS else f"{called}(...) without it"
             if not args and parameters and str(parameters[0].annotation).startswith("Mapping["):
-                remedy = f"{called}({{{name!r}: {shown}}})"  # for a step that takes its columns by a mapping
-            remedy = remedy if near is None else f"{near}={shown}"
+                remedy = f"{called}({{{name!r}: {value}}})"  # for a step that takes its columns by a mapping
+            remedy = remedy if near is None else f"{near}={value}"
             problem = "no such argument"
             return BadCall(f"{called}({name}=)", problem, got=options[name], expected=expected, remedy=remedy)
-    places = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(args) > len(places):
-        rest = [each.name for each in parameters if each.kind == each.KEYWORD_ONLY and each.name not in options]
-        problem = f"{len(args)} arguments without a name, and it takes {len(places) or 'none'}"
-        remedy = f"{rest[0]}=... by name" if rest else f"{called}() with {len(places) or 'none'}"
-        return BadCall(called, problem, got=args[len(places)], expected=expected, remedy=remedy)
-    taken = [each.name for each in places[: len(args)]]
-    twice = [name for name in taken if name in options]
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(args) > len(positional):
+        keywords = [each.name for each in parameters if each.kind == each.KEYWORD_ONLY and each.name not in options]
+        problem = f"{len(args)} arguments without a name, and it takes {len(positional) or 'none'}"
+        remedy = f"{keywords[0]}=... by name" if keywords else f"{called}() with {len(positional) or 'none'}"
+        return BadCall(called, problem, got=args[len(positional)], expected=expected, remedy=remedy)
+    names = [each.name for each in positional[: len(args)]]
+    twice = [name for name in names if name in options]
     if twice:
         problem, remedy = f"argument {twice[0]!r} is there twice", f"{called}({twice[0]}=...)"
         return BadCall(called, problem, got=options[twice[0]], expected="each argument once", remedy=remedy)
-    needed = [each for each in parameters if each.default is each.empty and each.name not in (*taken, *options)]
+    needed = [each for each in parameters if each.default is each.empty and each.name not in (*names, *options)]
     missing = [each.name for each in needed if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     if missing:
         problem, remedy = f"argument {missing[0]!r} is missing", f"{called}({missing[0]}=...)"
@@ -152,7 +152,7 @@ def _explain(
     return None
 
 
-def find_argument(name: str, known: Sequence[str]) -> str | None:
+def find_argument(name: str, names: Sequence[str]) -> str | None:
     """Find the argument that was meant: another library's name for it, or a name that is spelt nearly so."""
-    meant = [ours for ours, theirs in _ELSEWHERE.items() if ours in known and name.lower() in theirs.split()]
-    return meant[0] if meant else nearest(name, known)
+    meant = [key for key, synonyms in _ELSEWHERE.items() if key in names and name.lower() in synonyms.split()]
+    return meant[0] if meant else nearest(name, names)

@@ -99,12 +99,14 @@ def shift(origins: Origins, *whens: When) -> Origins:
     Example:
         A lag of `sales` holds `sales` of a row before. A lag of tomorrow's `sales` may be that of any row.
 
-        >>> [one.when.value for one in shift(frozenset({Origin("", "sales")}), When.BEFORE)]
+        >>> [origin.when.value for origin in shift(frozenset({Origin("", "sales")}), When.BEFORE)]
         ['before']
     """
     if whens == (When.NOW,):
         return origins
-    return frozenset(one._replace(when=when) for by in whens for one in origins for when in _STEPS[by][one.when])
+    return frozenset(
+        origin._replace(when=when) for by in whens for origin in origins for when in _STEPS[by][origin.when]
+    )
 
 
 def forget_order(origins: Origins) -> Origins:
@@ -177,17 +179,17 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
         latest[name] = max(latest.get(name, -1), _RANK[origin.when])
     return sorted(
         {
-            one.column
-            for one in feature
+            origin.column
+            for origin in feature
             for (table, column, of_groups), rank in latest.items()
-            if one.column == column
-            and (_RANK[one.when] >= rank or (one.when in _GROUPS and not of_groups))  # a group holds any rows
-            and are_related(one.table, table)
+            if origin.column == column
+            and (_RANK[origin.when] >= rank or (origin.when in _GROUPS and not of_groups))  # a group holds any rows
+            and are_related(origin.table, table)
         }
     )
 
 
-def are_related(one: str, other: str) -> bool:
+def are_related(name: str, other_name: str) -> bool:
     """Whether rows may be in both of two tables, or parts of tables, whose names `name_part` has gone on with.
 
     Example:
@@ -195,8 +197,8 @@ def are_related(one: str, other: str) -> bool:
         >>> are_related(early, "a"), are_related(early, late), are_related(early, f"a/{name_part('by date', (4, 9))}")
         (True, False, True)
     """
-    (table, *parts), (other_table, *others) = one.split("/"), other.split("/")
-    return table == other_table and not any(_are_apart(part, another) for part in parts for another in others)
+    (table, *parts), (other_table, *other_parts) = name.split("/"), other_name.split("/")
+    return table == other_table and not any(_are_apart(part, another) for part in parts for another in other_parts)
 
 
 def name_part(kind: str, bounds: tuple[Any, Any] | str, *, outside: bool = False) -> str:
@@ -208,10 +210,10 @@ def name_part(kind: str, bounds: tuple[Any, Any] | str, *, outside: bool = False
     return f"{hashlib.sha256(kind.encode()).hexdigest()[:8]}:{quote(name, safe='')}"
 
 
-def _are_apart(one: str, other: str) -> bool:
+def _are_apart(left: str, right: str) -> bool:
     """Whether no row can be in both parts; False where nobody knows."""
     try:
-        pairs = [part.split(":") for part in (one, other)]
+        pairs = [part.split(":") for part in (left, right)]
         (kind, *names), (other_kind, *other_names) = pairs
         (is_outside, *part), (is_other_outside, *other_part) = (json.loads(unquote(n)) for n in (*names, *other_names))
         if kind != other_kind or (is_outside and is_other_outside):
@@ -231,8 +233,8 @@ def _covers(around: Sequence[Any], within: Sequence[Any]) -> bool:
     return (low is None or (start is not None and low <= start)) and (high is None or (end is not None and end <= high))
 
 
-def _is_before(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    return one[1] is not None and other[0] is not None and one[1] <= other[0]
+def _is_before(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return left[1] is not None and right[0] is not None and left[1] <= right[0]
 
 
 def trace(origins: Origins, sources: Mapping[str, Origins]) -> Origins:
@@ -243,16 +245,16 @@ def trace(origins: Origins, sources: Mapping[str, Origins]) -> Origins:
         >>> trace(frozenset({Origin("", "lag")}), sources) == sources["lag"]
         True
     """
-    found: Origins = frozenset()
-    for one in origins:
-        is_here = not one.table and one.column in sources
-        found |= shift(sources[one.column], one.when) if is_here else {one}
-    return found
+    result: Origins = frozenset()
+    for origin in origins:
+        is_here = not origin.table and origin.column in sources
+        result |= shift(sources[origin.column], origin.when) if is_here else {origin}
+    return result
 
 
 def rename_tables(origins: Origins, rename: Callable[[str], str]) -> Origins:
     """Return the origins in tables of other names."""
-    return frozenset(one._replace(table=rename(one.table)) for one in origins)
+    return frozenset(origin._replace(table=rename(origin.table)) for origin in origins)
 
 
 def name_memory() -> str:

@@ -38,26 +38,26 @@ def parse_json(content: str | bytes, shape: Any, *, finite: bool = True) -> Any:
     return value
 
 
-def check_shape(value: Any, shape: Any, place: str = "") -> None:
+def check_shape(value: Any, shape: Any, path: str = "") -> None:
     """Raise ValueError where a value has another shape."""
     shapes = shape if isinstance(shape, tuple) else (shape,)
-    kinds = {one if isinstance(one, type) else type(one): one for one in shapes}
+    kinds = {each if isinstance(each, type) else type(each): each for each in shapes}
     if object in kinds:
         return
     if type(value) not in kinds:
         words = " or ".join(map(_name_kind, kinds))
-        raise ValueError(f"{place or 'the content'} is {_name_kind(type(value))}, not {words}")
+        raise ValueError(f"{path or 'the content'} is {_name_kind(type(value))}, not {words}")
     fitting = kinds[type(value)]
     if isinstance(fitting, list):
         for position, item in enumerate(value):
-            check_shape(item, fitting[0], f"{place}[{position}]")
+            check_shape(item, fitting[0], f"{path}[{position}]")
     elif isinstance(fitting, dict):
         for key, inner in fitting.items():
             for name in value if key is str else [key.rstrip("?")]:
                 if name in value:
-                    check_shape(value[name], inner, f"{place}.{name}" if place else name)
+                    check_shape(value[name], inner, f"{path}.{name}" if path else name)
                 elif not key.endswith("?"):
-                    raise ValueError(f"{place or 'the content'} lacks {name!r}")
+                    raise ValueError(f"{path or 'the content'} lacks {name!r}")
 
 
 def _name_kind(kind: type) -> str:
@@ -70,7 +70,9 @@ def _check_depth(value: Any) -> None:
         lists = [item for item in level if isinstance(item, list | dict) and item]
         if not lists:
             return
-        level = [item for one in lists for item in (one.values() if isinstance(one, dict) else one)]
+        level = [
+            item for container in lists for item in (container.values() if isinstance(container, dict) else container)
+        ]
     raise ValueError(f"its values are nested deeper than {MOST_LEVELS} levels")
 
 

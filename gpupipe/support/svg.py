@@ -85,7 +85,7 @@ def draw_matrix(
 
 def join_drawings(drawings: Sequence[str]) -> str:
     """Join drawings, each as wide as a panel, to one, side by side."""
-    inner = "".join(text.replace("<svg ", f'<svg x="{WIDTH * place}" ', 1) for place, text in enumerate(drawings))
+    inner = "".join(text.replace("<svg ", f'<svg x="{WIDTH * index}" ', 1) for index, text in enumerate(drawings))
     return _svg(WIDTH * len(drawings), HEIGHT, inner)
 
 

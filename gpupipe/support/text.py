@@ -23,14 +23,14 @@ def _is_argument(name: str) -> bool:
 def arguments(named: Mapping[str, Any]) -> str:
     """Write arguments by name as Python; those whose names it does not take are in a mapping: `a=1, **{'class': 2}`."""
     other = {name: value for name, value in named.items() if not _is_argument(name)}
-    shown = [f"{name}={value!r}" for name, value in named.items() if name not in other]
-    return ", ".join([*shown, f"**{other!r}"] if other else shown)
+    parts = [f"{name}={value!r}" for name, value in named.items() if name not in other]
+    return ", ".join([*parts, f"**{other!r}"] if other else parts)
 
 
-def derive(column: str, expression: str, made: str | None = None) -> str:
-    """Write the step that makes `made`, by default in its place, of a column, which is `{}` in the expression."""
+def derive(column: str, expression: str, name: str | None = None) -> str:
+    """Write the step that makes `name`, by default in its place, of a column, which is `{}` in the expression."""
     read = column if _is_argument(column) else f"col({column!r})"
-    return f"Derive({arguments({column if made is None else made: expression.format(read)})})"
+    return f"Derive({arguments({column if name is None else name: expression.format(read)})})"
 
 
 def escape_line(text: str) -> str:
@@ -55,25 +55,25 @@ def format_count(number: int, noun: str, plural: str | None = None) -> str:
 
 def format_columns(names: Sequence[str], most: int = 12) -> str:
     """Join column names in one line: numbered runs by their ends (`x0 ... x9`), of very many the first and last."""
-    told: list[tuple[str, int]] = []  # with how many names each stands for
-    for _, places in groupby(range(len(names)), key=lambda place: _find_run(names[place], place)):
-        run = [names[place] for place in places]
+    entries: list[tuple[str, int]] = []  # with how many names each stands for
+    for _, indices in groupby(range(len(names)), key=lambda index: _find_run(names[index], index)):
+        run = [names[index] for index in indices]
         if len(run) < _SHORTEST_RUN:
-            told += [(escape_line(name), 1) for name in run]
+            entries += [(escape_line(name), 1) for name in run]
         else:
-            told.append(
+            entries.append(
                 (f"{escape_line(run[0])} ... {escape_line(run[-1])} ({format_count(len(run), 'column')})", len(run))
             )
-    if len(told) > most:
-        rest = sum(size for _, size in told[most - 1 : -1])
-        told = [*told[: most - 1], (f"... {rest:,} more ...", rest), told[-1]]
-    return ", ".join(text for text, _ in told)
+    if len(entries) > most:
+        num_more = sum(size for _, size in entries[most - 1 : -1])
+        entries = [*entries[: most - 1], (f"... {num_more:,} more ...", num_more), entries[-1]]
+    return ", ".join(text for text, _ in entries)
 
 
-def _find_run(name: str, place: int) -> tuple[str, int | None]:
+def _find_run(name: str, index: int) -> tuple[str, int | None]:
     """Return what a name has in common with its neighbours of one stem and consecutive numbers."""
     digits = re.search(r"(?<!\d)(0|[1-9]\d{0,17})$", name)
-    return (name, None) if digits is None else (name[: digits.start()], int(digits[1]) - place)
+    return (name, None) if digits is None else (name[: digits.start()], int(digits[1]) - index)
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> str:

@@ -26,12 +26,12 @@ def is_zone(name: object) -> bool:
 
 def closest_zones(name: object) -> list[str]:
     """Find the names of time zones that a misspelt one is nearest to, by the whole name or by the city alone."""
-    wanted = str(name).strip().replace(" ", "_").lower()
-    known = {zone.lower(): zone for zone in sorted(available_timezones())}
-    cities = {lowered.rpartition("/")[2]: zone for lowered, zone in known.items() if "/" in lowered}
-    whole = get_close_matches(wanted, known, n=3, cutoff=0.6)
-    city = get_close_matches(wanted.rpartition("/")[2], cities, n=3, cutoff=0.75)
-    return list(dict.fromkeys([*(cities[one] for one in city), *(known[one] for one in whole)]))[:3]
+    spelling = str(name).strip().replace(" ", "_").lower()
+    zones = {zone.lower(): zone for zone in sorted(available_timezones())}
+    cities = {lowered.rpartition("/")[2]: zone for lowered, zone in zones.items() if "/" in lowered}
+    whole = get_close_matches(spelling, zones, n=3, cutoff=0.6)
+    city = get_close_matches(spelling.rpartition("/")[2], cities, n=3, cutoff=0.75)
+    return list(dict.fromkeys([*(cities[match] for match in city), *(zones[match] for match in whole)]))[:3]
 
 
 @cache

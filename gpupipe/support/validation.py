@@ -46,14 +46,14 @@ def parse_duration_us(length: Any, *, least: int = 1) -> int | None:
         text = _TEXT.fullmatch(length)
         if text is None or text[2] not in _UNITS:
             return None
-        found = round(float(text[1]) * _UNITS[text[2]])
+        duration = round(float(text[1]) * _UNITS[text[2]])
     else:
         if getattr(getattr(length, "dtype", None), "kind", None) == "m" and not length.ndim:  # NumPy's
             length = length.astype("timedelta64[us]").item()
         if not isinstance(length, timedelta):
             return None
-        found = length // timedelta(microseconds=1)
-    return found if least <= found < _LONGEST else None
+        duration = length // timedelta(microseconds=1)
+    return duration if least <= duration < _LONGEST else None
 
 
 def correct_duration(text: str) -> str:
@@ -80,66 +80,68 @@ def get_sides(both: Any, left: Any, right: Any, owner: object, name: str) -> tup
     return left, right
 
 
-def check_choice(owner: object, choices: Iterable[Any], /, *also: Any, **given: Any) -> None:
+def check_choice(owner: object, choices: Iterable[Any], /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is neither one of `choices` nor of `also`; the closest is offered."""
-    known = [*choices, *also]
-    for name, value in given.items():
-        if not is_one_of(value, known):
-            raise refuse_choice(owner, name, value, known)
+    options = [*choices, *also]
+    for name, value in arguments.items():
+        if not is_one_of(value, options):
+            raise refuse_choice(owner, name, value, options)
 
 
-def check_bool(owner: object, /, *also: Any, **given: Any) -> None:
+def check_bool(owner: object, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is neither True nor False, nor one of `also`."""
-    bad = {name: value for name, value in given.items() if not is_bool(value)}
+    bad = {name: value for name, value in arguments.items() if not is_bool(value)}
     _refuse(owner, bad, "True or False", also, example=True)
 
 
-def check_integer(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
+def check_integer(owner: object, interval: str, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no integer, of at most 63 bits, of an interval, nor one of `also`."""
-    bad = {name: value for name, value in given.items() if not (is_integer(value) and _is_within(value, interval))}
+    bad = {name: value for name, value in arguments.items() if not (is_integer(value) and _is_within(value, interval))}
     _refuse(owner, bad, f"an integer in {interval}", also, example=_example(interval))
 
 
-def check_integers(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
+def check_integers(owner: object, interval: str, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no list of integers of an interval, nor one of `also`."""
-    several = {name: list(value) if is_sequence(value) else [None] for name, value in given.items()}
-    good = {n for n, values in several.items() if all(is_integer(one) and _is_within(one, interval) for one in values)}
-    bad = {name: value for name, value in given.items() if name not in good}
+    several = {name: list(value) if is_sequence(value) else [None] for name, value in arguments.items()}
+    good = {
+        n for n, values in several.items() if all(is_integer(item) and _is_within(item, interval) for item in values)
+    }
+    bad = {name: value for name, value in arguments.items() if name not in good}
     _refuse(owner, bad, f"a list of integers in {interval}", also, example=[_example(interval)])
 
 
-def check_number(owner: object, interval: str, /, *also: Any, **given: Any) -> None:
+def check_number(owner: object, interval: str, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no number of an interval, nor one of `also`; NaN is in no interval."""
-    bad = {name: value for name, value in given.items() if not (is_number(value) and _is_within(value, interval))}
+    bad = {name: value for name, value in arguments.items() if not (is_number(value) and _is_within(value, interval))}
     _refuse(owner, bad, f"a number in {interval}", also, example=_example(interval))
 
 
-def check_seed(owner: object, /, *also: Any, **given: Any) -> None:
+def check_seed(owner: object, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no integer of at most 64 bits, with a sign or without."""
-    bad = {name: value for name, value in given.items() if not is_integer(value, -(2**63), 2**64 - 1)}
+    bad = {name: value for name, value in arguments.items() if not is_integer(value, -(2**63), 2**64 - 1)}
     _refuse(owner, bad, "an integer of at most 64 bits", also, example=0)
 
 
-def check_pair(owner: object, interval: str, /, **given: Any) -> None:
+def check_pair(owner: object, interval: str, /, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is not two numbers of an interval, the first below the second."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         pair = list(value) if is_sequence(value) else []
         inside = len(pair) == 2 and all(is_number(end) and _is_within(end, interval) for end in pair)
         if not inside or not pair[0] < pair[1]:
             raise refuse_argument(owner, name, value, f"(low, high) with low < high, both in {interval}")
 
 
-def check_name(owner: object, /, *also: Any, **given: Any) -> None:
+def check_name(owner: object, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no text, nor one of `also`."""
-    bad = {name: value for name, value in given.items() if not isinstance(value, str)}
+    bad = {name: value for name, value in arguments.items() if not isinstance(value, str)}
     _refuse(owner, bad, "text", also, example="...")
 
 
-def check_names(owner: object, /, *also: Any, empty: bool = True, **given: Any) -> None:
+def check_names(owner: object, /, *also: Any, empty: bool = True, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no name and no list of different names, which may be `empty`."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         names = [value] if isinstance(value, str) else list(value) if is_sequence(value) else [None]
-        if not all(isinstance(one, str) for one in names) or len({*names}) < len(names) or not (names or empty):
+        if not all(isinstance(item, str) for item in names) or len({*names}) < len(names) or not (names or empty):
             _refuse(owner, {name: value}, "a name, or a list of different ones", also, example=["..."])
 
 
@@ -159,23 +161,23 @@ def check_dtypes(owner: object, allowed: Sequence[str], dtypes: Mapping[str, Any
         check_name(owner, dtypes=name)
         if not is_one_of(dtype, allowed):
             text = (dtype.__name__ if isinstance(dtype, type) else str(dtype)).lower()
-            near = next((ours for begins, ours in _MEANT.items() if text.startswith(begins)), "string")
+            near = next((suggestion for begins, suggestion in _MEANT.items() if text.startswith(begins)), "string")
             remedy = f"dtypes={{{name!r}: {(text if text in allowed else near)!r}}}"
             problem, expected = f"no such type for column {name!r}", f"one of {', '.join(allowed)}"
             raise refuse_argument(owner, "dtypes", dtype, expected, remedy, problem=problem)
 
 
-def check_path(owner: object, /, **given: Any) -> None:
+def check_path(owner: object, /, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is no path of this machine."""
-    bad = {name: value for name, value in given.items() if not is_path(value) or "://" in str(value)}
+    bad = {name: value for name, value in arguments.items() if not is_path(value) or "://" in str(value)}
     _refuse(owner, bad, "a path of this machine, no URL", (), example="runs/flights")
 
 
 def check_instance(
-    owner: object, kinds: Any, expected: str, /, *also: Any, remedy: str | None = None, **given: Any
+    owner: object, kinds: Any, expected: str, /, *also: Any, remedy: str | None = None, **arguments: Any
 ) -> None:
     """Raise `BadConfig` for an argument that is of none of these classes, nor one of `also`."""
-    bad = {name: value for name, value in given.items() if not isinstance(value, kinds)}
+    bad = {name: value for name, value in arguments.items() if not isinstance(value, kinds)}
     _refuse(owner, bad, expected, also, remedy)
 
 
@@ -190,8 +192,8 @@ def _refuse(
     """Raise for the first of these arguments that is none of `also`."""
     for name, value in bad.items():
         if not is_one_of(value, also):
-            wanted = ", or ".join([expected, *map(repr, also)])
-            raise refuse_argument(owner, name, value, wanted, remedy, example=also[0] if also else example)
+            alternatives = ", or ".join([expected, *map(repr, also)])
+            raise refuse_argument(owner, name, value, alternatives, remedy, example=also[0] if also else example)
 
 
 def refuse_argument(
@@ -211,15 +213,15 @@ def refuse_argument(
         called, parameter = makes.__name__, inspect.signature(makes).parameters.get(name)
         default = default if parameter is None else parameter.default
     if remedy is None:
-        shown = example if default is inspect.Parameter.empty else default
-        remedy = f"another {name}" if shown is _NONE else f"{name}={shown!r}"
+        suggestion = example if default is inspect.Parameter.empty else default
+        remedy = f"another {name}" if suggestion is _NONE else f"{name}={suggestion!r}"
     several = isinstance(value, list | tuple)
     values: Any = value
-    classes = [one for one in (values if several else [values]) if isinstance(one, type)]
+    classes = [item for item in (values if several else [values]) if isinstance(item, type)]
     if classes and problem == "makes no sense":
-        problem, made = "a class in the place of an object", f"{classes[0].__name__}(...)"
+        problem, call = "a class in the place of an object", f"{classes[0].__name__}(...)"
         if classes[0].__name__ not in remedy and any(base.__name__ in expected for base in classes[0].__mro__[:-1]):
-            remedy = f"{name}=[{made}]" if several else f"{name}={made}"
+            remedy = f"{name}=[{call}]" if several else f"{name}={call}"
     return BadConfig(f"{called}({name}=)", problem, got=value, expected=expected, remedy=remedy)
 
 
@@ -227,10 +229,10 @@ def refuse_choice(
     owner: object, name: str, value: object, choices: Iterable[Any], also: str | None = None, *, form: str = "%r"
 ) -> BadConfig:
     """Build the error for a value that is none of `choices`, nor `also`; the argument holds it in this form."""
-    known = list(choices)
-    near = nearest(value, [one for one in known if isinstance(one, str)]) if isinstance(value, str) else None
-    expected = _join_choices(known) + (f", or {also}" if also else "")
-    remedy = f"{name}={form % (known[0] if near is None else near,)}"
+    options = list(choices)
+    near = nearest(value, [option for option in options if isinstance(option, str)]) if isinstance(value, str) else None
+    expected = _join_choices(options) + (f", or {also}" if also else "")
+    remedy = f"{name}={form % (options[0] if near is None else near,)}"
     return refuse_argument(owner, name, value, expected, remedy, problem="no such choice")
 
 
@@ -273,7 +275,7 @@ def is_utf8(text: str) -> bool:
 
 def is_one_of(value: Any, choices: Iterable[Any]) -> bool:
     """Return whether it is one of these, of the same type; never fails, whatever the value."""
-    return any(value is one or (isinstance(value, type(one)) and value == one) for one in choices)
+    return any(value is choice or (isinstance(value, type(choice)) and value == choice) for choice in choices)
 
 
 def is_sequence(value: Any) -> bool:
@@ -304,5 +306,5 @@ def _example(interval: str) -> float:
     """Return a number of an interval, for the remedy."""
     low, high, with_low, with_high = _ends(interval)
     ends = [end for end, inside in ((low, with_low), (high, with_high)) if inside and isfinite(end)]
-    found = ends[0] if ends else (low + high) / 2 if isfinite(low + high) else low + 1 if isfinite(low) else 0
-    return int(found) if found == int(found) else found
+    number = ends[0] if ends else (low + high) / 2 if isfinite(low + high) else low + 1 if isfinite(low) else 0
+    return int(number) if number == int(number) else number

@@ -36,9 +36,9 @@ class RowSample:
     def of(cls, frame: Frame, row_ids: Array, backend: Backend) -> Self:
         """Draw the sample of a coded frame, by the identities of its rows."""
         bits, halvings = splitmix64(_SEED, row_ids), 0
-        while (kept := backend.xp.flatnonzero(_begin_with_zeros(bits, halvings))).size > MAX_ROWS:
+        while (positions := backend.xp.flatnonzero(_begin_with_zeros(bits, halvings))).size > MAX_ROWS:
             halvings += 1
-        return cls(backend.to_arrow(backend.take(frame, kept)), backend.to_host(bits[kept]), halvings)
+        return cls(backend.to_arrow(backend.take(frame, positions)), backend.to_host(bits[positions]), halvings)
 
     def __add__(self, other: Self) -> Self:
         rows = pa.concat_tables([self.rows, other.rows], promote_options="permissive")

@@ -78,29 +78,29 @@ class ColumnDescription:
 
 def describe_column(item: Field, summary: ColumnSummary, association: float | None) -> ColumnDescription:
     """Describe a column by its summary."""
-    found, values = _Facts(item, summary), summary.present
+    facts, values = _Facts(item, summary), summary.present
     head = (item.name, item.dtype, summary.num_rows, summary.num_missing)
     if values is None:
         distinct = None if summary.lengths is None and summary.num_missing < summary.num_rows else 0
-        return ColumnDescription(*head, distinct, association=association, notes=tuple(found.list_notes()))
+        return ColumnDescription(*head, distinct, association=association, notes=tuple(facts.list_notes()))
     numbers = values.numbers
-    figures: dict[str, Any] = {"min": found.to_value(values.low), "max": found.to_value(values.high)}
+    figures: dict[str, Any] = {"min": facts.to_value(values.low), "max": facts.to_value(values.high)}
     if numbers is not None:
-        figures["mean"] = numbers.mean if values.dtype == "bool" else found.to_value(numbers.mean)
+        figures["mean"] = numbers.mean if values.dtype == "bool" else facts.to_value(numbers.mean)
         if values.dtype not in ("bool", "timestamp"):
             figures["std"] = numbers.std
         if values.dtype != "bool":
             quarters = numbers.histogram.quantiles(_QUARTERS).tolist()
-            figures |= zip(("q25", "median", "q75"), map(found.to_value, quarters), strict=True)
+            figures |= zip(("q25", "median", "q75"), map(facts.to_value, quarters), strict=True)
     return ColumnDescription(
         *head,
         values.num_distinct,
         values.is_exact,
         **figures,
-        top=tuple((found.to_value(value), count) for value, count in values.frequent.rank(_NUM_TOP)),
-        bars=tuple(found.list_bars(values)),
+        top=tuple((facts.to_value(value), count) for value, count in values.frequent.rank(_NUM_TOP)),
+        bars=tuple(facts.list_bars(values)),
         association=association,
-        notes=tuple(found.list_notes()),
+        notes=tuple(facts.list_notes()),
     )
 
 

@@ -35,7 +35,7 @@ class TableSummary:
 
     def __add__(self, other: Self) -> Self:
         num_rows = self.num_rows + other.num_rows
-        columns = tuple(mine + theirs for mine, theirs in zip(self.columns, other.columns, strict=True))
+        columns = tuple(column + other_column for column, other_column in zip(self.columns, other.columns, strict=True))
         sample = self.sample + other.sample if self.sample and other.sample else None
         return replace(self, num_rows=num_rows, columns=columns, sample=sample)
 
@@ -54,7 +54,7 @@ def describe(table: Table, target: str | None) -> Description:
         num_sampled = summary.sample.rows.num_rows
         associations = compute_cramers_v(summary.sample.rows, target)
     pairs = zip(table.schema, summary.columns, strict=True)
-    columns = [describe_column(item, found, associations.get(item.name)) for item, found in pairs]
+    columns = [describe_column(item, column_summary, associations.get(item.name)) for item, column_summary in pairs]
     return Description(summary.num_rows, tuple(columns), target, num_sampled, tuple(table.source.notes))
 
 

@@ -164,11 +164,11 @@ def _format_share(share: float) -> str:
 def _list_top(column: ColumnDescription) -> list[str]:
     """List the most frequent values with their shares: of numbers and times those that stand out, of others three."""
     least = 1 if column.median is None else max(1, _LEAST_TOP_SHARE * column.num_rows)
-    shown = []
+    texts = []
     for value, count in column.top[:_NUM_TOP_SHOWN]:
         if count > least and column.num_distinct != 1:
-            shown.append(f"{_shorten(format_value(value)) or repr(value)} {_format_share(count / column.num_rows)}")
-    return shown
+            texts.append(f"{_shorten(format_value(value)) or repr(value)} {_format_share(count / column.num_rows)}")
+    return texts
 
 
 def _shorten(text: str) -> str:

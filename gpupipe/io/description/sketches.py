@@ -116,9 +116,9 @@ class FrequentValues:
 
 def _find_surplus(counts: Array, limit: int, xp: ModuleType) -> int:
     """Return the largest count that no more than `limit` others exceed; 0 where there are no more than `limit`."""
-    place = len(counts) - limit - 1
-    if place < 0:
+    position = len(counts) - limit - 1
+    if position < 0:
         return 0
     if int((counts > 1).sum()) <= limit:  # mostly values that occur once, of which there are many
         return 1
-    return int(xp.partition(counts, place)[place])
+    return int(xp.partition(counts, position)[position])

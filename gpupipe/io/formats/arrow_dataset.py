@@ -48,11 +48,11 @@ class _Fragment(TableFile):
     def table(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         whole = len(groups) == len(self.group_rows)
         fragment = self.fragment if whole else self.fragment.subset(row_group_ids=list(groups))
-        held, schema = {item.name: item for item in self.fragment.physical_schema}, []
+        fields, schema = {item.name: item for item in self.fragment.physical_schema}, []
         for item in self.schema:
-            own = held.get(item.name, item)
-            is_carried = None not in (dtype_from_arrow(own.type), dtype_from_arrow(item.type))
-            schema.append(own if is_carried and own.type != item.type else item)
+            field = fields.get(item.name, item)
+            is_carried = None not in (dtype_from_arrow(field.type), dtype_from_arrow(item.type))
+            schema.append(field if is_carried and field.type != item.type else item)
         return fragment.to_table(schema=pa.schema(schema), columns=list(names))
 
     def bounds(self, group: int, name: str) -> Bounds | None:
@@ -60,15 +60,15 @@ class _Fragment(TableFile):
         keys = pads.get_partition_keys(self.fragment.partition_expression)
         if name in keys:
             return exactly(keys[name])
-        held = self.fragment.physical_schema
-        if not isinstance(self.fragment, pads.ParquetFileFragment) or held.get_field_index(name) < 0:
+        schema = self.fragment.physical_schema
+        if not isinstance(self.fragment, pads.ParquetFileFragment) or schema.get_field_index(name) < 0:
             return None
-        kind = held.field(name).type
-        found = self.fragment.row_groups[group].statistics
-        if not found or name not in found or dtype_from_arrow(kind) != self.dtype(name):
+        kind = schema.field(name).type
+        statistics = self.fragment.row_groups[group].statistics
+        if not statistics or name not in statistics or dtype_from_arrow(kind) != self.dtype(name):
             return None
         try:
-            return convert_bounds(found[name]["min"], found[name]["max"], kind)
+            return convert_bounds(statistics[name]["min"], statistics[name]["max"], kind)
         except (ValueError, OverflowError):  # a time Python's datetime cannot say
             return None
 
@@ -82,8 +82,8 @@ def list_fragments(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
     if not fragments or not all(isinstance(fragment, pads.FileFragment) for fragment in fragments):
         return None
 
-    def opener(place: Any) -> _Fragment:
-        fragment = place.fragment
+    def opener(file: Any) -> _Fragment:
+        fragment = file.fragment
         try:
             if isinstance(fragment, pads.ParquetFileFragment):
                 groups = fragment.row_groups
@@ -96,6 +96,6 @@ def list_fragments(dataset: pads.Dataset) -> dict[int, _Fragment] | None:
             problem = f"cannot be opened ({one_line(cause)})"
             remedy = "the dataset made anew; or the file written again"
             raise BadFile(fragment.path, problem, expected="a file of the dataset", remedy=remedy) from cause
-        return _Fragment(place, dataset.schema, rows, num_bytes, fragment=fragment)
+        return _Fragment(file, dataset.schema, rows, num_bytes, fragment=fragment)
 
     return open_all([_Place(fragment.path, fragment=fragment) for fragment in fragments], opener, BadFilePolicy())

@@ -103,8 +103,8 @@ class TableFile:
     def types(self) -> dict[str, pa.DataType]:
         """Return the types of the columns by name, those of its folders' keys too; raise for a name that repeats."""
         require_unique(self.schema.names, self.origin.path, "write the file again")
-        held = dict(zip(self.schema.names, self.schema.types, strict=True))
-        return held | {name: value.type for name, value in self.origin.keys.items() if name not in held}
+        types = dict(zip(self.schema.names, self.schema.types, strict=True))
+        return types | {name: value.type for name, value in self.origin.keys.items() if name not in types}
 
     def describe(self, groups: Sequence[int]) -> str:
         """Describe groups in words: `group 2`, `groups 0-2`, `groups 0, 2`."""
@@ -137,27 +137,27 @@ def host_table(table: pa.Table, fields: Sequence[Field], *, exact: bool = True) 
 
 
 def _cast(column: pa.ChunkedArray, item: Field, *, exact: bool) -> pa.Array:
-    own = dtype_from_arrow(column.type)
+    dtype = dtype_from_arrow(column.type)
     if column.null_count == len(column):
         return conform(pa.nulls(len(column)), item)
-    if own is None or own == item.dtype:
+    if dtype is None or dtype == item.dtype:
         return conform(column, item)
     cpu = select("cpu")
-    frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=own)])
-    made = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
-    return conform(cpu.to_arrow(cpu.assign(frame, {item.name: made})).column(item.name), item)
+    frame = cpu.from_arrow(pa.table({item.name: column}), [replace(item, dtype=dtype)])
+    result = cast_column(cpu.column(frame, item.name), item.dtype, item.name, cpu, exact=exact)
+    return conform(cpu.to_arrow(cpu.assign(frame, {item.name: result})).column(item.name), item)
 
 
 def write_conversion_notes(file: str, columns: Readings) -> list[FileNote]:
     """List a logged note for each column that is converted, given its type and the dtype it is read as."""
-    found = []
+    notes = []
     for name, (kind, reading) in columns.items():
         if reading.change:
             action = "left out" if reading.dtype is None else "converted"
             note = FileNote(file, action, f"{kind}: {reading.change}", name)
             _log.log(logging.WARNING if reading.dtype is None or reading.is_lossy else logging.INFO, "%s", note)
-            found.append(note)
-    return found
+            notes.append(note)
+    return notes
 
 
 class BadFilePolicy:
@@ -207,10 +207,10 @@ class BadFilePolicy:
             remedy = "on_bad='raise' and on_mismatch='raise', which show what is wrong"
             raise BadFile(first.file, problem, expected="one at least", remedy=remedy)
         if self.notes:
-            shown = "; ".join(map(str, self.notes[:3])) + ("; ..." if len(self.notes) > 3 else "")
+            examples = "; ".join(map(str, self.notes[:3])) + ("; ..." if len(self.notes) > 3 else "")
             many = len({note.file for note in self.notes})
-            told = "1 file is not read as it is" if many == 1 else f"{many:,} files are not read as they are"
-            _log.warning("%s: %s", told, shown)
+            summary = "1 file is not read as it is" if many == 1 else f"{many:,} files are not read as they are"
+            _log.warning("%s: %s", summary, examples)
         return *self.notes, *self._conversions.values()
 
 
@@ -229,23 +229,23 @@ def open_all(
     threads stays with the process long after it is freed.
     """
 
-    def attempt(one: Input) -> Any:
+    def attempt(input_file: Input) -> Any:
         try:
-            return opener(one.stamped())
+            return opener(input_file.stamped())
         except (BadFile, SchemaMismatch) as error:
             return error
         except UnicodeDecodeError as cause:
             problem, expected = f"damaged: a column's name is no text ({cause})", "names in UTF-8"
-            return BadFile(one.path, problem, expected=expected, remedy="copy or write the file again")
+            return BadFile(input_file.path, problem, expected=expected, remedy="copy or write the file again")
 
     opened: dict[int, Any] = {}
     results: Any = Executor(min(at_once, len(inputs))).map(attempt, inputs)
     with closing(results):
-        for number, found in enumerate(results):
+        for number, result in enumerate(results):
             try:
-                if isinstance(found, BadFile | SchemaMismatch):
-                    raise found
-                opened[number] = finish(found)
+                if isinstance(result, BadFile | SchemaMismatch):
+                    raise result
+                opened[number] = finish(result)
             except (BadFile, SchemaMismatch) as error:
                 policy.refuse(inputs[number].path, error)
     return opened
@@ -260,7 +260,7 @@ def agree_on_schema(
     has no value at all, and is one of any type: that of the first file with a value. Where files are cast, integers and
     floats are of the widest type of their kind in any file: none is rounded.
     """
-    kept: dict[int, Files] = {}
+    usable_files: dict[int, Files] = {}
     agreement = None
     twice: set[str] = set()
     same: set[object] = set()
@@ -272,7 +272,7 @@ def agree_on_schema(
         except SchemaMismatch as error:
             policy.refuse(file.origin.path, error)
             continue
-        kept[number] = file
+        usable_files[number] = file
         if not policy.casts:
             same.add(_identify_schema(file))
         for name in map(unquote, re.findall(r"/([^/=]+)=-?0[0-9]", file.origin.path)):
@@ -281,9 +281,9 @@ def agree_on_schema(
                 policy.convert(file.origin.path, {name: (key.type, _PADDED)})
         for name in sorted({*file.origin.keys}.intersection(file.schema.names).difference(twice)):
             twice.add(name)
-            told = f"column {name!r} is in the file and in its folder's name; the files' own is read"
-            policy.adapt(file.origin.path, told)
-    return agreement.list_readings(kept.values()) if agreement else {}, kept
+            message = f"column {name!r} is in the file and in its folder's name; the files' own is read"
+            policy.adapt(file.origin.path, message)
+    return agreement.list_readings(usable_files.values()) if agreement else {}, usable_files
 
 
 def _identify_schema(file: TableFile) -> object:
@@ -313,34 +313,34 @@ class _Agreement:
         dtypes = {name: dtype_from_arrow(kind) for name, kind in types.items()}
         valued = {name for name, kind in types.items() if not pa.types.is_null(kind)}
         learned = [name for name in valued & self._dtypes.keys() - self._known_from.keys() if dtypes[name]]
-        wanted = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
-        differing = [name for name in wanted if name not in types or (name in valued and dtypes[name] != wanted[name])]
-        extra = [name for name, dtype in dtypes.items() if name not in wanted and dtype is not None]
+        schema = self._dtypes | {name: self._widest.get(name, str(dtypes[name])) for name in learned}
+        differing = [name for name in schema if name not in types or (name in valued and dtypes[name] != schema[name])]
+        extra = [name for name, dtype in dtypes.items() if name not in schema and dtype is not None]
         differing += [name for name in extra if name in file.origin.keys and self._columns is None]  # other folders
-        lost = [name for name in differing if name in types and not _is_castable(dtypes[name], wanted.get(name))]
-        shown = {name: dtypes[name] or str(kind) for name, kind in types.items()}
+        lost = [name for name in differing if name in types and not _is_castable(dtypes[name], schema.get(name))]
+        type_names = {name: dtypes[name] or str(kind) for name, kind in types.items()}
         if differing and (lost or not self._policy.casts):
             name = (lost or differing)[0]
-            expected = f"{wanted.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
-            problem = f"column {name!r} is {shown.get(name, 'not there')}"
+            expected = f"{schema.get(name, 'no such column')}, as in {self._known_from.get(name, self._first)}"
+            problem = f"column {name!r} is {type_names.get(name, 'not there')}"
             remedy = "columns=[...] with what all files share, on_mismatch="
             remedy += "'skip', or it written anew" if self._policy.casts else "'cast' or 'skip', or it written anew"
             raise SchemaMismatch(file.origin.path, problem, expected=expected, remedy=remedy)
         if differing:
-            told = []
+            changes = []
             for name in differing:
-                what = f"{shown.get(name)}, read as {wanted[name]}" if name in wanted else "new and left out"
-                told.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
-            self._policy.adapt(file.origin.path, "; ".join(told))
+                what = f"{type_names.get(name)}, read as {schema[name]}" if name in schema else "new and left out"
+                changes.append(f"column {name!r} is {what if name in types else 'not there and missing throughout'}")
+            self._policy.adapt(file.origin.path, "; ".join(changes))
         if self._columns is None:
             reason = f"the first file, {self._first}, does not have it"
             self._policy.leave_out(file.origin.path, {name: types[name] for name in extra}, reason)
-        self._dtypes = wanted
+        self._dtypes = schema
         self._known_from |= dict.fromkeys(learned, file.origin.path)
 
     def list_readings(self, files: Iterable[TableFile]) -> dict[str, Reading]:
         """Return what the columns of the usable files are read as; add a note on each converted column."""
-        written: dict[str, set[str]] = {name: set() for name in self._dtypes}
+        ways_by_name: dict[str, set[str]] = {name: set() for name in self._dtypes}
         unknown: dict[str, tuple[str, tuple[object, Reading]]] = {}
         for file in {_identify_schema(file): file for file in files}.values():
             path = file.origin.path
@@ -348,22 +348,22 @@ class _Agreement:
             read = {name: pair for name, pair in read.items() if self._columns is None or name in self._columns}
             valued = {name: pair for name, pair in read.items() if not pa.types.is_null(pair[0])}
             self._policy.convert(path, valued)
-            for name in valued.keys() & written.keys():
-                written[name].add(valued[name][1].written_as)
+            for name in valued.keys() & ways_by_name.keys():
+                ways_by_name[name].add(valued[name][1].written_as)
             unknown |= {name: (path, pair) for name, pair in read.items() if name not in valued}
         for name, (path, pair) in unknown.items():
-            if name in written and not written[name]:
+            if name in ways_by_name and not ways_by_name[name]:
                 self._policy.convert(path, {name: pair})
-        found = {}
+        readings = {}
         for name, dtype in self._dtypes.items():
-            ways = written[name] or {""}
-            one = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
-            found[name] = Reading(dtype, one)
+            ways = ways_by_name[name] or {""}
+            written_as = next(iter(ways)) if len(ways) == 1 else _UTC if all("tz=" in way for way in ways) else ""
+            readings[name] = Reading(dtype, written_as)
             if len(ways) > 1:
                 kinds = " and ".join(sorted(way or "timestamp[us]" for way in ways))
-                change = f"as the files differ, read as {one or 'timestamp[us]'}, the same times in UTC"
-                self._policy.convert(next(iter(files)).origin.path, {name: (kinds, Reading(dtype, one, change))})
-        return found
+                change = f"as the files differ, read as {written_as or 'timestamp[us]'}, the same times in UTC"
+                self._policy.convert(next(iter(files)).origin.path, {name: (kinds, Reading(dtype, written_as, change))})
+        return readings
 
 
 def _is_castable(dtype: str | None, other: str | None) -> bool:
@@ -385,9 +385,9 @@ def _find_widest(files: Iterable[TableFile]) -> dict[str, str]:
 
 
 def _wider(dtype: str, other: str) -> str:
-    one, two = get_element_dtype(dtype), get_element_dtype(other)
-    if one is not None and two is not None:
-        return to_list_dtype(_wider(one, two))
+    element, other_element = get_element_dtype(dtype), get_element_dtype(other)
+    if element is not None and other_element is not None:
+        return to_list_dtype(_wider(element, other_element))
     kind = next((kind for kind in (INTEGERS, FLOATS) if dtype in kind and other in kind), None)
     wider = str(np.promote_types(dtype, other)) if kind else dtype
     return wider if wider in (kind or ()) else dtype
@@ -398,16 +398,16 @@ Pieces: TypeAlias = Sequence[tuple[TableFile, Sequence[RowRange]]]  # spans of r
 
 def _read_frame(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field], backend: Backend) -> Frame:
     """Read the spans' rows with these columns as a frame, decoded as the file and the backend do best."""
-    groups, held = [span.group for span in spans], [item for item in fields if file.holds(item.name)]
+    groups, file_fields = [span.group for span in spans], [item for item in fields if file.holds(item.name)]
     num_rows = sum(file.group_rows[group] for group in groups)
-    if held:
+    if file_fields:
         with _name_file_in_errors(file, groups):
-            frame = file.read(groups, held, backend)
+            frame = file.read(groups, file_fields, backend)
         _check_unchanged(file, groups, len(frame))
     else:
         frame = backend.frame({}, num_rows)
     frame = take_spans(frame, file.group_rows, spans, backend)
-    if len(held) == len(fields):
+    if len(file_fields) == len(fields):
         return frame
     added = [item for item in fields if not file.holds(item.name)]
     constants = backend.from_arrow(_repeat_keys(file, groups, added, len(frame)), added)
@@ -442,11 +442,11 @@ def _read_tables(files: Pieces, fields: Sequence[Field]) -> pa.Table:
 
 
 def _read_table(file: TableFile, spans: Sequence[RowRange], fields: Sequence[Field]) -> pa.Table:
-    groups, held = [span.group for span in spans], [item for item in fields if file.holds(item.name)]
+    groups, file_fields = [span.group for span in spans], [item for item in fields if file.holds(item.name)]
     columns: dict[str, pa.ChunkedArray] = {}
-    if held:
+    if file_fields:
         with _name_file_in_errors(file, groups):
-            table = host_table(file.table(groups, [item.name for item in held]), held)
+            table = host_table(file.table(groups, [item.name for item in file_fields]), file_fields)
         _check_unchanged(file, groups, table.num_rows)
         pieces = locate_spans(file.group_rows, spans)
         table = pa.concat_tables(table.slice(start, length) for start, length in pieces)
@@ -497,8 +497,8 @@ def _check_unchanged(file: TableFile, groups: Sequence[int], num_rows: int | Non
     where, expected = file.describe(groups), sum(file.group_rows[group] for group in groups)
     if num_rows not in (None, expected):
         problem, remedy = f"{where} hold other rows than before", "make the dataset again; the file was replaced"
-        wanted = format_count(expected, "row")
-        raise BadFile(file.origin.path, problem, got=num_rows, expected=wanted, remedy=remedy)
+        expected_rows = format_count(expected, "row")
+        raise BadFile(file.origin.path, problem, got=num_rows, expected=expected_rows, remedy=remedy)
     if change := file.change():
         problem, remedy = f"{where} may be of two versions of the file: {change}", "make the dataset again"
         raise BadFile(file.origin.path, problem, expected="files that stay as they are", remedy=remedy)
@@ -583,7 +583,7 @@ class FileSource(Source):
         if whole is not None:
             return whole
         frames = (_read_frame(*file, fields, backend) for file in files)
-        return backend.concat([backend.concat(some) for some in iter(lambda: list(islice(frames, _FRAMES)), [])])
+        return backend.concat([backend.concat(batch) for batch in iter(lambda: list(islice(frames, _FRAMES)), [])])
 
     def table(self, partition: Partition, fields: Sequence[Field]) -> pa.Table:
         files = self._count(partition, fields)
@@ -597,8 +597,8 @@ class FileSource(Source):
 
     def inputs(self) -> dict[str, str] | None:
         stamps = {file.origin.path: file.origin.stamp for file in self.files.values()}
-        known = {name: stamp for name, stamp in stamps.items() if stamp is not None}
-        return known if len(known) == len(stamps) else None
+        inputs = {name: stamp for name, stamp in stamps.items() if stamp is not None}
+        return inputs if len(inputs) == len(stamps) else None
 
     def of_files(self, names: AbstractSet[str]) -> Self:
         part = self._with({number for number, file in self.files.items() if file.origin.path in names})
@@ -640,25 +640,25 @@ class FileSource(Source):
         width, limit = row_bytes(self.schema), self._limit
         strings = [item.name for item in self.schema if item.dtype in ("string", *LISTS) or item.kind == Kind.PASSENGER]
         packs: list[list[RowRange]] = [[]]
-        taken = [0]
+        pack_bytes = [0]
         for number, file in self.files.items():
             rows = zip(accumulate(file.group_rows, initial=0), file.group_rows, strict=False)
             spans = [RowRange(number, group, first, count) for group, (first, count) in enumerate(rows) if count]
             texts = [name for name in strings if file.holds(name)]
             sizes = [span.num_rows * width + file.text_bytes(span.group, texts) for span in spans]
-            for place, (span, size) in enumerate(zip(spans, sizes, strict=True)):
-                if packs[-1] and taken[-1] + (size if place else sum(sizes)) > limit:
+            for position, (span, size) in enumerate(zip(spans, sizes, strict=True)):
+                if packs[-1] and pack_bytes[-1] + (size if position else sum(sizes)) > limit:
                     packs.append([])
-                    taken.append(0)
+                    pack_bytes.append(0)
                 packs[-1].append(span)
-                taken[-1] += size
-        cut = ((tuple(spans), self._describe(spans, size)) for spans, size in zip(packs, taken, strict=True))
+                pack_bytes[-1] += size
+        cut = ((tuple(spans), self._describe(spans, size)) for spans, size in zip(packs, pack_bytes, strict=True))
         self.partitions = [Partition(index, *facts) for index, facts in enumerate(cut)]
 
     def _describe(self, spans: Sequence[RowRange], num_bytes: int) -> str:
-        files = [(self.files[number], own) for number, own in group_by_file(spans)]
-        shown = files if len(files) < 4 else [files[0], files[-1]]
-        parts = [f"{file.origin.path} {file.describe([span.group for span in own])}" for file, own in shown]
+        files = [(self.files[number], pieces) for number, pieces in group_by_file(spans)]
+        examples = files if len(files) < 4 else [files[0], files[-1]]
+        parts = [f"{file.origin.path} {file.describe([span.group for span in pieces])}" for file, pieces in examples]
         text = ", ".join(parts) if len(files) < 4 else f"{parts[0]} ... {parts[1]} ({len(files)} files)"
         if num_bytes <= self._limit:
             return text
@@ -669,8 +669,8 @@ class FileSource(Source):
         """Sum the bytes of these columns of a partition in the files."""
         total = 0
         for number, spans in group_by_file(partition.spans):
-            held = [name for name in names if self.files[number].holds(name)]
-            total += sum(self.files[number].stored_bytes(span.group, held) for span in spans)
+            columns = [name for name in names if self.files[number].holds(name)]
+            total += sum(self.files[number].stored_bytes(span.group, columns) for span in spans)
         return total
 
 
@@ -689,7 +689,7 @@ def _find_units(files: Iterable[TableFile]) -> dict[str, str]:
         for item in schema:
             if item.metadata and b"units" in item.metadata:
                 stated.setdefault(item.name, set()).add(item.metadata[b"units"].decode(errors="replace"))
-    return {name: next(iter(found)) for name, found in stated.items() if len(found) == 1}
+    return {name: next(iter(units)) for name, units in stated.items() if len(units) == 1}
 
 
 def _find_origins(files: Iterable[TableFile]) -> dict[str, Origins]:
@@ -714,4 +714,4 @@ def _name_table(files: Iterable[TableFile]) -> str:
 
 def group_by_file(spans: Iterable[RowRange]) -> list[tuple[int, list[RowRange]]]:
     """List the spans of each file, by its number."""
-    return [(number, list(own)) for number, own in groupby(spans, attrgetter("file"))]
+    return [(number, list(file_spans)) for number, file_spans in groupby(spans, attrgetter("file"))]

@@ -63,21 +63,21 @@ def read_ipc(
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     spool, one_at_a_time = TempParquet(limit), Lock()
 
-    def opener(one: Input) -> tuple[TableFile, Readings]:
+    def opener(input_file: Input) -> tuple[TableFile, Readings]:
         try:
-            if not peek(one)[1].startswith(_IPC_STREAM):
-                return _open_ipc(one), {}
+            if not peek(input_file)[1].startswith(_IPC_STREAM):
+                return _open_ipc(input_file), {}
         except BadFile:
             raise
         except (OSError, pa.ArrowException) as cause:
-            raise unreadable(one, cause, "an Arrow file", _IPC_FILE) from cause
+            raise unreadable(input_file, cause, "an Arrow file", _IPC_FILE) from cause
         with one_at_a_time:
-            return _open_stream(one, spool)
+            return _open_stream(input_file, spool)
 
     def finish(opened: tuple[TableFile, Readings]) -> TableFile:
         file, read = opened
-        chosen = read if columns is None else as_list(columns)
-        policy.convert(file.origin.path, {name: read[name] for name in chosen if name in read})
+        names = read if columns is None else as_list(columns)
+        policy.convert(file.origin.path, {name: read[name] for name in names if name in read})
         return file
 
     inputs = find_files(path, [".arrow", ".arrows", ".feather", ".ipc"], storage_options)
@@ -98,30 +98,30 @@ class _IpcFile(TableFile):
             return pa.Table.from_batches(list(iter_valid(map(file.get_batch, groups))))
 
 
-def _open_ipc(one: Input) -> _IpcFile:
-    with _open_batches(one) as file:
+def _open_ipc(input_file: Input) -> _IpcFile:
+    with _open_batches(input_file) as file:
         schema, num_batches = file.schema, file.num_record_batches
-    with _open_batches(one, [schema.names.index(narrowest(schema))] if len(schema) else None) as file:
+    with _open_batches(input_file, [schema.names.index(narrowest(schema))] if len(schema) else None) as file:
         rows = tuple(file.get_batch(number).num_rows for number in range(num_batches))
-    return _IpcFile(one, schema, rows, peek(one)[0])
+    return _IpcFile(input_file, schema, rows, peek(input_file)[0])
 
 
 @contextmanager
-def _open_batches(one: Input, columns: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
+def _open_batches(input_file: Input, columns: Sequence[int] | None = None) -> Iterator[pa.RecordBatchFileReader]:
     """Open a file to fetch only these columns; not memory-mapped, as truncation would then end the process."""
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
-    with open_file(one) as source, pa.ipc.open_file(source, options=options) as file:
+    with open_file(input_file) as source, pa.ipc.open_file(source, options=options) as file:
         yield file
 
 
-def _open_stream(one: Input, spool: TempParquet) -> tuple[TableFile, Readings]:
+def _open_stream(input_file: Input, spool: TempParquet) -> tuple[TableFile, Readings]:
     try:
-        with open_file(one) as source, pa.ipc.open_stream(source) as stream:
-            require_unique(stream.schema.names, one.path, "write the file again")
+        with open_file(input_file) as source, pa.ipc.open_stream(source) as stream:
+            require_unique(stream.schema.names, input_file.path, "write the file again")
             fields, read = map_schema(stream.schema)
-            return spool.write(iter_valid(stream), list(fields), one), read
+            return spool.write(iter_valid(stream), list(fields), input_file), read
     except (BadFile, SchemaMismatch):
         raise
     except (OSError, pa.ArrowException) as cause:
         problem, expected = f"damaged or cut off: {one_line(cause)}", "an Arrow stream with its end"
-        raise BadFile(one.path, problem, expected=expected, remedy="copy or write the file again") from cause
+        raise BadFile(input_file.path, problem, expected=expected, remedy="copy or write the file again") from cause

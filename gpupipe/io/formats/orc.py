@@ -80,27 +80,27 @@ class _OrcFile(TableFile):
             return pa.Table.from_batches([file.read_stripe(group, columns=list(names)) for group in groups])
 
 
-def _beyond_nanoseconds(one: Input, times: Sequence[str], cause: Exception) -> BadFile:
+def _beyond_nanoseconds(input_file: Input, times: Sequence[str], cause: Exception) -> BadFile:
     problem = f"a time is outside the years 1677 to 2262, which the reader's nanoseconds hold ({one_line(cause)})"
     remedy = f"columns= without {', '.join(map(repr, times))}, or the file written as Parquet"
-    return BadFile(one.path, problem, got=times, expected="times of those years", remedy=remedy)
+    return BadFile(input_file.path, problem, got=times, expected="times of those years", remedy=remedy)
 
 
-def _open_orc(one: Input) -> _OrcFile:
+def _open_orc(input_file: Input) -> _OrcFile:
     try:
-        with open_file(one) as source:
+        with open_file(input_file) as source:
             schema = (file := orc.ORCFile(source)).schema
             names = schema.names
             # Times are the last choice: those of other years than 1677 to 2262 cannot be read.
-            others = [item for item in schema if not pa.types.is_timestamp(item.type)]
-            name = [narrowest(pa.schema(others or schema))]
+            candidates = [item for item in schema if not pa.types.is_timestamp(item.type)]
+            name = [narrowest(pa.schema(candidates or schema))]
             stripes = range(file.nstripes)
             # Nothing tells the rows of a stripe but its columns.
             rows = [file.read_stripe(n, columns=name).num_rows for n in stripes] if len(stripes) > 1 else [file.nrows]
-            return _OrcFile(one, schema, tuple(rows), file.file_length)
+            return _OrcFile(input_file, schema, tuple(rows), file.file_length)
     except BadFile:
         raise
     except (OSError, pa.ArrowException) as cause:
         if "nanosecond" in str(cause):  # all columns are times
-            raise _beyond_nanoseconds(one, names, cause) from cause
-        raise unreadable(one, cause, "an ORC file", b"ORC") from cause
+            raise _beyond_nanoseconds(input_file, names, cause) from cause
+        raise unreadable(input_file, cause, "an ORC file", b"ORC") from cause

@@ -126,32 +126,32 @@ class ParquetFile(TableFile):
 
     def _chunks(self, group: int, name: str) -> list[Any]:
         row_group = self.metadata.row_group(group)
-        return [row_group.column(place) for place in self.chunks[name]]
+        return [row_group.column(index) for index in self.chunks[name]]
 
 
-def open_footer(one: Input, copy: str | None = None) -> ParquetFile:
+def open_footer(input_file: Input, copy: str | None = None) -> ParquetFile:
     """Read the footer of a file, or of its copy; BadFile says what was seen where it is no whole Parquet file."""
-    return parse_end(fetch_end(one, copy))
+    return parse_end(fetch_end(input_file, copy))
 
 
-def fetch_end(one: Input, copy: str | None = None) -> tuple[Input, str | None, bytes]:
+def fetch_end(input_file: Input, copy: str | None = None) -> tuple[Input, str | None, bytes]:
     """Fetch the input of `parse_end`; this part of opening waits for a disk or a store."""
-    return one, copy, read_tail(Input(copy) if copy else one)
+    return input_file, copy, read_tail(Input(copy) if copy else input_file)
 
 
 def parse_end(fetched: tuple[Input, str | None, bytes]) -> ParquetFile:
     """Parse the fetched end of a file."""
-    one, copy, end = fetched
+    input_file, copy, end = fetched
     try:
         metadata = pq.read_metadata(pa.BufferReader(end))
         schema = metadata.schema.to_arrow_schema().remove_metadata()
         schema = _intern_schema(schema, tuple(map(_list_facts, schema)))
     except (OSError, pa.ArrowException) as cause:
-        raise unreadable(one, cause, "a Parquet file", b"PAR1") from cause
+        raise unreadable(input_file, cause, "a Parquet file", b"PAR1") from cause
     rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     # As bytes: pyarrow writes the metadata of a damaged file from memory that is not its own.
     length = int.from_bytes(end[-8:-4], "little")
-    return ParquetFile(one, schema, rows, copy=copy, footer=b"PAR1" + end[-8 - length :])
+    return ParquetFile(input_file, schema, rows, copy=copy, footer=b"PAR1" + end[-8 - length :])
 
 
 def convert_bounds(low: Any, high: Any, kind: pa.DataType) -> Bounds | None:
@@ -183,7 +183,7 @@ def _count_leaves(kind: pa.DataType) -> int:
         return _count_leaves(kind.storage_type)
     if not pa.types.is_nested(kind):
         return 1
-    return sum(_count_leaves(kind.field(place).type) for place in range(kind.num_fields))
+    return sum(_count_leaves(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def _list_facts(item: pa.Field) -> tuple[bytes | None, ...]:
@@ -197,13 +197,13 @@ def _intern_schema(schema: pa.Schema, _: tuple[tuple[bytes | None, ...], ...]) -
     return schema
 
 
-def read_tail(one: Input) -> bytes:
+def read_tail(input_file: Input) -> bytes:
     """Read the end of a Parquet file, footer included."""
-    size = get_stat(one.path, one.storage_options).size if one.size is None else one.size
-    (end,) = fetch(one.path, [(max(0, size - END_BYTES), size)], one.storage_options)
+    size = get_stat(input_file.path, input_file.storage_options).size if input_file.size is None else input_file.size
+    (end,) = fetch(input_file.path, [(max(0, size - END_BYTES), size)], input_file.storage_options)
     length = int.from_bytes(end[-8:-4], "little") + 8
     if len(end) < length <= size:
-        (end,) = fetch(one.path, [(size - length, size)], one.storage_options)
+        (end,) = fetch(input_file.path, [(size - length, size)], input_file.storage_options)
     return end
 
 
@@ -216,19 +216,19 @@ def local_part(
     A temporary one has the bytes of `file` where the columns' chunks and the footer, which cuDF reads again, are; only
     those are fetched, and the holes between them take no disk space.
     """
-    one, chunks = file.stored, file.chunks
-    if not is_remote(one.path):
-        yield one.path
+    input_file, chunks = file.stored, file.chunks
+    if not is_remote(input_file.path):
+        yield input_file.path
         return
     ranges = [_get_chunk_range(file, group, chunk) for group in groups for name in names for chunk in chunks[name]]
     if with_footer:
         # Page indexes are between the last row group and the footer.
         last = file.metadata.num_row_groups - 1
         stop = max(_get_chunk_range(file, last, chunk)[1] for chunk in range(file.metadata.num_columns))
-        ranges.append((stop, get_stat(one.path, one.storage_options).size))
+        ranges.append((stop, get_stat(input_file.path, input_file.storage_options).size))
     starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-    _, starts, stops = merge_offset_ranges([one.path] * len(ranges), starts, stops, max_gap=MAX_GAP)
-    parts = fetch(one.path, list(zip(starts, stops, strict=True)), one.storage_options)
+    _, starts, stops = merge_offset_ranges([input_file.path] * len(ranges), starts, stops, max_gap=MAX_GAP)
+    parts = fetch(input_file.path, list(zip(starts, stops, strict=True)), input_file.storage_options)
     with NamedTemporaryFile(prefix="gpupipe-", suffix=".parquet", dir=local_scratch()) as local:
         for start, part in zip(starts, parts, strict=True):
             local.seek(start)
@@ -239,6 +239,6 @@ def local_part(
 
 def _get_chunk_range(file: ParquetFile, group: int, chunk: int) -> tuple[int, int]:
     """Return the first byte of a column chunk, and the one after its last."""
-    found = file.metadata.row_group(group).column(chunk)
-    start = min(found.dictionary_page_offset or found.data_page_offset, found.data_page_offset)
-    return start, start + found.total_compressed_size
+    column = file.metadata.row_group(group).column(chunk)
+    start = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
+    return start, start + column.total_compressed_size

@@ -121,8 +121,8 @@ class TempParquet:
 
     def __init__(self, limit: int) -> None:
         self._scratch, self._limit = ScratchFolder(), min(limit, GROUP_BYTES)
-        place = settings().scratch or ""
-        self._url = f"{place.rstrip('/')}/gpupipe-{uuid.uuid4().hex}" if is_remote(place) else None
+        scratch = settings().scratch or ""
+        self._url = f"{scratch.rstrip('/')}/gpupipe-{uuid.uuid4().hex}" if is_remote(scratch) else None
         if self._url is not None:
             weakref.finalize(self, _remove, self._url, os.getpid())
 

@@ -111,7 +111,7 @@ def read_csv(
     check_name("read_csv", sep=sep, encoding=encoding, decimal=decimal)
     check_name("read_csv", None, comment=comment, thousands=thousands)
     check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
-    asked = _check_dtypes("read_csv", dtypes, DTYPES)
+    dtypes = _check_dtypes("read_csv", dtypes, DTYPES)
     try:
         codec = codecs.lookup(encoding).name
     except LookupError as cause:
@@ -130,7 +130,7 @@ def read_csv(
     )
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
     _check_form(form, get_executor().resolve(backend))
-    parser = _CsvParser(form, asked, columns, policy, limit, backend)
+    parser = _CsvParser(form, dtypes, columns, policy, limit, backend)
     return parser.read(path, [".csv", ".csv.gz", ".csv.zst"], storage_options)
 
 
@@ -180,16 +180,16 @@ def read_json(
         [4.5, nan]
     """
     check_names("read_json", None, columns=columns)
-    asked = _check_dtypes("read_json", dtypes, (*DTYPES, *LISTS))
+    dtypes = _check_dtypes("read_json", dtypes, (*DTYPES, *LISTS))
     policy, limit = BadFilePolicy(on_mismatch, on_bad), partition_limit(partition_bytes, backend)
-    return _JsonParser(asked, columns, policy, limit, backend).read(path, _JSON_SUFFIXES, storage_options)
+    return _JsonParser(dtypes, columns, policy, limit, backend).read(path, _JSON_SUFFIXES, storage_options)
 
 
 def _check_dtypes(owner: str, dtypes: Mapping[str, str] | None, allowed: Sequence[str]) -> dict[str, str]:
     check_instance(owner, Mapping, "types by the names of columns", None, dtypes=dtypes)
-    asked = dict(dtypes or {})
-    check_dtypes(owner, allowed, asked)
-    return asked
+    types = dict(dtypes or {})
+    check_dtypes(owner, allowed, types)
+    return types
 
 
 def _check_form(form: CsvForm, backend: str) -> None:
@@ -206,8 +206,8 @@ def _check_form(form: CsvForm, backend: str) -> None:
         raise refuse("decimal and thousands are the same", form.decimal, "two characters", remedy)
     if form.comment == "":
         raise refuse("comment is empty", "", "what comments begin with", "'#'")
-    own, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
-    if unknown := [one for one in form.timestamp_formats if "%" in re.sub(own, "", one)]:
+    pattern, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
+    if unknown := [text for text in form.timestamp_formats if "%" in re.sub(pattern, "", text)]:
         expected, remedy = "%Y %m %d %H %I %M %S %f %y %j %p %z", "the column as text by dtypes="
         if backend == "gpu":
             remedy = f"backend='cpu', or {remedy}"
@@ -223,9 +223,9 @@ class _Parser(ABC):
     """Base class of parsers that convert each file to the columns and types of the first."""
 
     def __init__(
-        self, asked: Mapping[str, str], columns: Names | None, policy: BadFilePolicy, limit: int, backend: str
+        self, dtypes: Mapping[str, str], columns: Names | None, policy: BadFilePolicy, limit: int, backend: str
     ) -> None:
-        self._asked, self._chosen = asked, None if columns is None else as_list(columns)
+        self._dtypes, self._names = dtypes, None if columns is None else as_list(columns)
         self._policy, self._limit, self._backend = policy, limit, backend
         self._engine = get_executor().resolve(backend)
         self._spool = TempParquet(limit)
@@ -238,57 +238,57 @@ class _Parser(ABC):
             inputs = find_files(path, suffixes, options)
             with Progress(title="parse", total=len(inputs), unit=" files", leave=False) as bar:
 
-                def parse(one: Input) -> ParquetFile:
-                    bar.set_postfix_str(one.path.rpartition("/")[2])
+                def parse(input_file: Input) -> ParquetFile:
+                    bar.set_postfix_str(input_file.path.rpartition("/")[2])
                     try:
-                        return self._parse(one)
+                        return self._parse(input_file)
                     finally:
                         bar.update()
 
                 files = open_all(inputs, parse, self._policy, at_once=1)
-            source = FileSource(files, columns=self._chosen, limit=self._limit, policy=self._policy, spool=self._spool)
+            source = FileSource(files, columns=self._names, limit=self._limit, policy=self._policy, spool=self._spool)
         except BaseException:
             self._spool.remove()
             raise
         return Dataset(source, source.schema, self._backend)
 
     @abstractmethod
-    def _parse(self, one: Input) -> ParquetFile:
+    def _parse(self, input_file: Input) -> ParquetFile:
         """Write a file's rows to a temporary file with the known columns, and keep what is known of them now."""
 
     def _write(
-        self, file: TextFile, columns: Mapping[str, Column], one: Input
+        self, file: TextFile, columns: Mapping[str, Column], input_file: Input
     ) -> tuple[ParquetFile, dict[str, Column]]:
         """Write columns of a file to a temporary file, and record how their values were converted."""
         target = self._spool.folder / f"{uuid.uuid4().hex}.parquet"
         try:
             fields = map_schema(pa.schema([(name, column.kind) for name, column in columns.items()]))[0]
-            found = file.write(columns, target, self._spool.group_rows(fields))
+            final_columns = file.write(columns, target, self._spool.group_rows(fields))
         except BaseException:
             target.unlink(missing_ok=True)
             raise
-        read = map_schema(pa.schema([(name, column.kind) for name, column in found.items()]))[1]
-        for name, column in found.items():
+        read = map_schema(pa.schema([(name, column.kind) for name, column in final_columns.items()]))[1]
+        for name, column in final_columns.items():
             kind, reading = read[name]
             change = _NO_VALUE if pa.types.is_null(column.kind) else reading.change
             changes = filter(None, [change, column.change, _NO_NAME if name == "" else ""])
             read[name] = kind, replace(reading, change=", ".join(changes))
             if column.adapted:
-                self._policy.adapt(one.path, f"column {name!r} {column.adapted}")
-        self._policy.convert(one.path, read)
-        written = open_footer(one, self._spool.keep(target))
+                self._policy.adapt(input_file.path, f"column {name!r} {column.adapted}")
+        self._policy.convert(input_file.path, read)
+        parquet_file = open_footer(input_file, self._spool.keep(target))
         # Times have the zone that the text has: cuDF writes every time as UTC. Columns without a value fit what another
         # file shows of their type.
-        kinds = {name: column.kind for name, column in found.items()}
-        schema = [item.with_type(_as_parsed(item.type, kinds[item.name])) for item in written.schema]
-        return replace(written, schema=pa.schema(schema)), found
+        kinds = {name: column.kind for name, column in final_columns.items()}
+        schema = [item.with_type(_as_parsed(item.type, kinds[item.name])) for item in parquet_file.schema]
+        return replace(parquet_file, schema=pa.schema(schema)), final_columns
 
 
-def _as_parsed(written: pa.DataType, parsed: pa.DataType) -> pa.DataType:
+def _as_parsed(file_type: pa.DataType, parsed_type: pa.DataType) -> pa.DataType:
     """Return the type of a column of a temporary file, given the type in its footer and the one that was parsed."""
-    if pa.types.is_timestamp(parsed):
-        return pa.timestamp(written.unit, parsed.tz)
-    return parsed if pa.types.is_null(parsed) else written
+    if pa.types.is_timestamp(parsed_type):
+        return pa.timestamp(file_type.unit, parsed_type.tz)
+    return parsed_type if pa.types.is_null(parsed_type) else file_type
 
 
 class _CsvParser(_Parser):
@@ -300,38 +300,42 @@ class _CsvParser(_Parser):
         super().__init__(*options)
         self._form = form
 
-    def _parse(self, one: Input) -> ParquetFile:
+    def _parse(self, input_file: Input) -> ParquetFile:
         form, folder = self._form, self._spool.folder
-        with open_text(one, folder, "CSV", form.encoding, form.skip_rows) as text:
-            file = CsvFile(one.path, text, form, folder, self._engine)
-            first = self._first or (one.path, file.names)
-            columns = self._columns or self._infer(file, one)
+        with open_text(input_file, folder, "CSV", form.encoding, form.skip_rows) as text:
+            file = CsvFile(input_file.path, text, form, folder, self._engine)
+            first = self._first or (input_file.path, file.names)
+            columns = self._columns or self._infer(file, input_file)
             missing = [name for name in columns if name not in file.names]
-            added = [name for name in file.names if name not in first[1]] if self._chosen is None else []
+            added = [name for name in file.names if name not in first[1]] if self._names is None else []
             # What is not there shows in the file that is written, where files are cast.
             if missing and (not self._policy.casts or not set(columns) & set(file.names)):
                 problem, expected = f"column {missing[0]!r} is not there", f"the columns of {first[0]}"
                 remedy = "columns=[...] with what the files share, on_mismatch='cast' or 'skip'"
-                raise SchemaMismatch(one.path, problem, got=list(file.names), expected=expected, remedy=remedy)
+                raise SchemaMismatch(input_file.path, problem, got=list(file.names), expected=expected, remedy=remedy)
             self._policy.leave_out(
-                one.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
+                input_file.path, dict.fromkeys(added, "text"), f"the first file, {first[0]}, does not have it"
             )
-            written, found = self._write(file, {name: columns[name] for name in columns if name in file.names}, one)
-        self._first, self._columns = first, columns | found
-        return written
+            parquet_file, final_columns = self._write(
+                file, {name: columns[name] for name in columns if name in file.names}, input_file
+            )
+        self._first, self._columns = first, columns | final_columns
+        return parquet_file
 
-    def _infer(self, file: CsvFile, one: Input) -> dict[str, Column]:
-        known = [*file.names, *one.keys]
-        for name in (*(self._chosen or ()), *self._asked):
-            if name not in known:
-                raise ColumnNotFound.among(one.path, name, known)
-        wanted = [name for name in file.names if self._chosen is None or name in self._chosen]
-        found = file.infer(self._asked, wanted or file.names[:1])
-        texts = [name for name, column in found.items() if pa.types.is_large_string(column.kind)]
-        if self._form.timestamp_formats and texts and not any(column.formats for column in found.values()):
+    def _infer(self, file: CsvFile, input_file: Input) -> dict[str, Column]:
+        all_names = [*file.names, *input_file.keys]
+        for name in (*(self._names or ()), *self._dtypes):
+            if name not in all_names:
+                raise ColumnNotFound.among(input_file.path, name, all_names)
+        names = [name for name in file.names if self._names is None or name in self._names]
+        columns = file.infer(self._dtypes, names or file.names[:1])
+        texts = [name for name, column in columns.items() if pa.types.is_large_string(column.kind)]
+        if self._form.timestamp_formats and texts and not any(column.formats for column in columns.values()):
             formats = ", ".join(map(repr, self._form.timestamp_formats))
-            _log.warning("%s: no column has times in timestamp_formats=%s; text are %s", one.path, formats, texts)
-        return found
+            _log.warning(
+                "%s: no column has times in timestamp_formats=%s; text are %s", input_file.path, formats, texts
+            )
+        return columns
 
 
 class _JsonParser(_Parser):
@@ -340,36 +344,39 @@ class _JsonParser(_Parser):
     _first = ""
     _left_out: Mapping[str, pa.DataType] = {}
 
-    def _parse(self, one: Input) -> ParquetFile:
-        with open_text(one, self._spool.folder, "JSON") as text:
-            file = JsonFile(one.path, text, self._engine, is_whole=self._chosen is None)
-            columns = self._columns or self._infer(file, one)
-            first = self._first or one.path
+    def _parse(self, input_file: Input) -> ParquetFile:
+        with open_text(input_file, self._spool.folder, "JSON") as text:
+            file = JsonFile(input_file.path, text, self._engine, is_whole=self._names is None)
+            columns = self._columns or self._infer(file, input_file)
+            first = self._first or input_file.path
             file.left_out = set(self._left_out)
-            written, columns = self._write(file, columns, one)
+            parquet_file, columns = self._write(file, columns, input_file)
             for name, row in file.new.items():
-                if not self._policy.casts and first == one.path:  # a column of the table, and no type is known of it
+                # A column of the table, and no type is known of it.
+                if not self._policy.casts and first == input_file.path:
                     problem, expected = f"column {name!r} is new in row {row}", "the columns of the first"
                     remedy = f"dtypes={{{name!r}: ...}}, columns=[...], or on_mismatch='cast', which leaves it out"
                     expected = f"{expected} {BLOCK_BYTES >> 20} MiB"
-                    raise SchemaMismatch(one.path, problem, got=name, expected=expected, remedy=remedy)
+                    raise SchemaMismatch(input_file.path, problem, got=name, expected=expected, remedy=remedy)
             self._policy.leave_out(
-                one.path, dict.fromkeys(file.new, "key"), f"the first rows of {first} do not have it"
+                input_file.path, dict.fromkeys(file.new, "key"), f"the first rows of {first} do not have it"
             )
         self._first, self._columns = first, columns
-        return written
+        return parquet_file
 
-    def _infer(self, file: JsonFile, one: Input) -> dict[str, Column]:
-        found = file.infer(self._asked)
-        self._left_out = {name: column.kind for name, column in found.items() if dtype_from_arrow(column.kind) is None}
-        self._policy.convert(one.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
-        found = {name: column for name, column in found.items() if name not in self._left_out}
-        for name in self._chosen or ():
+    def _infer(self, file: JsonFile, input_file: Input) -> dict[str, Column]:
+        columns = file.infer(self._dtypes)
+        self._left_out = {
+            name: column.kind for name, column in columns.items() if dtype_from_arrow(column.kind) is None
+        }
+        self._policy.convert(input_file.path, {name: (kind, _EMPTY) for name, kind in self._left_out.items()})
+        columns = {name: column for name, column in columns.items() if name not in self._left_out}
+        for name in self._names or ():
             if name in self._left_out:
                 problem, got = f"column {name!r}: {_EMPTY.change}", str(self._left_out[name])
                 expected, remedy = "objects with keys in the first rows", "columns= without it"
-                raise SchemaMismatch(one.path, problem, got=got, expected=expected, remedy=remedy)
-            if name not in found and name not in one.keys:
-                raise ColumnNotFound.among(one.path, name, [*found, *one.keys])
-        names = [name for name in found if self._chosen is None or name in self._chosen] or [*found][:1]
-        return {name: found[name] for name in names}
+                raise SchemaMismatch(input_file.path, problem, got=got, expected=expected, remedy=remedy)
+            if name not in columns and name not in input_file.keys:
+                raise ColumnNotFound.among(input_file.path, name, [*columns, *input_file.keys])
+        names = [name for name in columns if self._names is None or name in self._names] or [*columns][:1]
+        return {name: columns[name] for name in names}

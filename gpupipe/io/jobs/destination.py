@@ -71,8 +71,8 @@ def create_file(where: str, storage_options: StorageOptions | None, *, overwrite
 
 def write_quarantine(notes: Sequence[FileNote], where: str, storage_options: StorageOptions | None = None) -> None:
     """Write a JSON line for each quarantined input file; no file if there is none."""
-    found = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
-    lines = "".join(f"{json.dumps(one)}\n" for one in found)
+    records = [{"file": note.file, "reason": note.reason} for note in notes if note.action == "quarantined"]
+    lines = "".join(f"{json.dumps(record)}\n" for record in records)
     if not is_remote(where):
         Path(where).write_text(lines, encoding="utf-8") if lines else Path(where).unlink(missing_ok=True)
     elif lines:
@@ -133,13 +133,13 @@ class LocalFolder:
     def find(self, *, overwrite: bool) -> Manifest | None:
         """Read the manifest of the folder, None if there is none; raise `BadFile` where no job may write."""
         path = Path(self.where)
-        found = Manifest.read(path) if path.is_dir() else None
-        there = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
-        if found is None and there:
+        manifest = Manifest.read(path) if path.is_dir() else None
+        entries = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+        if manifest is None and entries:
             problem = "something is there that write_parquet did not write"
             expected = "a new path, an empty folder, or one that write_parquet wrote"
-            raise BadFile(self.where, problem, got=there[0].name, expected=expected, remedy="another path")
-        return found
+            raise BadFile(self.where, problem, got=entries[0].name, expected=expected, remedy="another path")
+        return manifest
 
     def names(self) -> set[str]:
         path = Path(self.where)
@@ -150,8 +150,8 @@ class LocalFolder:
         self.digest, draft = digest, self.drafts / digest
         self.clean(None, but=digest)
         (draft / "parts").mkdir(parents=True, exist_ok=True)
-        found = [_read_part(path.read_bytes(), str(path)) for path in sorted(draft.glob("*.record"))]
-        return [part for part in found if all((draft / "parts" / file).is_file() for file in part.files)]
+        parts = [_read_part(path.read_bytes(), str(path)) for path in sorted(draft.glob("*.record"))]
+        return [part for part in parts if all((draft / "parts" / file).is_file() for file in part.files)]
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -215,15 +215,15 @@ class StoreFolder:
             raise BadFile(self.where, "an object has this name", expected=expected, remedy=remedy)
         names = self.names()
         try:
-            found = Manifest.read(self.where, self.storage_options)
+            manifest = Manifest.read(self.where, self.storage_options)
         except BadFile as error:
             if not overwrite or isinstance(error.__cause__, OSError):
                 raise
             return None
-        if found is None and not overwrite and names - _find_leftovers(names):
+        if manifest is None and not overwrite and names - _find_leftovers(names):
             expected, remedy = "a new path", "overwrite=True"
             raise BadFile(self.where, "something is there already", expected=expected, remedy=remedy)
-        return found
+        return manifest
 
     def names(self) -> set[str]:
         """List all files, without the empty objects that some programs write as folder markers."""
@@ -238,8 +238,8 @@ class StoreFolder:
         return self._call(find, "listed")
 
     def begin(self, digest: str) -> list[Part]:
-        self.digest, self.suffix, there = digest, f"-{digest}", self.names()
-        if any(name.startswith(f"{RECORDS}/") and digest not in name for name in there):
+        self.digest, self.suffix, names = digest, f"-{digest}", self.names()
+        if any(name.startswith(f"{RECORDS}/") and digest not in name for name in names):
             _log.warning("%s: another job was begun there; if it still runs, one of the two will fail", self.where)
         self.put_text("", f"{RECORDS}/{digest}/begun")
 
@@ -247,8 +247,8 @@ class StoreFolder:
             # One by one: fsspec takes the names in a list for patterns.
             return _read_part(self._call(lambda fs, path: fs.cat_file(path), "read", name), name)
 
-        records = sorted(name for name in there if name.startswith(f"{RECORDS}/{digest}/") and name.endswith(".json"))
-        return [part for part in Executor(_AT_ONCE).map(read, records) if there.issuperset(part.files)]
+        records = sorted(name for name in names if name.startswith(f"{RECORDS}/{digest}/") and name.endswith(".json"))
+        return [part for part in Executor(_AT_ONCE).map(read, records) if names.issuperset(part.files)]
 
     def scratch(self) -> AbstractContextManager[Path]:
         return _local_folder()
@@ -259,20 +259,21 @@ class StoreFolder:
         self.put_text(json.dumps(asdict(record)), f"{RECORDS}/{self.digest}/{record.name}.json")
 
     def publish(self, manifest: Manifest, replaced: Collection[str]) -> None:
-        if gone := sorted({*manifest.files} - self.names()):
+        if missing_files := sorted({*manifest.files} - self.names()):
             expected = "nobody else to write to this folder, or to remove files there"
             remedy = "the same call again when nobody does"
-            raise BadFile(f"{self.where}/{gone[0]}", "it was written, and is gone", expected=expected, remedy=remedy)
+            path, problem = f"{self.where}/{missing_files[0]}", "it was written, and is gone"
+            raise BadFile(path, problem, expected=expected, remedy=remedy)
         write_quarantine(manifest.notes, f"{self.where}/{QUARANTINE}", self.storage_options)
         self.put_text(manifest.to_json(), MANIFEST)
         self.clean(manifest, replaced)
 
     def clean(self, manifest: Manifest | None, replaced: Collection[str] = ()) -> None:
-        there = self.names()
+        names = self.names()
         listed = {MANIFEST, *(manifest.files if manifest else ())}
         if manifest and any(note.action == "quarantined" for note in manifest.notes):
             listed.add(QUARANTINE)
-        stray = (_find_leftovers(there) | (there & {*replaced})) - listed
+        stray = (_find_leftovers(names) | (names & {*replaced})) - listed
         records = {name for name in stray if name.startswith(RECORDS)}
         try:
             self.remove(stray - records)

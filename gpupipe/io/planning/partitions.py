@@ -81,10 +81,10 @@ class Partition:
         """Return the first `num_rows` rows and the rest as two partitions."""
         left, right = list[RowRange](), list[RowRange]()
         for span in self.spans:
-            taken = min(num_rows, span.num_rows)
-            left += [span.piece(0, taken)] if taken else []
-            right += [span.piece(taken, span.num_rows - taken)] if taken < span.num_rows else []
-            num_rows -= taken
+            num_left = min(num_rows, span.num_rows)
+            left += [span.piece(0, num_left)] if num_left else []
+            right += [span.piece(num_left, span.num_rows - num_left)] if num_left < span.num_rows else []
+            num_rows -= num_left
         return self.keep(left), self.keep(right)
 
     def row_ids(self, xp: ModuleType) -> Array:
@@ -112,11 +112,11 @@ class Partition:
         Memory: allocates 8 bytes per row of the largest span while it is drawn, then 8 per row drawn.
         """
         xp, ends = backend.xp, accumulate((span.num_rows for span in self.spans), initial=0)
-        drawn = [
+        parts = [
             draw_positions(seed, span.identity, span.num_rows, limit, xp) + start
             for span, start in zip(self.spans, ends, strict=False)
         ]
-        positions = xp.concatenate(drawn) if drawn else xp.zeros(0, dtype="int64")
+        positions = xp.concatenate(parts) if parts else xp.zeros(0, dtype="int64")
         if backend.is_range(frame, self.num_rows):
             return positions
         return xp.flatnonzero(xp.isin(backend.positions(frame), positions))

@@ -24,7 +24,7 @@ class Mapped:
     keeps_rows: bool  # whether as many rows come out as go in
     identity: Callable[[], str | None] = lambda: None  # tells it apart in any process; None where nothing does
     draws_rows: bool = False  # whether it is given, as third argument, the identities of the rows the index counts
-    own: frozenset[str] = frozenset()  # the columns that come out in memory nobody else holds
+    owned_columns: frozenset[str] = frozenset()  # the columns that come out in memory nobody else holds
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Query:
         return any(isinstance(stage, Mapped) and not stage.keeps_rows for stage in self.stages)
 
     @property
-    def own(self) -> frozenset[str]:
+    def owned_columns(self) -> frozenset[str]:
         """The columns that come out in memory nobody else references; selections may return their input or copy it."""
-        return next((stage.own for stage in reversed(self.stages) if isinstance(stage, Mapped)), frozenset())
+        return next((stage.owned_columns for stage in reversed(self.stages) if isinstance(stage, Mapped)), frozenset())
 
     def identity(self) -> str | None:
         """Return an id of this query, equal in any process; None where a function has no name."""

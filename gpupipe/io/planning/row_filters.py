@@ -139,8 +139,8 @@ class Between(Selection):
             dtype = column.dtype
             if dtype in (*INTEGERS, *FLOATS):  # a fraction stays one even where the column has integers
                 dtype = "float64" if isinstance(bound, float) else "int64"
-            kept = compare(sign, column, Constant(bound, dtype, Span(0, 0)), backend).true
-            inside = kept if inside is None else inside & kept
+            matches = compare(sign, column, Constant(bound, dtype, Span(0, 0)), backend).true
+            inside = matches if inside is None else inside & matches
         return inside
 
 

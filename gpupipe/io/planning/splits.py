@@ -86,8 +86,8 @@ def refuse_missing(num_missing: int, by: str, where: str) -> None:
     """Raise `BadData` where values of the column that is cut are missing: their rows would be on neither side."""
     if num_missing:
         problem = f"a value is missing in {format_count(num_missing, 'row')}, which belong to no part"
-        shown = by if by.isidentifier() else f"col({by!r})"
-        remedy = f'filter("notnull({shown})") before, to leave them out'
+        reference = by if by.isidentifier() else f"col({by!r})"
+        remedy = f'filter("notnull({reference})") before, to leave them out'
         raise BadData(where, problem, expected="a value in every row", remedy=remedy)
 
 

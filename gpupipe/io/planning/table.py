@@ -124,7 +124,7 @@ class Table:
         """
         cuts = (*self.query.draws, *self.query.stages)
         drawn_from = repr(self.source.made_by)  # which gives the rows other identities
-        part = "".join(f"/{one.name_part(drawn_from)}" for one in cuts if isinstance(one, Between | RandomSplit))
+        part = "".join(f"/{cut.name_part(drawn_from)}" for cut in cuts if isinstance(cut, Between | RandomSplit))
         if not part:
             return self.schema
         return self.schema.assign(
@@ -136,11 +136,11 @@ class Table:
         """The partitions it is read in, at least one; row groups that statistics exclude are left out."""
         # Not a cached_property, whose one lock for all datasets would be held while a pass or a plan runs.
         if "_partitions" not in vars(self):
-            found, conditions = list(self.source.partitions), self.query.conditions
+            partitions, conditions = list(self.source.partitions), self.query.conditions
             if conditions:
-                kept = [p.keep(s for s in p.spans if self._may_hold(s, conditions)) for p in found]
-                found = [partition for partition in kept if partition.spans] or kept[:1]
-            vars(self)["_partitions"] = found
+                pruned_partitions = [p.keep(s for s in p.spans if self._may_hold(s, conditions)) for p in partitions]
+                partitions = [partition for partition in pruned_partitions if partition.spans] or pruned_partitions[:1]
+            vars(self)["_partitions"] = partitions
         return list(vars(self)["_partitions"])
 
     @property
@@ -157,8 +157,8 @@ class Table:
         names = self.columns if columns is None else as_list(columns)
         self.require(names, "read")
         backend = backend or select(self.backend)
-        wanted = self.query.reads(names)
-        fields = [item for item in self.source.schema if item.name in wanted]
+        reads = self.query.reads(names)
+        fields = [item for item in self.source.schema if item.name in reads]
         return self.query.run(self.source.read(partition, fields, backend), partition, names, backend)
 
     def of_partitions(self, partitions: Sequence[Partition]) -> Self:
@@ -211,7 +211,7 @@ def map_frames(
     reads: str | Sequence[str],
     *,
     backend: str | None = None,
-    own: Iterable[str] = (),
+    owned_columns: Iterable[str] = (),
     keeps_rows: bool = False,
     identity: Callable[[], str | None] = lambda: None,
     draws_rows: bool = False,
@@ -221,5 +221,7 @@ def map_frames(
     `backend` is the new table's own, this one's by default. For the other arguments see `Mapped`.
     """
     table.require(reads, "map_frames")
-    query = table.query.then(Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(own)))
+    query = table.query.then(
+        Mapped(function, frozenset(reads), keeps_rows, identity, draws_rows, frozenset(owned_columns))
+    )
     return replace(table, schema=schema, query=query, backend=backend or table.backend)

@@ -89,7 +89,7 @@ class CsvFile(TextFile):
         if form.comment or not self._survey.is_regular:
             self._rewrite()
 
-    def infer(self, asked: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
+    def infer(self, dtypes: Mapping[str, str], names: Sequence[str]) -> dict[str, Column]:
         """Infer the types of columns from the first `BLOCK_BYTES`; requested types take precedence."""
         with self._text.open("rb") as file:
             head = file.read(BLOCK_BYTES)
@@ -104,13 +104,13 @@ class CsvFile(TextFile):
             if self._is_rewritten:
                 raise
             self._rewrite()
-            return self.infer(asked, names)
-        return self._infer_columns(texts, asked)
+            return self.infer(dtypes, names)
+        return self._infer_columns(texts, dtypes)
 
-    def _infer_columns(self, texts: pl.DataFrame, asked: Mapping[str, str]) -> dict[str, Column]:
+    def _infer_columns(self, texts: pl.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Column]:
         numbers = texts.select(self._form.number(pl.col(name)).alias(name) for name in texts.columns)
         formats = self._form.timestamp_formats
-        return {name: infer(texts[name], numbers[name], asked.get(name), formats) for name in texts.columns}
+        return {name: infer(texts[name], numbers[name], dtypes.get(name), formats) for name in texts.columns}
 
     def _infer_from_first_value(self, name: str, names: Sequence[str]) -> dict[str, Column]:
         return self._infer_columns(self._texts([name]).drop_nulls().head(_SETTLING).collect(engine="streaming"), {})
@@ -140,8 +140,8 @@ class CsvFile(TextFile):
             parsed = [self._parse_column(name, column) for name, column in columns.items()]
             return self._texts(self.names).select(parsed), self._backend
         schema = {name: _SCANNED.get(str(column.kind), pl.String) for name, column in columns.items()}
-        given = self._markers()
-        later = [text for text in self._form.null_values if text not in given]
+        markers = self._markers()
+        later = [text for text in self._form.null_values if text not in markers]
         parsed = []
         for name, column in columns.items():
             text = pl.col(name)
@@ -149,7 +149,7 @@ class CsvFile(TextFile):
                 text = pl.when(text.is_in(later)).then(pl.lit(None, pl.String)).otherwise(text) if later else text
                 text = parse(text, column, careful=False)
             parsed.append(text.alias(name))
-        return self._scan(self._text, schema, given).select(parsed), self._backend
+        return self._scan(self._text, schema, markers).select(parsed), self._backend
 
     def _markers(self) -> list[str]:
         """List the markers of missing values that the scan compares with; the plan handles the others as text.
@@ -161,7 +161,7 @@ class CsvFile(TextFile):
         usual = [text for text in self._form.null_values if text in NULL_VALUES and text]
         around = f'[{re.escape(self._form.delimiter)}"\r\n]'.encode()
         words = b"|".join(re.escape(text.encode()) for text in usual) or b"(?!)"
-        met = {found.decode() for found in re.findall(around + b"(" + words + b")(?=" + around + b")", head)}
+        met = {word.decode() for word in re.findall(around + b"(" + words + b")(?=" + around + b")", head)}
         return [text for text in self._form.null_values if text in met or text not in NULL_VALUES]
 
     def _parse_column(self, name: str, column: Column, *, strict: bool = True) -> pl.Expr:
@@ -198,8 +198,8 @@ class CsvFile(TextFile):
             for name, column in columns.items()
         ]
         try:
-            found = texts.select(one.alias(str(place)) for place, one in enumerate(unfit)).collect(engine="streaming")
-            rows = {name: row for name, row in zip(columns, found.row(0), strict=True) if row is not None}
+            frame = texts.select(row.alias(str(index)) for index, row in enumerate(unfit)).collect(engine="streaming")
+            rows = {name: row for name, row in zip(columns, frame.row(0), strict=True) if row is not None}
             if not rows:
                 return
             name = min(rows, key=lambda name: rows[name])

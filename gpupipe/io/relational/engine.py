@@ -58,22 +58,22 @@ class PlannedRun(PreparedPlan):
     def gather(self) -> Gathered:
         if self.backend == "cpu":
             return super().gather()
-        found, num_buckets = Gathered(self.fields), self._num_buckets()
+        result, num_buckets = Gathered(self.fields), self._num_buckets()
         num_bytes = _estimate_bytes(self.scans) // num_buckets
         with self._plans(num_buckets) as plans:
-            result_bytes = sum(one.num_bytes for one in self.scans)
-            shown = Progress(plans, self.title, leave=False)
+            result_bytes = sum(scan.num_bytes for scan in self.scans)
+            progress = Progress(plans, self.title, leave=False)
             if num_buckets == 1:
-                for plan in shown:
-                    _import_gpu_engine().run(found, plan, num_bytes, result_bytes)
+                for plan in progress:
+                    _import_gpu_engine().run(result, plan, num_bytes, result_bytes)
             else:
-                _import_gpu_engine().gather(found, shown, num_bytes, result_bytes)
+                _import_gpu_engine().gather(result, progress, num_bytes, result_bytes)
             try:
-                self.check(found.lazy())
+                self.check(result.lazy())
             except BaseException:
-                found.discard()
+                result.discard()
                 raise
-        return found
+        return result
 
     def batches(self) -> Generator[pa.Table]:
         if not get_executor().in_process:
@@ -96,23 +96,23 @@ class PlannedRun(PreparedPlan):
         """Yield the plan over all rows, or one for each bucket; remove the temporary files if one fails."""
         names = [item.name for item in self.fields]
 
-        def chosen(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
+        def build(frames: Iterable[pl.LazyFrame]) -> pl.LazyFrame:
             return self.plan(*frames).select(names)
 
         require_threads(self.title)
         if self.backend == "gpu":
-            _import_gpu_engine().refuse(chosen(one.frame for one in self.scans), self.title)
+            _import_gpu_engine().refuse(build(scan.frame for scan in self.scans), self.title)
         with ExitStack() as on_failure, ExitStack() as buckets, explain_failure(self.scans, self.title):
-            for one in self.scans:
-                on_failure.callback(one.discard)
-            frames: Iterable[Iterable[pl.LazyFrame]] = [[one.frame for one in self.scans]]
+            for scan in self.scans:
+                on_failure.callback(scan.discard)
+            frames: Iterable[Iterable[pl.LazyFrame]] = [[scan.frame for scan in self.scans]]
             if self.is_rowwise and self.scans[0].pieces:
                 frames = zip(self.scans[0].pieces, strict=True)
             elif self.cut is not None and num_buckets > 1:
                 _log.info("%s: the rows exceed the memory and are cut into %d buckets", self.title, num_buckets)
                 folder = buckets.enter_context(ScratchFolder()).path
                 frames = _write_buckets(self.scans, self.cut(num_buckets), num_buckets, folder)
-            yield map(chosen, frames)
+            yield map(build, frames)
             on_failure.pop_all()
 
 
@@ -126,18 +126,18 @@ class ZippedRuns(PreparedPlan):
 
     def batches(self) -> Generator[pa.Table]:
         types = get_arrow_types(self.fields)
-        with closing(self.left.batches()) as ours, closing(self.right()) as right:
+        with closing(self.left.batches()) as left, closing(self.right()) as right:
             yield types.empty_table()
-            theirs = pa.table({})
-            for table in ours:
+            remainder = pa.table({})
+            for table in left:
                 start = 0
                 while start < table.num_rows:
-                    while not theirs.num_rows:
-                        theirs = next(right)
-                    both = table.slice(start, theirs.num_rows)
-                    columns = both.columns + theirs.slice(0, both.num_rows).columns
+                    while not remainder.num_rows:
+                        remainder = next(right)
+                    both = table.slice(start, remainder.num_rows)
+                    columns = both.columns + remainder.slice(0, both.num_rows).columns
                     yield pa.Table.from_arrays(columns, schema=types)
-                    start, theirs = start + both.num_rows, theirs.slice(both.num_rows)
+                    start, remainder = start + both.num_rows, remainder.slice(both.num_rows)
 
 
 def run(
@@ -220,7 +220,7 @@ def _join_files(folder: Path, group_rows: int) -> None:
 
 
 def _estimate_bytes(scans: Sequence[Scan]) -> int:
-    return _TIMES * _SHARE * sum(one.num_bytes for one in scans)
+    return _TIMES * _SHARE * sum(scan.num_bytes for scan in scans)
 
 
 def _import_gpu_engine() -> Any:
@@ -243,17 +243,17 @@ def _write_buckets(
 ) -> Iterator[list[pl.LazyFrame]]:
     """Write the rows to buckets on disk, and yield the scans of each bucket in turn."""
     folders = [scratch / str(index) for index in range(len(scans))]
-    for one, folder, bucket in zip(scans, folders, cut, strict=True):
+    for scan, folder, bucket in zip(scans, folders, cut, strict=True):
         target = pl.PartitionBy(folder, key={_BUCKET: bucket}, include_key=False, approximate_bytes_per_file=None)
         with writing_scratch(scratch):
-            one.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
+            scan.frame.sink_parquet(target, mkdir=True, engine="streaming", compression="lz4", statistics=False)
     for bucket_number in range(num_buckets):
-        yield [_scan_bucket(one, folder, bucket_number) for one, folder in zip(scans, folders, strict=True)]
+        yield [_scan_bucket(scan, folder, bucket_number) for scan, folder in zip(scans, folders, strict=True)]
 
 
-def _scan_bucket(one: Scan, folder: Path, number: int) -> pl.LazyFrame:
+def _scan_bucket(scan: Scan, folder: Path, number: int) -> pl.LazyFrame:
     files = sorted(folder.glob(f"*={number}/*.parquet"))
-    return pl.scan_parquet(files, glob=False, hive_partitioning=False) if files else one.frame.clear()
+    return pl.scan_parquet(files, glob=False, hive_partitioning=False) if files else scan.frame.clear()
 
 
 @cache
@@ -285,7 +285,7 @@ def has_many_groups(scan: Scan, keys: Sequence[str], backend: str) -> bool:
 def hash_keys(keys: Sequence[str]) -> pl.Expr:
     """Hash the keys of a row together."""
     hashes = (pl.col(key).hash(number) for number, key in enumerate(keys))
-    return reduce(lambda one, other: (one * number(STEP)) ^ other, hashes)
+    return reduce(lambda total, value: (total * number(STEP)) ^ value, hashes)
 
 
 def assign_hashes(keys: Sequence[str], num_buckets: int, *, missing_meet: bool = False) -> pl.Expr:
@@ -298,17 +298,17 @@ def assign_hashes(keys: Sequence[str], num_buckets: int, *, missing_meet: bool =
 def _draw_sample(scan: Scan, columns: Sequence[str], num_rows: int) -> pl.DataFrame:
     """Draw a sample of about this many rows by their row ids."""
     share = min(1.0, num_rows / max(1, scan.num_rows))
-    drawn = random_bits(_SAMPLE, pl.col(ROW)) // number(1 << 11) < number(int(share * 2**53))
-    return collect(scan.frame.filter(drawn).select(columns), [scan], "sample")
+    is_drawn = random_bits(_SAMPLE, pl.col(ROW)) // number(1 << 11) < number(int(share * 2**53))
+    return collect(scan.frame.filter(is_drawn).select(columns), [scan], "sample")
 
 
 def _not_before(parts: list[tuple[str, Any, bool]]) -> pl.Expr:
     """Compare a row's keys with these values: whether they are equal or later; missing values come last."""
-    (name, value, up), *rest = parts
+    (name, value, up), *remainder = parts
     key = pl.col(name)
     if value is None:
         same, after = key.is_null(), pl.lit(value=False)
     else:
         same = key.eq_missing(value)
         after = key.is_null() | (key > value if up else key < value)
-    return after | (same & (_not_before(rest) if rest else pl.lit(value=True)))
+    return after | (same & (_not_before(remainder) if remainder else pl.lit(value=True)))

@@ -267,23 +267,23 @@ def _describe_file(path: Path) -> SpillFile:
 def _pack_groups(files: Sequence[SpillFile], limit: int) -> list[list[RowRange]]:
     """Pack the row groups of files, or parts of them, into up to so many rows."""
     packs: list[list[RowRange]] = [[]]
-    found = 0
+    row_id = 0
     for number, file in enumerate(files):
         for group, (first_row, num_rows) in enumerate(zip(file.first_rows, file.group_rows, strict=True)):
             for start in range(0, num_rows, limit):
-                span = RowRange(number, group, first_row + start, min(limit, num_rows - start), found + start)
-                if sum(one.num_rows for one in packs[-1]) + span.num_rows > limit and packs[-1]:
+                span = RowRange(number, group, first_row + start, min(limit, num_rows - start), row_id + start)
+                if sum(part.num_rows for part in packs[-1]) + span.num_rows > limit and packs[-1]:
                     packs.append([])
                 packs[-1].append(span)
-            found += num_rows
+            row_id += num_rows
     return packs
 
 
 def _build_partitions(packs: Sequence[Sequence[RowRange]], title: str) -> list[Partition]:
-    ends = [(own[0].identity, own[-1].identity + own[-1].num_rows) if own else (0, 0) for own in packs]
+    ends = [(pack[0].identity, pack[-1].identity + pack[-1].num_rows) if pack else (0, 0) for pack in packs]
     return [
-        Partition(index, tuple(own), f"rows {first:,} to {last:,} after {title}")
-        for index, (own, (first, last)) in enumerate(zip(packs, ends, strict=True))
+        Partition(index, tuple(pack), f"rows {first:,} to {last:,} after {title}")
+        for index, (pack, (first, last)) in enumerate(zip(packs, ends, strict=True))
     ]
 
 
@@ -301,10 +301,10 @@ class PreparedPlan(ABC):
 
 
 def plan_rows(
-    table: AnyTable, schema: Schema, verb: str, options: object, prepare: Callable[[], PreparedPlan], *others: Table
+    table: AnyTable, schema: Schema, verb: str, options: object, prepare: Callable[[], PreparedPlan], *tables: Table
 ) -> AnyTable:
     """Build a dataset of the rows of a plan that has not run yet, like this table; row ids are row numbers."""
-    source = PlanSource([table, *others], schema, verb, options, prepare)
+    source = PlanSource([table, *tables], schema, verb, options, prepare)
     return replace(table, source=source, schema=schema, query=EVERYTHING)
 
 
@@ -317,17 +317,17 @@ def count_largest_partition(table: Table) -> int:
 class PlanSource(DerivedSource):
     """Source of a plan's rows: gathered at the first read; rows that are only written are streamed. See `plan_rows`."""
 
-    _made: tuple[Gathered, Source] | None
+    _result: tuple[Gathered, Source] | None
 
     def __init__(
         self, tables: Sequence[Table], schema: Schema, verb: str, options: object, prepare: Callable[[], PreparedPlan]
     ) -> None:
-        found = [table.source.inputs() for table in tables]
-        inputs = None if None in found else {name: stamp for one in found for name, stamp in (one or {}).items()}
+        stamps = [table.source.inputs() for table in tables]
+        inputs = None if None in stamps else {name: stamp for each in stamps for name, stamp in (each or {}).items()}
         super().__init__(schema, identify_plan(verb, tables, options), inputs)
         self.notes, self.filters = tables[0].source.notes, tables[0].filters
         self._tables, self._verb, self._prepare = tables, verb, prepare
-        self._lock, self._made, self._rows = RLock(), None, 0
+        self._lock, self._result, self._rows = RLock(), None, 0
 
     @property
     def partition_rows(self) -> int:
@@ -342,7 +342,7 @@ class PlanSource(DerivedSource):
 
     def batches(self) -> Generator[pa.Table]:
         """Yield all rows in order; runs the plan unless they have been gathered."""
-        if self._made is None:
+        if self._result is None:
             require_threads(self._verb)
             return self._prepare().batches()
         return (self.table(partition, list(self.schema)) for partition in self.partitions)
@@ -366,14 +366,14 @@ class PlanSource(DerivedSource):
     def _run(self) -> tuple[Gathered, Source]:
         """Return the rows and their source; runs the plan at the first call."""
         with self._lock:
-            if self._made is None:
+            if self._result is None:
                 require_threads(self._verb)
-                found, self._rows = cut_on_failure(lambda: self._prepare().gather()), self.partition_rows
-                source = found.source(self._rows, self._verb, self.made_by, self._inputs)
+                result, self._rows = cut_on_failure(lambda: self._prepare().gather()), self.partition_rows
+                source = result.source(self._rows, self._verb, self.made_by, self._inputs)
                 source.notes, source.reads, source.filters = self.notes, self.reads, self.filters
-                self._made = found, source
+                self._result = result, source
                 del self._tables, self._prepare  # what the rows are made of may go
-            return self._made
+            return self._result
 
 
 def _same(source: Source) -> Source:

@@ -59,27 +59,27 @@ def memory() -> int:
     return min(settings().memory_limit or free, free)
 
 
-def run(found: Gathered, plan: pl.LazyFrame, num_bytes: int, result_bytes: int) -> None:
+def run(result: Gathered, plan: pl.LazyFrame, num_bytes: int, result_bytes: int) -> None:
     """Run a plan that uses about this many bytes: in the device's memory, where its result stays, or streaming.
 
     What runs out of memory runs again by the engine that streams: joins and lists may make more than the estimate.
     """
-    if get_executor().in_process and not any(is_passenger(item.dtype) for item in found.fields):
-        frame = _try_in_memory(lambda: select("gpu").run_plan(plan, found.fields), num_bytes)
+    if get_executor().in_process and not any(is_passenger(item.dtype) for item in result.fields):
+        frame = _try_in_memory(lambda: select("gpu").run_plan(plan, result.fields), num_bytes)
         if frame is not None:
-            found.take_frame(frame)
+            result.take_frame(frame)
             return
         num_bytes = _ALL
-    gather(found, [plan], num_bytes, result_bytes)
+    gather(result, [plan], num_bytes, result_bytes)
 
 
-def gather(found: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
+def gather(result: Gathered, plans: Iterable[pl.LazyFrame], num_bytes: int, result_bytes: int) -> None:
     """Run plans one after the other, and gather their results in the host's memory or in files."""
-    if result_bytes <= get_table_limit() or any(is_passenger(item.dtype) for item in found.fields):
-        found.gather(arrow_from_polars(collect(plan, num_bytes), found.types) for plan in plans)
+    if result_bytes <= get_table_limit() or any(is_passenger(item.dtype) for item in result.fields):
+        result.gather(arrow_from_polars(collect(plan, num_bytes), result.types) for plan in plans)
         return
     for plan in plans:
-        found.take_files(partial(write, plan, found.group_rows, num_bytes))
+        result.take_files(partial(write, plan, result.group_rows, num_bytes))
 
 
 def write(plan: pl.LazyFrame, group_rows: int, num_bytes: int, path: Path) -> None:

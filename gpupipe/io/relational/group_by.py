@@ -65,9 +65,9 @@ class GroupBy(Generic[AnyTable]):
             [4963.0, 4983.0, 1620.0]
         """
         if unnamed:
-            asked, expected = unnamed[0], "name=(column, function) for each new column"
-            remedy = _suggest_call(asked, self.table)
-            raise BadConfig("agg", "new columns need names", got=asked, expected=expected, remedy=remedy)
+            argument, expected = unnamed[0], "name=(column, function) for each new column"
+            remedy = _suggest_call(argument, self.table)
+            raise BadConfig("agg", "new columns need names", got=argument, expected=expected, remedy=remedy)
         for name, parts in cast(dict[str, Any], named).items():
             is_pair = isinstance(parts, tuple) and all(isinstance(part, str) for part in parts[:2])
             is_quantile = is_pair and parts[1:2] == ("quantile",)
@@ -78,38 +78,38 @@ class GroupBy(Generic[AnyTable]):
                 if is_quantile:
                     expected, remedy = "a number from 0 to 1 behind it", f"agg({name}=({parts[0]!r}, 'quantile', 0.9))"
                 raise BadConfig(f"agg({name}=)", "makes no sense", got=parts, expected=expected, remedy=remedy)
-        wanted = [_Aggregate(name, *pair) for name, pair in named.items()]
-        self._check(wanted)
-        return _plan_groups(self.table, self.keys, wanted, dropna=self.dropna)
+        aggregates = [_Aggregate(name, *pair) for name, pair in named.items()]
+        self._check(aggregates)
+        return _plan_groups(self.table, self.keys, aggregates, dropna=self.dropna)
 
-    def _check(self, wanted: Sequence[_Aggregate]) -> None:
-        if not wanted:
+    def _check(self, aggregates: Sequence[_Aggregate]) -> None:
+        if not aggregates:
             expected, remedy = "a name for each column", "agg(rows=('x', 'size'))"
             raise BadConfig("agg", "nothing is asked for", expected=expected, remedy=remedy)
-        for one in wanted:
-            where = f"agg({one.name}=)"
-            if one.function not in _FUNCTIONS:
-                known = ", ".join(_FUNCTIONS)
-                raise BadConfig(where, "no such function", got=one.function, expected=known, remedy="'mean'")
-            if one.name in self.keys:
-                raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({one.name}_=...)")
-            self.table.require([one.column], where)
-            dtype = self.table.schema[one.column].dtype
-            if (dtype in LISTS or is_passenger(dtype)) and one.function not in _OF_LISTS:
-                length = f"T.{derive(one.column, 'len({})', f'{one.column}_length')} before it"
-                problem = f"column {one.column!r} holds {'lists' if dtype in LISTS else dtype}"
-                remedy = length if dtype in LISTS else suggest_conversion(one.column, dtype)
-                raise SchemaMismatch(where, problem, got=one.function, expected=", ".join(_OF_LISTS), remedy=remedy)
-            if one.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
-                problem = f"column {one.column!r} holds no numbers"
-                expected = f"numbers or booleans for {one.function!r}"
+        for agg in aggregates:
+            where = f"agg({agg.name}=)"
+            if agg.function not in _FUNCTIONS:
+                functions = ", ".join(_FUNCTIONS)
+                raise BadConfig(where, "no such function", got=agg.function, expected=functions, remedy="'mean'")
+            if agg.name in self.keys:
+                raise BadConfig(where, "a key has that name", expected="another", remedy=f"agg({agg.name}_=...)")
+            self.table.require([agg.column], where)
+            dtype = self.table.schema[agg.column].dtype
+            if (dtype in LISTS or is_passenger(dtype)) and agg.function not in _OF_LISTS:
+                length = f"T.{derive(agg.column, 'len({})', f'{agg.column}_length')} before it"
+                problem = f"column {agg.column!r} holds {'lists' if dtype in LISTS else dtype}"
+                remedy = length if dtype in LISTS else suggest_conversion(agg.column, dtype)
+                raise SchemaMismatch(where, problem, got=agg.function, expected=", ".join(_OF_LISTS), remedy=remedy)
+            if agg.function in _OF_NUMBERS and dtype in ("string", "timestamp"):
+                problem = f"column {agg.column!r} holds no numbers"
+                expected = f"numbers or booleans for {agg.function!r}"
                 remedy = "'min', 'max', 'first', 'last', 'count' or 'nunique'"
                 raise SchemaMismatch(where, problem, got=dtype, expected=expected, remedy=remedy)
 
 
-def _suggest_call(asked: Any, table: Table) -> str:
+def _suggest_call(argument: Any, table: Table) -> str:
     """Suggest the call with named aggregates for arguments in the style of pandas."""
-    by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(table.columns[:1], asked)
+    by_column = argument if isinstance(argument, Mapping) else dict.fromkeys(table.columns[:1], argument)
     pairs = {
         f"{column}_{function}": (column, function)
         for column, functions in by_column.items()
@@ -176,47 +176,49 @@ class _Aggregate:
         return result.alias(self.name)
 
 
-def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:
-    columns = list(dict.fromkeys([*keys, *(one.column for one in wanted)]))
+def _plan_groups(table: AnyTable, keys: Sequence[str], aggregates: Sequence[_Aggregate], *, dropna: bool) -> AnyTable:
+    columns = list(dict.fromkeys([*keys, *(agg.column for agg in aggregates)]))
     backend = get_executor().resolve(table.backend)
-    backend = "cpu" if any(one.function == "mode" for one in wanted) else backend  # cudf-polars has no mode
-    aggregations = [one.expression(table.schema[one.column], backend) for one in wanted]
-    sums = [one for one in wanted if one.function == "sum" and table.schema[one.column].dtype in ("int64", "uint64")]
-    aggregations += [(pl.col(one.column) // _HALF).sum().alias(one.name + _HIGH) for one in sums]
-    quantiles = [one for one in wanted if one.function == "quantile" and table.schema[one.column].dtype in FLOATS]
+    backend = "cpu" if any(agg.function == "mode" for agg in aggregates) else backend  # cudf-polars has no mode
+    aggregations = [agg.expression(table.schema[agg.column], backend) for agg in aggregates]
+    sums = [
+        agg for agg in aggregates if agg.function == "sum" and table.schema[agg.column].dtype in ("int64", "uint64")
+    ]
+    aggregations += [(pl.col(agg.column) // _HALF).sum().alias(agg.name + _HIGH) for agg in sums]
+    quantiles = [agg for agg in aggregates if agg.function == "quantile" and table.schema[agg.column].dtype in FLOATS]
     aggregations += [
-        pl.col(one.column).cast(pl.Float64).quantile(float(one.q), "higher").alias(one.name + _ABOVE)
-        for one in quantiles
+        pl.col(agg.column).cast(pl.Float64).quantile(float(agg.q), "higher").alias(agg.name + _ABOVE)
+        for agg in quantiles
     ]
 
-    holds_rows = any(one.function in _WHOLE for one in wanted)
-    ends = [o for o in wanted if o.function in ("min", "max") and table.schema[o.column].dtype in FLOATS]
+    holds_rows = any(agg.function in _WHOLE for agg in aggregates)
+    ends = [agg for agg in aggregates if agg.function in ("min", "max") and table.schema[agg.column].dtype in FLOATS]
 
     def plan(frame: pl.LazyFrame, dictionaries: Mapping[str, pl.Series]) -> pl.LazyFrame:
         frame = frame.drop_nulls(keys) if dropna and holds_rows else frame
-        if backend == "gpu" and any(one.function == "list" for one in wanted):
+        if backend == "gpu" and any(agg.function == "list" for agg in aggregates):
             frame = frame.sort(ROW)
         groups = frame.group_by(keys).agg(aggregations)
         groups = groups.drop_nulls(keys) if dropna else groups  # a few groups, where all rows would be copied before
-        groups = groups.with_columns(_drop_zero_sign(one.name) for one in ends)
+        groups = groups.with_columns(_drop_zero_sign(agg.name) for agg in ends)
         groups = groups.with_columns(pl.lit(text).gather(pl.col(key)).alias(key) for key, text in dictionaries.items())
-        groups = groups.with_columns(_mend_infinite_quantile(one.name) for one in quantiles)
-        return groups.with_columns(_mask_wrapped_sum(one.name) for one in sums).sort(keys, nulls_last=True)
+        groups = groups.with_columns(_mend_infinite_quantile(agg.name) for agg in quantiles)
+        return groups.with_columns(_mask_wrapped_sum(agg.name) for agg in sums).sort(keys, nulls_last=True)
 
     def check(groups: pl.LazyFrame) -> None:
-        for one in sums:
+        for agg in sums:
             device = select(backend if get_executor().in_process else "cpu")
-            lost = device.run_plan(groups.filter(pl.col(one.name).is_null()), list(schema.select(keys)))
+            lost = device.run_plan(groups.filter(pl.col(agg.name).is_null()), list(schema.select(keys)))
             if len(lost):
-                dtype, got = schema[one.name].dtype, device.to_arrow(lost).slice(0, 1).to_pylist()[0]
-                problem = f"the sum of column {one.column!r} does not fit {dtype} in a group"
+                dtype, got = schema[agg.name].dtype, device.to_arrow(lost).slice(0, 1).to_pylist()[0]
+                problem = f"the sum of column {agg.column!r} does not fit {dtype} in a group"
                 expected = "sums from 0 to 2**64 - 1" if dtype == "uint64" else "sums from -2**63 to 2**63 - 1"
-                remedy = f"T.{derive(one.column, 'float({})')} before it, which returns float64"
-                raise BadData(f"agg({one.name}=)", problem, got=got, expected=expected, remedy=remedy)
+                remedy = f"T.{derive(agg.column, 'float({})')} before it, which returns float64"
+                raise BadData(f"agg({agg.name}=)", problem, got=got, expected=expected, remedy=remedy)
 
     def groups() -> PlannedRun:
         # Codes are grouped in less time than text; in buckets, which are ranges of keys, they would be out of order.
-        coded = set(keys).difference(one.column for one in wanted) if backend == "cpu" else ()
+        coded = set(keys).difference(agg.column for agg in aggregates) if backend == "cpu" else ()
         rows = scan(table, columns, "group", coded=coded)
         if rows.dictionaries and count_buckets([rows], backend) > 1:
             rows = scan(table, columns, "group")
@@ -234,9 +236,9 @@ def _plan_groups(table: AnyTable, keys: Sequence[str], wanted: Sequence[_Aggrega
         for item in before.select(keys)
     ]
     groups_by = shift(frozenset().union(*(item.origins for item in of_keys)), When.KEY)
-    made = (one.field(before[one.column]) for one in wanted)
-    schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in made)])
-    return plan_rows(table, schema, "group", (keys, dropna, wanted), groups)
+    fields = (agg.field(before[agg.column]) for agg in aggregates)
+    schema = Schema([*of_keys, *(replace(item, origins=item.origins | groups_by) for item in fields)])
+    return plan_rows(table, schema, "group", (keys, dropna, aggregates), groups)
 
 
 def _drop_zero_sign(name: str) -> pl.Expr:

@@ -41,21 +41,21 @@ def from_polars(data: pl.LazyFrame | pl.DataFrame, *, backend: str = "auto") -> 
         >>> gp.from_polars(late.select("dep_delay")).head(2)["dep_delay"].tolist()
         [853.0, 1301.0]
     """
-    given: Any = data
-    if not isinstance(given, pl.LazyFrame | pl.DataFrame):
+    value: Any = data
+    if not isinstance(value, pl.LazyFrame | pl.DataFrame):
         expected, remedy = "a polars.DataFrame or a polars.LazyFrame", "gp.from_frame(...) for any other table"
-        raise BadConfig("from_polars", "no frame of Polars", got=type(given).__name__, expected=expected, remedy=remedy)
-    if isinstance(given, pl.DataFrame):
-        return from_frame(given, backend=backend)
+        raise BadConfig("from_polars", "no frame of Polars", got=type(value).__name__, expected=expected, remedy=remedy)
+    if isinstance(value, pl.DataFrame):
+        return from_frame(value, backend=backend)
     where = get_executor().resolve(backend)
-    batches = (frame.to_arrow() for frame in collect_batches(given, _BATCH_ROWS, where, "from_polars"))
-    kept: list[pa.Table] = []
+    batches = (frame.to_arrow() for frame in collect_batches(value, _BATCH_ROWS, where, "from_polars"))
+    tables: list[pa.Table] = []
     num_bytes = 0
     for batch in batches:
-        kept.append(batch)
+        tables.append(batch)
         num_bytes += batch.nbytes
         if num_bytes > get_table_limit():
-            parts = (part for table in chain(kept, batches) for part in table.to_batches())
+            parts = (part for table in chain(tables, batches) for part in table.to_batches())
             return from_frame(pa.RecordBatchReader.from_batches(batch.schema, parts), backend=backend)
-    whole = pa.concat_tables(kept) if kept else pl.DataFrame(schema=given.collect_schema()).to_arrow()
+    whole = pa.concat_tables(tables) if tables else pl.DataFrame(schema=value.collect_schema()).to_arrow()
     return from_frame(whole, backend=backend)

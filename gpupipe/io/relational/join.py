@@ -76,13 +76,15 @@ def _match_keys(
 ) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     """Return the keys of both sides, which are of equal types, or numbers unless `same_for` says what these are not."""
     keys = tuple(left[name] for name in on[0]), tuple(right[name] for name in on[1])
-    for ours, theirs in zip(*keys, strict=True):
-        are_numbers = {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}
-        if ours.dtype != theirs.dtype and (same_for is not None or not are_numbers):
-            problem = f"key {ours.name!r} is {ours.dtype} on the left and {theirs.name!r} {theirs.dtype} on the right"
+    for left_key, right_key in zip(*keys, strict=True):
+        are_numbers = {left_key.dtype, right_key.dtype} <= {*INTEGERS, *FLOATS}
+        if left_key.dtype != right_key.dtype and (same_for is not None or not are_numbers):
+            problem = f"key {left_key.name!r} is {left_key.dtype} on the left"
+            problem += f" and {right_key.name!r} {right_key.dtype} on the right"
             expected = f"the same type on both sides{same_for or ', or two types of numbers'}"
-            raise SchemaMismatch(where, problem, expected=expected, remedy="; ".join(_suggest_casts(ours, theirs)))
-        require_comparable_times(ours, theirs, f"{where}, left and right")
+            remedy = "; ".join(_suggest_casts(left_key, right_key))
+            raise SchemaMismatch(where, problem, expected=expected, remedy=remedy)
+        require_comparable_times(left_key, right_key, f"{where}, left and right")
     return keys
 
 
@@ -90,14 +92,14 @@ def _name_columns(
     left: Schema, right: Schema, columns: Sequence[str], suffix: str, where: str
 ) -> tuple[tuple[Field, str], ...]:
     """Name the columns that the right adds: those that the left has too get the suffix."""
-    named, taken = [], {*left.names}
+    named, names = [], {*left.names}
     for name in columns:
         out = name + suffix if name in left else name
-        if out in taken:
+        if out in names:
             problem = f"the right column {name!r} would be called {out!r} like another"
             remedy = f"another suffix than {suffix!r}, or one of the two renamed before the join"
             raise BadConfig(where, problem, expected="a name of its own for each column", remedy=remedy)
-        taken.add(out)
+        names.add(out)
         named.append((right[name], out))
     return tuple(named)
 
@@ -121,8 +123,8 @@ class JoinSpec(_Sides):
             raise BadConfig("join", problem, got=got, expected="pairs of columns", remedy=remedy)
         same_for = f" for how={how!r}" if _KEPT[how][1] else None
         keys = _match_keys(left, right, on, "join", same_for)
-        chosen = [name for name in (right.names if columns is None else columns) if name not in on[1]]
-        return cls(*keys, tuple(left), _name_columns(left, right, chosen, suffix, "join"), how, many)
+        names = [name for name in (right.names if columns is None else columns) if name not in on[1]]
+        return cls(*keys, tuple(left), _name_columns(left, right, names, suffix, "join"), how, many)
 
     @property
     def schema(self) -> Schema:
@@ -133,10 +135,12 @@ class JoinSpec(_Sides):
             pairs = zip(self.left_keys, self.right_keys, strict=True)
             # The key of a right row without a match is the right's own; its other left values are missing.
             keys = {
-                ours.name: replace(
-                    ours, nullable=ours.nullable or theirs.nullable, origins=ours.origins | theirs.origins
+                left_key.name: replace(
+                    left_key,
+                    nullable=left_key.nullable or right_key.nullable,
+                    origins=left_key.origins | right_key.origins,
                 )
-                for ours, theirs in pairs
+                for left_key, right_key in pairs
             }
             by = shift(frozenset().union(*(item.origins for item in self.right_keys)), When.KEY)
             left = [keys.get(item.name, replace(item, nullable=True, origins=item.origins | by)) for item in left]
@@ -166,9 +170,9 @@ class JoinSpec(_Sides):
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
         """Plan the rows of the result in any order, each with its row ids as `ROW` and `_RIGHT`."""
         keeps_left, keeps_right = _KEPT[self.how]
-        theirs = {f"⟨right⟩ {item.name}": pl.col(item.name) for item in self.right_keys} if keeps_right else {}
+        right_keys = {f"⟨right⟩ {item.name}": pl.col(item.name) for item in self.right_keys} if keeps_right else {}
         added = {out: pl.col(item.name) for item, out in self.right_columns}
-        right = right.select(*self.keys, pl.col(ROW).alias(_RIGHT), **theirs, **added)
+        right = right.select(*self.keys, pl.col(ROW).alias(_RIGHT), **right_keys, **added)
         how: Literal["full", "left", "inner"] = "full" if keeps_right else "left" if keeps_left else "inner"
         both = left.join(right, on=self.keys, how=how, coalesce=False)
         if not keeps_right:
@@ -176,10 +180,10 @@ class JoinSpec(_Sides):
         if not keeps_left:
             both = both.filter(pl.col(_RIGHT).is_not_null())
         is_alone = pl.col(ROW).is_null()
-        names = zip(self.left_keys, theirs, strict=True)
+        names = zip(self.left_keys, right_keys, strict=True)
         of_either = [pl.when(is_alone).then(name).otherwise(item.name).alias(item.name) for item, name in names]
-        place = pl.coalesce(ROW, pl.col(_RIGHT) + pl.lit(_ADDED, pl.UInt64)).alias(ROW)
-        return both.with_columns(*of_either, place)
+        row_id = pl.coalesce(ROW, pl.col(_RIGHT) + pl.lit(_ADDED, pl.UInt64)).alias(ROW)
+        return both.with_columns(*of_either, row_id)
 
 
 def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
@@ -188,21 +192,21 @@ def join(left: AnyTable, right: Table, joining: JoinSpec) -> AnyTable:
 
     def rows() -> PlannedRun | ZippedRuns:
         items = dict.fromkeys([*joining.right_keys, *(item for item, _ in joining.right_columns)])
-        ours = scan(left, [item.name for item in joining.left_columns], "join")
-        theirs = scan(right, [item.name for item in items], "join, right table")
-        ours, theirs = (
-            replace(one, frame=one.frame.with_columns(**joining.cast_keys(side)))
-            for side, one in enumerate((ours, theirs))
+        left_scan = scan(left, [item.name for item in joining.left_columns], "join")
+        right_scan = scan(right, [item.name for item in items], "join, right table")
+        left_scan, right_scan = (
+            replace(table_scan, frame=table_scan.frame.with_columns(**joining.cast_keys(side)))
+            for side, table_scan in enumerate((left_scan, right_scan))
         )
         if not joining.many:
-            _check_unique(theirs, joining, backend)
+            _check_unique(right_scan, joining, backend)
         if backend == "cpu" and joining.how == "left" and not joining.many:
-            return _plan_left_join(ours, theirs, joining)
-        if count_buckets([ours, theirs], backend) == 1:
-            return PlannedRun(joining.in_row_order, [ours, theirs], list(schema), backend, "join", None)
+            return _plan_left_join(left_scan, right_scan, joining)
+        if count_buckets([left_scan, right_scan], backend) == 1:
+            return PlannedRun(joining.in_row_order, [left_scan, right_scan], list(schema), backend, "join", None)
         plan = joining.in_row_order if joining.many else joining.plan
-        found = run(plan, [ours, theirs], [*schema, ID], backend, "join", joining.cut)
-        return sort_by_row(found, schema, backend, "join")
+        result = run(plan, [left_scan, right_scan], [*schema, ID], backend, "join", joining.cut)
+        return sort_by_row(result, schema, backend, "join")
 
     return plan_rows(left, schema, "join", joining, rows, right)
 
@@ -218,8 +222,8 @@ def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | 
         return ZippedRuns(rows, lambda: _join_row_numbers(keys, right, joining, added), list(joining.schema))
 
     def in_order() -> Generator[pa.Table]:
-        found = run(joining.plan, [keys, right], [*added, ID], "cpu", "join", joining.cut)
-        return sort_by_row(found, added, "cpu", "join").batches()
+        result = run(joining.plan, [keys, right], [*added, ID], "cpu", "join", joining.cut)
+        return sort_by_row(result, added, "cpu", "join").batches()
 
     return ZippedRuns(rows, in_order, list(joining.schema))
 
@@ -227,23 +231,23 @@ def _plan_left_join(left: Scan, right: Scan, joining: JoinSpec) -> PlannedRun | 
 def _join_row_numbers(left: Scan, right: Scan, joining: JoinSpec, added: Sequence[Field]) -> Generator[pa.Table]:
     """Yield the columns that the right adds, in the order of the left; only row numbers are joined."""
 
-    def plan(ours: pl.LazyFrame, theirs: pl.LazyFrame) -> pl.LazyFrame:
-        ours, theirs = (
-            rows.select(joining.keys).with_row_index(name) for rows, name in ((ours, ROW), (theirs, _RIGHT))
+    def plan(left_rows: pl.LazyFrame, right_rows: pl.LazyFrame) -> pl.LazyFrame:
+        left_rows, right_rows = (
+            rows.select(joining.keys).with_row_index(name) for rows, name in ((left_rows, ROW), (right_rows, _RIGHT))
         )
-        return ours.join(theirs, on=joining.keys)
+        return left_rows.join(right_rows, on=joining.keys)
 
     numbers = [Field(name, "uint32", nullable=False) for name in (ROW, _RIGHT)]
-    places = np.full(left.num_rows, right.num_rows, dtype=np.uint32)  # no row of the right
+    positions = np.full(left.num_rows, right.num_rows, dtype=np.uint32)  # no row of the right
     for table in PlannedRun(plan, [left, right], numbers, "cpu", "join", None).batches():
-        ours, theirs = (column.to_numpy() for column in table.columns)
-        places[ours] = theirs
+        left_numbers, right_numbers = (column.to_numpy() for column in table.columns)
+        positions[left_numbers] = right_numbers
     columns = [pl.col(item.name).alias(out) for item, out in joining.right_columns]
-    found = collect(right.frame.select(columns), [right], "join")
+    values = collect(right.frame.select(columns), [right], "join")
     types, step = get_arrow_types(added), count_batch_rows(added)
-    for start in range(0, len(places), step):
-        part = pl.Series(places[start : start + step])
-        yield arrow_from_polars(found.select(pl.all().gather(part, null_on_oob=True)), types)
+    for start in range(0, len(positions), step):
+        part = pl.Series(positions[start : start + step])
+        yield arrow_from_polars(values.select(pl.all().gather(part, null_on_oob=True)), types)
 
 
 def _check_unique(rows: Scan, joining: JoinSpec, backend: str) -> None:
@@ -255,14 +259,14 @@ def _check_unique(rows: Scan, joining: JoinSpec, backend: str) -> None:
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         groups = frame.drop_nulls(joining.keys).group_by(joining.keys)
-        found = groups.agg(pl.len().alias("⟨rows⟩"), pl.col(ROW).min(), pl.col(names).first())
-        return found.filter(pl.col("⟨rows⟩") > 1).bottom_k(1, by=ROW)
+        counts = groups.agg(pl.len().alias("⟨rows⟩"), pl.col(ROW).min(), pl.col(names).first())
+        return counts.filter(pl.col("⟨rows⟩") > 1).bottom_k(1, by=ROW)
 
     fields = [*dict.fromkeys(joining.right_keys), ID]
     keys = replace(rows, fields=fields, frame=rows.frame.select(*joining.keys, *names, ROW))
-    found = run(plan, [keys], fields, backend, "join", lambda number: joining.cut(number)[:1])
-    if found.num_rows:
-        key = found.lazy().sort(ROW).select(names).collect().row(0, named=True)
+    repeats = run(plan, [keys], fields, backend, "join", lambda number: joining.cut(number)[:1])
+    if repeats.num_rows:
+        key = repeats.lazy().sort(ROW).select(names).collect().row(0, named=True)
         problem = f"rows of the right table repeat a key, for instance {key}"
         remedy = f"many=True for every pair, or right.deduplicate({list(key)})"
         raise BadData("join", problem, expected="unique keys on the right", remedy=remedy)
@@ -281,14 +285,14 @@ def _cast_key(item: Field, kind: str) -> pl.Expr:
 
 def _suggest_casts(left: Field, right: Field) -> list[str]:
     """Suggest lossless casts of two keys to one type: the narrowest that holds both, or else text."""
-    one: str = "string"
+    dtype: str = "string"
     if {left.dtype, right.dtype} <= {*INTEGERS, *FLOATS}:
         both = np.promote_types(left.dtype, right.dtype).name
-        one = both if both in INTEGERS or not {left.dtype, right.dtype} <= {*INTEGERS} else one
+        dtype = both if both in INTEGERS or not {left.dtype, right.dtype} <= {*INTEGERS} else dtype
     return [
-        f"{side} = gp.Pipeline([T.Cast({{{item.name!r}: {one!r}}})]).fit({side}).transform({side})"
+        f"{side} = gp.Pipeline([T.Cast({{{item.name!r}: {dtype!r}}})]).fit({side}).transform({side})"
         for side, item in (("left", left), ("right", right))
-        if item.dtype != one
+        if item.dtype != dtype
     ]
 
 
@@ -329,13 +333,13 @@ class AsOfSpec(_Sides):
         order = left[on[0]], right[on[1]]
         dtype = order_dtype(*order, "join_asof")
         keys = _match_keys(left, right, by, "join_asof", None)
-        chosen = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
-        named = _name_columns(left, right, chosen, suffix, "join_asof")
+        names = [name for name in right.names if name not in (on[1], *by[1])] if columns is None else columns
+        named = _name_columns(left, right, names, suffix, "join_asof")
         distance = convert_distance(tolerance, dtype, "join_asof(tolerance=)")
         return cls(*keys, tuple(left), named, order, dtype, direction, distance, exact)
 
     @property
-    def made(self) -> list[Field]:
+    def added_fields(self) -> list[Field]:
         named = (replace(item, name=out, nullable=True) for item, out in self.right_columns)
         is_past = self.direction == "backward" and not self.exact
         return self._add_keys(named, When.BEFORE if is_past else When.NOW)
@@ -352,16 +356,16 @@ class AsOfSpec(_Sides):
 
     def plan(self, left: pl.LazyFrame, right: pl.LazyFrame, *, backend: str) -> pl.LazyFrame:
         """Plan the search for the right row of each left row; the result has the added columns and `ROW`, sorted."""
-        known = pl.all_horizontal(pl.col(name).is_not_null() for name in [_ON, *self.keys])
-        lacking, left = left.filter(~known).select(ROW), left.filter(known)
-        right = right.filter(known).rename({ROW: _MATCH}).with_columns(pl.col(_ON).alias(_THEIRS))
+        is_complete = pl.all_horizontal(pl.col(name).is_not_null() for name in [_ON, *self.keys])
+        lacking, left = left.filter(~is_complete).select(ROW), left.filter(is_complete)
+        right = right.filter(is_complete).rename({ROW: _MATCH}).with_columns(pl.col(_ON).alias(_THEIRS))
         directions = ["backward", "forward"] if self.direction == "nearest" else [self.direction]
         for direction in directions:
             left = self._add_nearest(left, right, direction, backend)
         times = {direction: pl.col(f"{direction} {_THEIRS}") for direction in directions}
         distances = [pl.col(_ON) - time if name == "backward" else time - pl.col(_ON) for name, time in times.items()]
         limit = pl.lit(self.tolerance, pl.Float64 if self.dtype == "float64" else pl.UInt64)
-        made = {}
+        columns = {}
         for _, out in self.right_columns:
             values: list[Any] = [pl.col(f"{direction} {out}") for direction in directions]
             if self.tolerance is not None:
@@ -370,8 +374,8 @@ class AsOfSpec(_Sides):
             if len(values) == 2:
                 is_earlier = distances[1].is_null() | (distances[0] <= distances[1])
                 values = [pl.when(is_earlier).then(values[0]).otherwise(values[1])]
-            made[out] = values[0]
-        return pl.concat([left.select(ROW, **made), lacking], how="diagonal").sort(ROW)
+            columns[out] = values[0]
+        return pl.concat([left.select(ROW, **columns), lacking], how="diagonal").sort(ROW)
 
     def _add_nearest(self, left: pl.LazyFrame, right: pl.LazyFrame, direction: Any, backend: str) -> pl.LazyFrame:
         """Add the columns of the nearest right row in a direction: of equal times the last row, or the first."""
@@ -388,12 +392,12 @@ class AsOfSpec(_Sides):
             )
         # cudf-polars knows no as-of join: both sides in one order, and the last or next right row for each left one.
         right_first = (direction == "backward") == self.exact
-        ours = left.with_columns(pl.col(ROW).alias(_PLACE), pl.lit(int(right_first), pl.Int8).alias(_SIDE))
-        theirs = right.select(
+        left_side = left.with_columns(pl.col(ROW).alias(_PLACE), pl.lit(int(right_first), pl.Int8).alias(_SIDE))
+        right_side = right.select(
             _ON, _MATCH, *self.keys, pl.col(_MATCH).alias(_PLACE), pl.lit(int(not right_first), pl.Int8).alias(_SIDE)
         )
         order = [_ON, _SIDE, _PLACE]
-        both = pl.concat([ours, theirs], how="diagonal")
+        both = pl.concat([left_side, right_side], how="diagonal")
         row = pl.col(_MATCH)
         filled = row.forward_fill() if direction == "backward" else row.backward_fill()
         if self.keys:
@@ -408,28 +412,30 @@ def join_asof(left: AnyTable, right: Table, asof: AsOfSpec) -> AnyTable:
     """Run `Dataset.join_asof`: the left rows keep their partitions, and the added columns are looked up by row id."""
     left = ensure_unique_row_ids(left)
     side = cut_on_failure(lambda: _find_nearest(left, right, asof))
-    added = tuple(item.name for item in asof.made)
+    added = tuple(item.name for item in asof.added_fields)
     attach = Attach(((side, added),), (*left.columns, *added))
 
     def identity() -> str | None:
         inputs = right.source.inputs()  # rows in memory have no stamp
         return None if inputs is None else identify_plan("join_asof", [right], (sorted(inputs.items()), asof))
 
-    schema = Schema([*left.schema, *asof.made])
+    schema = Schema([*left.schema, *asof.added_fields])
     return map_frames(left, attach, schema, left.columns, keeps_rows=True, identity=identity, draws_rows=True)
 
 
 def _find_nearest(left: Table, right: Table, asof: AsOfSpec) -> SideColumns:
     """Find the columns of each left row's nearest right row."""
-    ours = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_keys])], "join_asof")
+    left_scan = scan(left, [item.name for item in dict.fromkeys([asof.on[0], *asof.left_keys])], "join_asof")
     items = dict.fromkeys([asof.on[1], *asof.right_keys, *(item for item, _ in asof.right_columns)])
-    theirs = scan(right, [item.name for item in items], "join_asof, right table")
-    if not theirs.num_rows:
+    right_scan = scan(right, [item.name for item in items], "join_asof, right table")
+    if not right_scan.num_rows:
         remedy = "rows in its files, or another filter"
         raise BadData("join_asof, right table", "it has no rows", expected="rows to match", remedy=remedy)
-    scans = [replace(rows, frame=asof.select_side(rows.frame, side)) for side, rows in enumerate((ours, theirs))]
+    scans = [
+        replace(rows, frame=asof.select_side(rows.frame, side)) for side, rows in enumerate((left_scan, right_scan))
+    ]
     plan = partial(asof.plan, backend=get_executor().resolve(left.backend))
-    return collect_columns(plan, scans, asof.keys, asof.made, left, "join_asof")
+    return collect_columns(plan, scans, asof.keys, asof.added_fields, left, "join_asof")
 
 
 def _cast_order_key(value: pl.Expr, dtype: str) -> pl.Expr:

@@ -63,46 +63,46 @@ class JsonFile(TextFile):
         self.new: dict[str, int] = {}  # columns that the first lines of the first file do not have, and their rows
         self.left_out: AbstractSet[str] = set()  # columns that are known, and not wanted
 
-    def infer(self, asked: Mapping[str, str]) -> dict[str, Column]:
+    def infer(self, dtypes: Mapping[str, str]) -> dict[str, Column]:
         """Infer the columns and their types from the first `BLOCK_BYTES`; requested types take precedence."""
         head = self._block()
         try:
-            return self._infer_columns(head, asked)
+            return self._infer_columns(head, dtypes)
         except pl.exceptions.PolarsError:
-            known = {name: Column(arrow_type(dtype)) for name, dtype in asked.items()}
-            self._check_lines(head.splitlines(keepends=True), known, is_first=True)
+            columns = {name: Column(arrow_type(dtype)) for name, dtype in dtypes.items()}
+            self._check_lines(head.splitlines(keepends=True), columns, is_first=True)
             raise
 
-    def _infer_columns(self, block: bytes, asked: Mapping[str, str]) -> dict[str, Column]:
-        frame, found = pl.read_ndjson(io.BytesIO(block), infer_schema_length=None), {}
+    def _infer_columns(self, block: bytes, dtypes: Mapping[str, str]) -> dict[str, Column]:
+        frame, columns = pl.read_ndjson(io.BytesIO(block), infer_schema_length=None), {}
 
         def rows() -> Iterator[dict[str, Any]]:
             return (self._object(line, row) for row, line in enumerate(block.splitlines(), 1) if line.strip())
 
-        for name in dict.fromkeys([*_order_keys(frame.columns, rows()), *asked]):
+        for name in dict.fromkeys([*_order_keys(frame.columns, rows()), *dtypes]):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
-            if name in asked:
-                found[name] = infer(texts, texts, asked[name], ())
+            if name in dtypes:
+                columns[name] = infer(texts, texts, dtypes[name], ())
             elif dtype == pl.String:
-                found[name] = infer_text(texts)
+                columns[name] = infer_text(texts)
             elif dtype == pl.List(pl.String):
                 # Polars reads lists of large integers and floats as text, too.
-                lists = (one.get(name) or () for one in rows())
+                lists = (record.get(name) or () for record in rows())
                 types = {type(leaf) for values in lists for leaf in values if leaf is not None}
                 number = pa.float64() if float in types else pa.uint64()
-                found[name] = Column(pa.large_list(number if types <= {int, float} else pa.large_string()))
+                columns[name] = Column(pa.large_list(number if types <= {int, float} else pa.large_string()))
             else:
-                found[name] = Column(_infer_type(dtype, partial(_iter_objects_at, rows, name)))
-        return found
+                columns[name] = Column(_infer_type(dtype, partial(_iter_objects_at, rows, name)))
+        return columns
 
     def _block(self, row: int = 0) -> bytes:
         """Read whole lines of about `BLOCK_BYTES`, from a row on."""
         with self._text.open("rb") as file:
             first = next(islice(filter(bytes.strip, file), row, None)) if row else b""
             head = first + file.read(BLOCK_BYTES)
-            rest = file.readline()
-        return head[: head.rfind(b"\n") + 1] or head + rest if rest else head
+            remainder = file.readline()
+        return head[: head.rfind(b"\n") + 1] or head + remainder if remainder else head
 
     def _plan(self, columns: Mapping[str, Column], *, careful: bool) -> tuple[pl.LazyFrame, str]:
         engine = self._backend
@@ -112,7 +112,9 @@ class JsonFile(TextFile):
         # A GPU's parser makes a value that does not fit a missing one; of its casts it is an error.
         on_gpu = engine == "gpu"
         schema = {name: pl.String if on_gpu else _get_scan_type(column.kind) for name, column in columns.items()}
-        values = (_build_value(pl.col(n), one, careful=careful, on_gpu=on_gpu).alias(n) for n, one in columns.items())
+        values = (
+            _build_value(pl.col(n), column, careful=careful, on_gpu=on_gpu).alias(n) for n, column in columns.items()
+        )
         return pl.scan_ndjson(self._text, schema=schema).select(values), engine
 
     def _texts(self, names: Sequence[str]) -> pl.LazyFrame:
@@ -120,8 +122,12 @@ class JsonFile(TextFile):
 
     def _infer_from_first_value(self, name: str, names: Sequence[str]) -> dict[str, Column]:
         first = self._texts([name]).with_row_index(_ROW).drop_nulls(name).head(1).collect(engine="streaming")
-        found = self._infer_columns(self._block(first[_ROW].item()), {}) if len(first) else {}
-        return {each: found[each] for each in names if each in found and dtype_from_arrow(found[each].kind) is not None}
+        columns = self._infer_columns(self._block(first[_ROW].item()), {}) if len(first) else {}
+        return {
+            each: columns[each]
+            for each in names
+            if each in columns and dtype_from_arrow(columns[each].kind) is not None
+        }
 
     def _repair(self, columns: Mapping[str, Column]) -> bool:
         with self._text.open("rb") as file:
@@ -135,12 +141,12 @@ class JsonFile(TextFile):
         """
         return self._has_counts(_count_written(target, columns)) or not self._repair(columns)
 
-    def _has_counts(self, written: Mapping[str, tuple[int, int]]) -> bool:
+    def _has_counts(self, parquet_counts: Mapping[str, tuple[int, int]]) -> bool:
         if self._is_whole:
-            sums = tuple(map(sum, zip(*written.values(), strict=True)))
+            sums = tuple(map(sum, zip(*parquet_counts.values(), strict=True)))
             return count_values(self._text, None) == [sums]
         # A CPU's parser refuses numbers that do not fit.
-        doubtful = {name: of for name, of in written.items() if of[1] or self._backend == "gpu"}
+        doubtful = {name: of for name, of in parquet_counts.items() if of[1] or self._backend == "gpu"}
         if not doubtful:
             return True
         counts = count_values(self._text, [json.dumps(name, ensure_ascii=False) for name in doubtful])
@@ -171,9 +177,9 @@ class JsonFile(TextFile):
                         if word != _WORDS[type(leaf)]:
                             raise self._unfit(row, name, leaf, f"{word}, as in the rows before")
                 else:
-                    for path, leaf, wanted in _find_misfits(value, column.kind, name):
-                        if wanted is not None:
-                            raise self._unfit(row, name, leaf, f"{dtype_from_arrow(wanted)}; types are {_SOURCE}")
+                    for path, leaf, kind in _find_misfits(value, column.kind, name):
+                        if kind is not None:
+                            raise self._unfit(row, name, leaf, f"{dtype_from_arrow(kind)}; types are {_SOURCE}")
                         self.new.setdefault(path, row)
             if row % _LOOKED_AT == 0:
                 self._check_times(texts, times)
@@ -262,9 +268,9 @@ def _iter_values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
         inner: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
         if isinstance(value, list):
-            inner = ((None, one) for one in value)
-        for name, one in inner:
-            yield from _iter_values(one, f"{path}.{name}")
+            inner = ((None, item) for item in value)
+        for name, item in inner:
+            yield from _iter_values(item, f"{path}.{name}")
 
 
 def _find_misfits(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any, pa.DataType | None]]:
@@ -298,19 +304,19 @@ def _fits(value: Any, kind: pa.DataType) -> bool:
 def _parse_object(text: bytes) -> dict[str, Any]:
     if not text.startswith(b"{"):
         raise ValueError("does not begin with {")
-    found: dict[str, Any] = json.loads(
+    record: dict[str, Any] = json.loads(
         text, object_pairs_hook=_check_distinct, parse_float=_parse_finite, parse_constant=_parse_finite
     )
     if _LONE_SURROGATE.search(text):
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
+        json.dumps(record, ensure_ascii=False).encode()
+    return record
 
 
 def _check_distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found, names = dict(pairs), [name for name, _ in pairs]
-    if len(found) < len(pairs):
+    record, names = dict(pairs), [name for name, _ in pairs]
+    if len(record) < len(pairs):
         raise ValueError(f"the key {max(names, key=names.count)!r} is there twice")
-    return found
+    return record
 
 
 def _parse_finite(text: str) -> float:
@@ -416,7 +422,7 @@ def _count_written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
             values[chunk.path_in_schema] += chunk.num_values - chunk.statistics.null_count
-    found = {name: (values[name], values[name] * _is_text(column.kind)) for name, column in columns.items()}
+    pairs = {name: (values[name], values[name] * _is_text(column.kind)) for name, column in columns.items()}
     counts = {}
     for name in [name for name, column in columns.items() if pa.types.is_nested(column.kind)]:
         leaves = [*_iter_leaves(pl.col(name), columns[name].kind)]
@@ -425,23 +431,23 @@ def _count_written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple
         counts[name] = pl.concat_list(pl.sum_horizontal(pl.lit(0), *each) for each in (of_keys, of_texts))
     if counts:
         row = pl.scan_parquet(path, glob=False).select(**counts).collect(engine="streaming").row(0, named=True)
-        found |= {name: tuple(pair) for name, pair in row.items()}
-    return found
+        pairs |= {name: tuple(pair) for name, pair in row.items()}
+    return pairs
 
 
 def _order_keys(names: Sequence[str], objects: Iterable[dict[str, Any]]) -> list[str]:
     """Order the keys of objects by first appearance; Polars keeps that order for up to 32."""
-    found: dict[str, None] = {}
-    for one in objects if len(names) > _ORDERED else ():
-        found |= dict.fromkeys(one)
-        if len(found) >= len(names):
+    keys: dict[str, None] = {}
+    for record in objects if len(names) > _ORDERED else ():
+        keys |= dict.fromkeys(record)
+        if len(keys) >= len(names):
             break
-    return list(dict.fromkeys([*found, *names]))
+    return list(dict.fromkeys([*keys, *names]))
 
 
 def _iter_objects_at(objects: Objects, name: str) -> Iterator[dict[str, Any]]:
     """Yield the objects at a key of other objects, those in lists too."""
-    return _iter_objects(one.get(name) for one in objects())
+    return _iter_objects(record.get(name) for record in objects())
 
 
 def _iter_objects(values: Iterable[Any]) -> Iterator[dict[str, Any]]:

@@ -60,22 +60,22 @@ def translate_query(query: Query, schema: Schema) -> list[pl.Expr] | None:
     `not` follow Kleene.
     """
     try:
-        return [_translate_choice(one, schema) for one in (*query.draws, *query.stages)]
+        return [_translate_choice(stage, schema) for stage in (*query.draws, *query.stages)]
     except (NotTranslated, OverflowError):  # times that Python has not
         return None
 
 
-def _translate_choice(one: object, schema: Schema) -> pl.Expr:
-    if isinstance(one, Where):
-        return translate_condition(parse(one.text, "filter").tree, schema)
-    if isinstance(one, Between):
-        name = Name(one.column, _NOWHERE)
-        ends = ((sign, Constant(end, "", _NOWHERE)) for _, sign, end in one.conditions)
+def _translate_choice(stage: object, schema: Schema) -> pl.Expr:
+    if isinstance(stage, Where):
+        return translate_condition(parse(stage.text, "filter").tree, schema)
+    if isinstance(stage, Between):
+        name = Name(stage.column, _NOWHERE)
+        ends = ((sign, Constant(end, "", _NOWHERE)) for _, sign, end in stage.conditions)
         return reduce(and_, (translate_comparison(sign, name, end, schema) for sign, end in ends))
-    if isinstance(one, RandomSplit) and not isinstance(one, StratifiedSplit) and one.by is None:
-        bits, low = random_bits(one.seed, pl.col(ROW)), number(one.low)
-        inside = bits >= low if one.high is None else (bits >= low) & (bits < number(one.high))
-        return ~inside if one.outside else inside
+    if isinstance(stage, RandomSplit) and not isinstance(stage, StratifiedSplit) and stage.by is None:
+        bits, low = random_bits(stage.seed, pl.col(ROW)), number(stage.low)
+        inside = bits >= low if stage.high is None else (bits >= low) & (bits < number(stage.high))
+        return ~inside if stage.outside else inside
     raise NotTranslated
 
 
@@ -167,10 +167,10 @@ def scan(table: Table, columns: Sequence[str], title: str, *, keep: bool = False
     return rows
 
 
-def scan_gathered(found: Gathered) -> Scan:
+def scan_gathered(result: Gathered) -> Scan:
     """Scan the gathered result of a plan that has `ROW` among its columns."""
-    fields = [item for item in found.fields if item.name != ROW]
-    return Scan(found.lazy(), fields, found.num_rows, found.check, found.check, found)
+    fields = [item for item in result.fields if item.name != ROW]
+    return Scan(result.lazy(), fields, result.num_rows, result.check, result.check, result)
 
 
 @contextmanager
@@ -178,14 +178,14 @@ def explain_failure(scans: Sequence[Scan], title: str) -> Iterator[None]:
     """Raise an error that names the cause: the file that cannot be read, found by another read, or the plan."""
     try:
         yield
-        for one in scans:
-            one.check()
+        for table_scan in scans:
+            table_scan.check()
     except GpupipeError:  # some of which are an OSError too
         raise
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as cause:  # a panic is no Exception
-        for one in scans:
-            one.check()
-            one.look()
+        for table_scan in scans:
+            table_scan.check()
+            table_scan.look()
         problem = f"the engine could not run it ({type(cause).__name__}: {one_line(cause)})"
         expected = "memory and disk for the rows, and operations that the engine knows"
         remedy = "gp.configure(memory_limit=...) to cut the rows into more buckets"
@@ -197,11 +197,11 @@ def _scan_plan(table: Table, fields: Sequence[Field]) -> Scan | None:
     source = table.source
     if not isinstance(source, PlanSource) or table.query != EVERYTHING:
         return None
-    found, row = source.gathered, pl.col(ROW).cast(pl.UInt64)
-    if any(is_remote(path) for path in found.paths):
+    result, row = source.gathered, pl.col(ROW).cast(pl.UInt64)
+    if any(is_remote(path) for path in result.paths):
         return None
-    frame = found.lazy().with_row_index(ROW).select(*(item.name for item in fields), row)
-    return Scan(frame.with_columns(_replace_nan(fields)), fields, found.num_rows, found.check, found.check, source)
+    frame = result.lazy().with_row_index(ROW).select(*(item.name for item in fields), row)
+    return Scan(frame.with_columns(_replace_nan(fields)), fields, result.num_rows, result.check, result.check, source)
 
 
 def _scan_frame(table: Table, fields: Sequence[Field], coded: Collection[str]) -> Scan | None:
@@ -219,8 +219,8 @@ def _scan_frame(table: Table, fields: Sequence[Field], coded: Collection[str]) -
     series = {name: _to_series(column) for name, column in columns.items()}
     series |= {name: text.gather(series[name]) for name, text in dictionaries.items() if name not in coded}
     scanned = pl.DataFrame(series).lazy().with_row_index(ROW, first_row).with_columns(pl.col(ROW).cast(pl.UInt64))
-    kept = {name: text for name, text in dictionaries.items() if name in coded}
-    return Scan(scanned, fields, len(frame), lambda: None, lambda: None, source, dictionaries=kept)
+    coded_texts = {name: text for name, text in dictionaries.items() if name in coded}
+    return Scan(scanned, fields, len(frame), lambda: None, lambda: None, source, dictionaries=coded_texts)
 
 
 def _to_series(column: Column) -> pl.Series:
@@ -240,17 +240,17 @@ def scan_computed(table: Table, rows: Rows, fields: Sequence[Field], title: str,
     the memory is kept.
     """
     backend = get_executor().resolve(table.backend)
-    found = Gathered([*fields, ID], limit or get_memory_limit() // 4)
+    result = Gathered([*fields, ID], limit or get_memory_limit() // 4)
     with explain_failure([], title):
         if limit is None and backend == "gpu" and _fits_on_device(table, fields):
-            frames = run_partitions(partial(_read_coded_rows, rows, found.types.names, backend), table, backend, title)
-            found.take_frame(select(backend).concat(list(frames)))
+            frames = run_partitions(partial(_read_coded_rows, rows, result.types.names, backend), table, backend, title)
+            result.take_frame(select(backend).concat(list(frames)))
         else:
-            found.gather(run_partitions(partial(_read_host_rows, rows, found.fields, backend), table, backend, title))
-    frame = found.lazy().with_columns(_replace_nan(fields))
+            result.gather(run_partitions(partial(_read_host_rows, rows, result.fields, backend), table, backend, title))
+    frame = result.lazy().with_columns(_replace_nan(fields))
     if table.repeats_rows:  # rows computed from one row share its row id
         frame = frame.drop(ROW).with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.UInt64))
-    return Scan(frame, fields, found.num_rows, found.check, found.check, found)
+    return Scan(frame, fields, result.num_rows, result.check, result.check, result)
 
 
 def _read_rows(names: Sequence[str], part: Table, backend: Backend) -> Frame:
@@ -281,11 +281,11 @@ def _read_host_rows(rows: Rows, fields: Sequence[Field], backend_name: str, part
 
 def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
     """Scan the files with Polars; None if it would not read the same rows and values."""
-    source, wanted = table.source, [item.name for item in fields]
-    chosen = translate_query(table.query, source.schema)
-    if type(source) is not FileSource or chosen is None:
+    source, output_names = table.source, [item.name for item in fields]
+    conditions = translate_query(table.query, source.schema)
+    if type(source) is not FileSource or conditions is None:
         return None
-    fields = [source.schema[name] for name in dict.fromkeys([*wanted, *sorted(table.query.reads([]))])]
+    fields = [source.schema[name] for name in dict.fromkeys([*output_names, *sorted(table.query.reads([]))])]
     files = _select_files(source, fields)
     if files is None:
         return None
@@ -304,7 +304,7 @@ def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
         frame = pl.scan_parquet(files[number].stored.path, glob=False, row_index_name=ROW).slice(first, num_rows)
         row_id = pl.col(ROW).cast(pl.UInt64) + pl.lit(number << 40, pl.UInt64)
         frame = frame.select(*names, row_id).with_columns(casts).with_columns(_replace_nan(fields))
-        return frame.filter(chosen).select(*wanted, ROW) if chosen else frame
+        return frame.filter(conditions).select(*output_names, ROW) if conditions else frame
 
     pieces = [rows(number, *cut) for number, file in files.items() for cut in _iter_pieces(file)]
     for partition in source.partitions:
@@ -316,15 +316,15 @@ def _scan_files(table: Table, fields: Sequence[Field]) -> Scan | None:
             source.read(partition, fields, cpu)
 
     num_rows = sum(partition.num_rows for partition in source.partitions)
-    own = [table.schema[name] for name in wanted]
-    texts = [item.name for item in own if item.dtype == "string"]
+    output_fields = [table.schema[name] for name in output_names]
+    texts = [item.name for item in output_fields if item.dtype == "string"]
     repeating = frozenset(name for name in texts if all(file.repeats(name) for file in files.values()))
-    found = Scan(pl.concat(map(rows, files)), own, num_rows, check, look, source, pieces, repeating)
-    if chosen and found.num_bytes > get_memory_limit() // _COUNTED_SHARE:
-        with explain_failure([found], "filter"):  # the rows that filters leave decide whether they fit in memory
-            left = found.frame.select(pl.len()).collect(engine="streaming").item()
-        return replace(found, num_rows=left)
-    return found
+    result = Scan(pl.concat(map(rows, files)), output_fields, num_rows, check, look, source, pieces, repeating)
+    if conditions and result.num_bytes > get_memory_limit() // _COUNTED_SHARE:
+        with explain_failure([result], "filter"):  # the rows that filters leave decide whether they fit in memory
+            left = result.frame.select(pl.len()).collect(engine="streaming").item()
+        return replace(result, num_rows=left)
+    return result
 
 
 def _select_files(source: FileSource, fields: Sequence[Field]) -> dict[int, ParquetFile] | None:

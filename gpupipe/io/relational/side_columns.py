@@ -40,10 +40,12 @@ class SideColumns:
         """Look up the columns of these rows on the host, as Arrow columns; see `columns`."""
         backend, fields = select("cpu"), list(self.table.schema.select([*names, ROW]))
         ends, parts = self._locate(row_ids, backend)
-        found = pa.concat_tables(self.table.source.table(part, fields) for part in parts)
-        places = _locate_rows(found.column(ROW).to_numpy(), row_ids, ends, backend)
-        found = found.select(list(names))
-        return found.slice(places.start, len(row_ids)) if isinstance(places, slice) else found.take(pa.array(places))
+        table = pa.concat_tables(self.table.source.table(part, fields) for part in parts)
+        positions = _locate_rows(table.column(ROW).to_numpy(), row_ids, ends, backend)
+        table = table.select(list(names))
+        if isinstance(positions, slice):
+            return table.slice(positions.start, len(row_ids))
+        return table.take(pa.array(positions))
 
     def _locate(self, row_ids: Array, backend: Backend) -> tuple[Any, Sequence[Partition]]:
         """Return the smallest and the largest row id, and the partitions that hold the rows between them."""
@@ -58,29 +60,29 @@ class SideColumns:
 class Attach:
     """Partition function that adds side columns to rows by row id."""
 
-    found: tuple[tuple[SideColumns, tuple[str, ...]], ...]
+    sides: tuple[tuple[SideColumns, tuple[str, ...]], ...]
     columns: tuple[str, ...]
 
     def __call__(self, frame: Frame, backend: Backend, row_ids: Array) -> Frame:
         ids = row_ids[backend.positions(frame)]
-        for side, names in self.found:
+        for side, names in self.sides:
             frame = backend.assign(frame, side.columns(names, ids, backend))
         return backend.select(frame, self.columns)
 
     def to_table(self, table: pa.Table, row_ids: Any) -> pa.Table:
         """Add the side columns to Arrow columns."""
-        for side, names in self.found:
-            made = side.rows(names, row_ids)
+        for side, names in self.sides:
+            side_table = side.rows(names, row_ids)
             for name in names:
-                table = table.append_column(name, made.column(name))
+                table = table.append_column(name, side_table.column(name))
         return table.select(list(self.columns))
 
 
-def _locate_rows(known: Array, row_ids: Array, ends: Any, backend: Backend) -> Any:
+def _locate_rows(sorted_ids: Array, row_ids: Array, ends: Any, backend: Backend) -> Any:
     """Locate row ids among sorted ones; a slice if they are contiguous."""
-    start, stop = backend.to_host(backend.xp.searchsorted(known, backend.to_device(ends))).tolist()
+    start, stop = backend.to_host(backend.xp.searchsorted(sorted_ids, backend.to_device(ends))).tolist()
     is_whole = stop + 1 - start == len(row_ids)
-    return slice(start, stop + 1) if is_whole else backend.xp.searchsorted(known, row_ids)
+    return slice(start, stop + 1) if is_whole else backend.xp.searchsorted(sorted_ids, row_ids)
 
 
 def compute_columns(
@@ -88,7 +90,7 @@ def compute_columns(
     inputs: Sequence[Field],
     keys: Sequence[str],
     plan: Callable[[pl.LazyFrame], pl.LazyFrame],
-    made: Sequence[Field],
+    outputs: Sequence[Field],
     title: str,
     rows: Rows | None = None,
 ) -> SideColumns:
@@ -99,24 +101,24 @@ def compute_columns(
             rows_scan = scan(table, [item.name for item in inputs], title)
         else:
             rows_scan = scan_computed(table, rows, inputs, title)
-        return collect_columns(plan, [rows_scan], keys, made, table, title)
+        return collect_columns(plan, [rows_scan], keys, outputs, table, title)
 
     return cut_on_failure(compute)
 
 
 def collect_columns(
-    plan: Plan, scans: Sequence[Scan], keys: Sequence[str], made: Sequence[Field], like: Table, title: str
+    plan: Plan, scans: Sequence[Scan], keys: Sequence[str], outputs: Sequence[Field], like: Table, title: str
 ) -> SideColumns:
     """Run a plan that computes columns for the rows of the first scan, and store them."""
-    backend, fields = get_executor().resolve(like.backend), [*made, ID]
+    backend, fields = get_executor().resolve(like.backend), [*outputs, ID]
     cut = (lambda number: [assign_hashes(keys, number)] * len(scans)) if keys else None
     is_cut = cut is not None and count_buckets(scans, backend) > 1
     if backend == "cpu" and len(scans) == 1 and not is_cut:
         scans = [scans[0].with_categories(keys)]
-    found = run(plan, scans, fields, backend, title, cut)
+    result = run(plan, scans, fields, backend, title, cut)
     if is_cut:
-        found = sort_by_row(found, fields, backend, title).gather()
-    source = found.source(count_largest_partition(like), title)
+        result = sort_by_row(result, fields, backend, title).gather()
+    source = result.source(count_largest_partition(like), title)
     side = replace(like, source=source, schema=source.schema, query=EVERYTHING)
     cpu = select("cpu")
     firsts = [side.read(part.split_at(1)[0], [ROW], cpu)[ROW] for part in side.partitions[1:]]

@@ -76,8 +76,8 @@ def _reorder(
     """Build a table with the same columns, those of `schema`, whose rows a plan reorders."""
 
     def rows() -> PlannedRun:
-        found = scan(table, table.columns, title)
-        return PlannedRun(plan, [found], list(table.schema), backend, title, cut and partial(cut, found))
+        rows_scan = scan(table, table.columns, title)
+        return PlannedRun(plan, [rows_scan], list(table.schema), backend, title, cut and partial(cut, rows_scan))
 
     return plan_rows(table, schema, title, options, rows)
 
@@ -92,28 +92,28 @@ def group_rows(frame: Frame, keys: Sequence[Field], backend: Backend) -> tuple[F
 
 def sort_by_row(rows: Gathered, fields: Iterable[Field], backend: str, title: str) -> PlannedRun:
     """Plan a sort of gathered rows by the column `ROW`; the result has these columns."""
-    one = scan_gathered(rows)
+    rows_scan = scan_gathered(rows)
 
     def plan(frame: pl.LazyFrame) -> pl.LazyFrame:
         return frame.sort(ROW, maintain_order=True)
 
     def cut(num_buckets: int) -> list[pl.Expr]:
-        return [assign_ranges(one, [ROW], [True], num_buckets)]
+        return [assign_ranges(rows_scan, [ROW], [True], num_buckets)]
 
-    return PlannedRun(plan, [one], list(fields), backend, title, cut)
+    return PlannedRun(plan, [rows_scan], list(fields), backend, title, cut)
 
 
 def draw(table: AnyTable, n: int, seed: int) -> AnyTable:
     """Run `Dataset.sample(n=)`: draw the n rows with the lowest bits."""
     table, backend = ensure_unique_row_ids(table), get_executor().resolve(table.backend)
-    own = int(splitmix64(seed, np.array([table.num_draws]))[0])
+    draw_seed = int(splitmix64(seed, np.array([table.num_draws]))[0])
     lowest, num_rows = np.zeros(0, dtype=np.uint64), 0
-    with closing(run_partitions(partial(_find_lowest, own, n, backend), table, backend, "sample")) as found:
-        for bits, of_partition in found:
+    with closing(run_partitions(partial(_find_lowest, draw_seed, n, backend), table, backend, "sample")) as results:
+        for bits, of_partition in results:
             lowest, num_rows = _select_lowest(np.concatenate([lowest, bits]), n), num_rows + of_partition
     if not 0 <= n <= num_rows:
         raise BadConfig("sample", "not so many rows", got=n, expected=f"0 to {num_rows:,}", remedy=f"n={num_rows}")
-    return replace(table, query=table.query.then(RandomSplit(own, 0, int(lowest.max()) + 1 if n else 0)))
+    return replace(table, query=table.query.then(RandomSplit(draw_seed, 0, int(lowest.max()) + 1 if n else 0)))
 
 
 def _find_lowest(seed: int, n: int, backend_name: str, part: Table) -> tuple[Any, int]:
@@ -132,12 +132,12 @@ def _select_lowest(values: Any, n: int) -> Any:
 def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     """Run `Dataset.deduplicate`. Only the keys are read; the rows keep their partitions."""
     table = ensure_unique_row_ids(table)
-    kept = cut_on_failure(lambda: _find_unique(table, on, keep))
+    row_ids = cut_on_failure(lambda: _find_unique(table, on, keep))
     # Which rows repeat others depends on all of them: with another input file it is another choice.
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
-    chosen = RowIdFilter.of(TempParquet(GROUP_BYTES), kept.column(ROW), kept.num_rows, made_by)
-    return replace(table, query=table.query.then(chosen))
+    row_filter = RowIdFilter.of(TempParquet(GROUP_BYTES), row_ids.column(ROW), row_ids.num_rows, made_by)
+    return replace(table, query=table.query.then(row_filter))
 
 
 def _find_unique(table: Table, on: Sequence[str], keep: str) -> Gathered:
@@ -156,7 +156,7 @@ def _find_unique(table: Table, on: Sequence[str], keep: str) -> Gathered:
         return [assign_hashes(on, num_buckets, missing_meet=True)]
 
     if count_buckets([rows], backend) == 1:
-        ours = rows if backend == "gpu" else rows.with_categories(on)
-        return run(in_order, [ours], [ID], backend, "deduplicate", None)
+        rows = rows if backend == "gpu" else rows.with_categories(on)
+        return run(in_order, [rows], [ID], backend, "deduplicate", None)
     kept_ids = run(plan, [rows], [ID], backend, "deduplicate", cut)  # rows of a bucket are in any order
     return sort_by_row(kept_ids, [ID], backend, "deduplicate").gather()

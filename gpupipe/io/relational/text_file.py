@@ -73,18 +73,19 @@ class Column:
     adapted: str = ""  # why numbers are text, for the log
 
 
-def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequence[str]) -> Column:
+def infer(texts: pl.Series, numbers: pl.Series, dtype: str | None, formats: Sequence[str]) -> Column:
     """Infer the type of a text column from all texts of some rows, null where a value is missing.
 
     `numbers` are the same with a decimal point and without separators of thousands; `formats` are those of times that
     are tried before ISO 8601.
     """
-    if asked is not None and asked != "timestamp":
-        return Column(arrow_type(asked), is_asked=True)
+    if dtype is not None and dtype != "timestamp":
+        return Column(arrow_type(dtype), is_asked=True)
     present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
-    if asked is not None:
-        own = tuple(one for one in formats if "z" not in one)  # a column has times with an offset, or times without
-        kind, tried = (_UTC, tuple(formats)) if formats and not own else (pa.timestamp("us"), (*own, *NAIVE))
+    if dtype is not None:
+        # A column has times with an offset, or times without.
+        naive = tuple(form for form in formats if "z" not in form)
+        kind, tried = (_UTC, tuple(formats)) if formats and not naive else (pa.timestamp("us"), (*naive, *NAIVE))
         return replace(infer_time(present, formats) or Column(kind, None, tried), is_asked=True)
     if present.is_empty():
         return Column(pa.null())
@@ -99,15 +100,15 @@ def infer(texts: pl.Series, numbers: pl.Series, asked: str | None, formats: Sequ
 
 def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
     """Infer a column of times, or of text for texts that are not all times; note leap seconds and mixed offsets."""
-    if found := infer_time(present, formats):
-        return found
+    if column := infer_time(present, formats):
+        return column
     frame = pl.DataFrame({"": present})
     no_iso = not formats and not _all_match(present.head(1), _ISO)  # to try all formats on it takes 20 ms
     if no_iso or all(_is_missing(frame.head(1), tried, kind).all() for kind, tried in _list_formats(formats)):
         return Column(arrow_type("string"))
     is_leap = _has_leap(present, formats)
-    rest = present.filter(~is_leap)
-    if is_leap.any() and (rest.is_empty() or infer_time(rest, formats) is not None):
+    remainder = present.filter(~is_leap)
+    if is_leap.any() and (remainder.is_empty() or infer_time(remainder, formats) is not None):
         return Column(arrow_type("string"), change=LEAP)
     without, with_offset = (~_is_missing(frame, tried, kind) for kind, tried in _list_formats(formats))
     is_mixed = without.any() and with_offset.any() and (without | with_offset).all()
@@ -132,10 +133,10 @@ def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None
         return None
     frame = pl.DataFrame({"": present})
     for kind, tried in _list_formats(formats):
-        fitting = [one for one in tried if not _is_missing(frame.head(1), (one,), kind).item()]
+        fitting = [form for form in tried if not _is_missing(frame.head(1), (form,), kind).item()]
         if not fitting:
             continue
-        whole = next((one for one in fitting if not _is_missing(frame, (one,), kind).any()), None)
+        whole = next((form for form in fitting if not _is_missing(frame, (form,), kind).any()), None)
         if whole is not None or not _is_missing(frame, tried, kind).any():
             unit = "ns" if present.str.contains(_NANOSECONDS).any() else "us"
             change = "" if kind.tz is None or _all_match(present, _OFFSET_OF_UTC) else OFFSETS
@@ -145,8 +146,8 @@ def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None
 
 def _list_formats(formats: Sequence[str]) -> list[tuple[pa.DataType, tuple[str, ...]]]:
     """List the formats of times without an offset from UTC and of those with one, the caller's own first."""
-    naive = (*(one for one in formats if "z" not in one), *NAIVE)
-    return [(pa.timestamp("us"), naive), (_UTC, (*(one for one in formats if "z" in one), *_ZULU, *_ZONED))]
+    naive = (*(form for form in formats if "z" not in form), *NAIVE)
+    return [(pa.timestamp("us"), naive), (_UTC, (*(form for form in formats if "z" in form), *_ZULU, *_ZONED))]
 
 
 def _is_missing(frame: pl.DataFrame, formats: Sequence[str], kind: pa.DataType) -> pl.Series:
@@ -167,10 +168,10 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
         formats = column.formats if careful or column.format is None else (column.format,)
         text = invalidate(text, _has_leap(text, formats))
         if on_gpu:
-            own = [_parse_time(text, one, kind, on_gpu=True) for one in formats if one not in _ISO_FORMATS]
-            rest = pl.when(pl.all_horizontal(one.is_null() for one in own)).then(text) if own else text
-            return pl.coalesce(*own, _parse_iso(rest, kind, strict=strict))
-        if kind.unit == "us" and any("%.f" in one for one in formats):
+            times = [_parse_time(text, form, kind, on_gpu=True) for form in formats if form not in _ISO_FORMATS]
+            remainder = pl.when(pl.all_horizontal(time.is_null() for time in times)).then(text) if times else text
+            return pl.coalesce(*times, _parse_iso(remainder, kind, strict=strict))
+        if kind.unit == "us" and any("%.f" in form for form in formats):
             text = invalidate(text, text.str.contains(_NANOSECONDS))
         return _parse_times(text, formats, kind, strict=strict)
     if pa.types.is_null(kind):
@@ -193,20 +194,20 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
 
 def _parse_times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, strict: bool) -> pl.Expr:
     """Parse times in one of the formats; those in none of them fail in the last one."""
-    found, rest = [], text
-    for one in formats[:-1]:
-        found.append(_parse_time(rest, one, kind))
-        rest = pl.when(found[-1].is_null()).then(rest)
-    return pl.coalesce(*found, _parse_time(rest, formats[-1], kind, strict=strict))
+    times, remainder = [], text
+    for form in formats[:-1]:
+        times.append(_parse_time(remainder, form, kind))
+        remainder = pl.when(times[-1].is_null()).then(remainder)
+    return pl.coalesce(*times, _parse_time(remainder, formats[-1], kind, strict=strict))
 
 
 def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False, on_gpu: bool = False) -> pl.Expr:
     # The formats that are written with a Z say no zone to Polars, whose %z takes neither a Z nor hours alone.
     zone = kind.tz if "z" in form else None
     form = form if on_gpu else re.sub("%:{0,3}z", "%#z", form)  # cuDF knows no %#z
-    for part, needed, rest, first in _PARTS:
-        if any(one in form for one in part) and not any(one in form for one in needed):
-            text, form = text + pl.lit(f" {first}"), f"{form} {rest}"
+    for part, needed, suffix, first in _PARTS:
+        if any(directive in form for directive in part) and not any(directive in form for directive in needed):
+            text, form = text + pl.lit(f" {first}"), f"{form} {suffix}"
     parsed = text.str.strptime(pl.Datetime("us", zone), form, strict=strict, cache=False)
     return parsed if zone == kind.tz else parsed.dt.replace_time_zone(kind.tz)
 
@@ -215,8 +216,8 @@ def _parse_iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
     """Parse times in any of the formats of ISO 8601, by arithmetic."""
     digits = "9" if kind.unit == "ns" else "6"
     clock = f"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{{1,{digits}}})?)?"
-    rest = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
-    text = invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{rest}$"))
+    time_pattern = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
+    text = invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{time_pattern}$"))
     day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=strict, cache=False)
     minutes = _parse_number(text.str.slice(11, 2)) * 60 + _parse_number(text.str.slice(14, 2))
     seconds = _parse_number(text.str.extract("^.{16}:([0-9]{2})", 1))
@@ -231,8 +232,10 @@ def _parse_iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
 
 def _has_leap(texts: Any, formats: Sequence[str]) -> Any:
     """Return where a time has the second 60, which Polars parses as second 0 of the next minute."""
-    own = {_build_leap_pattern(one) for one in formats if one not in _ISO_FORMATS and re.search("%[STXrc]", one)}
-    return texts.str.contains("|".join([_ISO_LEAP, *sorted(own)]))
+    patterns = {
+        _build_leap_pattern(form) for form in formats if form not in _ISO_FORMATS and re.search("%[STXrc]", form)
+    }
+    return texts.str.contains("|".join([_ISO_LEAP, *sorted(patterns)]))
 
 
 def _build_leap_pattern(form: str) -> str:
@@ -240,14 +243,14 @@ def _build_leap_pattern(form: str) -> str:
     for short, long in _SHORT.items():
         form = form.replace(short, long)
     parts = re.findall(r"%[-_0#:.]*[0-9]?.|.", form, re.DOTALL)
-    found = []
+    patterns = []
     for part, following in pairwise([*parts, ""]):
         most = 4 if part == "%Y" else 2
         is_cut = following[:1] != "%" or following[-1] not in _DIGITS  # else only its width ends a number
         digits = f"[0-9 ]{{1,{most}}}" if is_cut else f"[0-9]{{{most}}}"
-        own = {"%S": "60", " ": r"\s*"}.get(part, digits if part[-1] in _DIGITS else ".*?")
-        found.append(own if part[0] == "%" or part == " " else re.escape(part))
-    return f"^{''.join(found)}"
+        pattern = {"%S": "60", " ": r"\s*"}.get(part, digits if part[-1] in _DIGITS else ".*?")
+        patterns.append(pattern if part[0] == "%" or part == " " else re.escape(part))
+    return f"^{''.join(patterns)}"
 
 
 def _parse_number(digits: pl.Expr) -> pl.Expr:
@@ -281,24 +284,24 @@ REWRITTEN = "rewritten"
 
 
 @contextmanager
-def open_text(one: Input, folder: Path, kind: str, encoding: str = "utf-8", skip_rows: int = 0) -> Iterator[Path]:
+def open_text(file: Input, folder: Path, kind: str, encoding: str = "utf-8", skip_rows: int = 0) -> Iterator[Path]:
     """Yield the path of a file's text; a compressed, remote or encoded file is copied to `folder` first.
 
     `kind` is what the file should be, for messages; `skip_rows` lines are left out at its beginning. A file that cannot
     be read is a BadFile, a failure of the engine a PlanFailed.
     """
-    text = Path(one.path)
+    text = Path(file.path)
     try:
-        if is_remote(one.path) or is_packed(one.path) or skip_rows or encoding != "utf-8" or _is_marked(text, kind):
+        if is_remote(file.path) or is_packed(file.path) or skip_rows or encoding != "utf-8" or _is_marked(text, kind):
             text = folder / "text"
-            with writing_scratch(folder), open_decompressed(one) as packed, text.open("wb") as out:
+            with writing_scratch(folder), open_decompressed(file) as packed, text.open("wb") as out:
                 plain = encoding == "utf-8"
                 source: IO[Any] = packed if plain else io.TextIOWrapper(packed, encoding, newline="")
                 for _ in range(skip_rows):
                     source.readline()
-                while some := source.read(_COPIED):
-                    some = some if plain else some.encode()
-                    out.write(some if out.tell() else some.removeprefix(_MARK))
+                while block := source.read(_COPIED):
+                    block = block if plain else block.encode()
+                    out.write(block if out.tell() else block.removeprefix(_MARK))
         yield text
     except GpupipeError:  # some of which are an OSError too
         raise
@@ -307,13 +310,13 @@ def open_text(one: Input, folder: Path, kind: str, encoding: str = "utf-8", skip
             raise
         head = b""
         with suppress(OSError):
-            head = peek(one)[1]
-        refuse_packed(one.path, head)
-        raise _unreadable(one, kind, encoding, cause, head) from cause
+            head = peek(file)[1]
+        refuse_packed(file.path, head)
+        raise _unreadable(file, kind, encoding, cause, head) from cause
     except pl.exceptions.PolarsError as cause:
         problem = f"the engine could not parse it ({type(cause).__name__}: {one_line(cause)}); its rows are in order"
         remedy = "backend='cpu', or dtypes={...: 'string'} for columns of odd values"
-        raise PlanFailed(one.path, problem, expected="text that the engine parses", remedy=remedy) from cause
+        raise PlanFailed(file.path, problem, expected="text that the engine parses", remedy=remedy) from cause
     finally:
         for name in ("text", REWRITTEN):
             (folder / name).unlink(missing_ok=True)
@@ -324,18 +327,18 @@ def _is_marked(path: Path, kind: str) -> bool:
         return kind == "JSON" and file.read(len(_MARK)) == _MARK  # of CSV Polars leaves it out itself
 
 
-def _unreadable(one: Input, kind: str, encoding: str, cause: Exception, head: bytes) -> BadFile:
+def _unreadable(file: Input, kind: str, encoding: str, cause: Exception, head: bytes) -> BadFile:
     problem, expected = f"cannot be read as {kind} ({one_line(cause)})", f"text in {encoding.upper()}"
     remedy = "the file written again in UTF-8, or the right path"
     if isinstance(cause, OSError) and (cause.errno or "os error" in str(cause)):
         problem, expected = f"cannot be read ({one_line(cause)})", "a file that stays, and that this process may read"
         remedy = "its permissions" if isinstance(cause, PermissionError) else "the disk it is on"
     elif reader := next((reader for magic, reader in _READERS.items() if head.startswith(magic)), None):
-        remedy = f"{reader.format(one.path)}, by the file's first bytes"
+        remedy = f"{reader.format(file.path)}, by the file's first bytes"
     elif kind == "CSV":
         is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         remedy = "encoding='utf-16'" if is_utf_16 else "encoding=, as the file is written, or the right path"
-    return BadFile(one.path, problem, expected=expected, remedy=remedy)
+    return BadFile(file.path, problem, expected=expected, remedy=remedy)
 
 
 def cut_lines(path: Path) -> Iterator[tuple[int, int]]:
@@ -374,7 +377,7 @@ class TextFile(ABC):
     def __init__(self, path: str, text: Path, backend: str, expected: str) -> None:
         self._path, self._text, self._backend = path, text, backend
         with text.open("rb") as file:
-            if not any(some.strip() for some in iter(partial(file.read, _COPIED), b"")):
+            if not any(block.strip() for block in iter(partial(file.read, _COPIED), b"")):
                 raise self._empty(expected)
 
     def _empty(self, expected: str) -> BadFile:
@@ -390,7 +393,8 @@ class TextFile(ABC):
                 if self._is_complete(target, columns):
                     break
             except pl.exceptions.PolarsError:
-                if late := self._infer_late_columns([n for n, one in columns.items() if pa.types.is_null(one.kind)]):
+                empty = [name for name, column in columns.items() if pa.types.is_null(column.kind)]
+                if late := self._infer_late_columns(empty):
                     columns |= late
                     careful = careful or self._is_careful(columns)
                 elif not careful:
@@ -401,18 +405,18 @@ class TextFile(ABC):
         # A format that ends in Z parses no other offset.
         zoned = [name for name, column in times.items() if careful or not (column.format or "").endswith("Z")]
         if zoned:
-            others = (~pl.all().str.contains(_OFFSET_OF_UTC)).any()
-            found = self._texts(zoned).select(others).collect(engine="streaming")
-            columns |= {name: replace(columns[name], change=OFFSETS) for name in zoned if found[name].item()}
+            has_offsets = (~pl.all().str.contains(_OFFSET_OF_UTC)).any()
+            flags = self._texts(zoned).select(has_offsets).collect(engine="streaming")
+            columns |= {name: replace(columns[name], change=OFFSETS) for name in zoned if flags[name].item()}
         return columns
 
     def _infer_late_columns(self, names: Sequence[str]) -> dict[str, Column]:
         """Infer the types of columns without a value in the first rows, from the rows in which their values begin."""
-        found: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for name in names:
             with suppress(pl.exceptions.PolarsError):
-                found |= {} if name in found else self._infer_from_first_value(name, names)
-        return {name: column for name, column in found.items() if not pa.types.is_null(column.kind)}
+                columns |= {} if name in columns else self._infer_from_first_value(name, names)
+        return {name: column for name, column in columns.items() if not pa.types.is_null(column.kind)}
 
     def _is_careful(self, columns: Mapping[str, Column]) -> bool:
         """Return whether values may have forms that only the slower plan reads."""
