@@ -408,9 +408,9 @@ def make_host_group(timeout: timedelta) -> Iterator[Any]:
 
 def gather_tensors(tensor: Tensor, group: Any) -> Tensor:
     """Stack a tensor of every rank of such a group; all of them have the same shape."""
-    found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
-    distributed.all_gather(found, tensor, group=group)
-    return torch.stack(found)
+    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(parts, tensor, group=group)
+    return torch.stack(parts)
 
 
 def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0) -> Any:
