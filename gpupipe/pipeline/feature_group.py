@@ -39,7 +39,7 @@ class FeatureGroup:
         return replace(self, steps=[copy(step) for step in self.steps])
 
     @property
-    def given(self) -> str:
+    def caption(self) -> str:
         """The columns, or what will choose them, for people."""
         return repr(self.selector) if self.selector is not None and not self.columns else format_columns(self.columns)
 
@@ -57,7 +57,7 @@ class FeatureGroup:
         """Return the fields after the steps, for an input of `schema`."""
         for name in self.columns:
             if name not in schema:
-                schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
+                schema.require(name, f"Features({self.caption if len(self.columns) > _MANY else self.columns})")
         fields = [schema[name] for name in self.columns]
         refuse_passengers(fields, "Features")
         for step in self.steps:

@@ -267,7 +267,7 @@ class Features:
         for label in (label for label in self._labels if label.is_in(schema)):
             fields += [replace(item, name=label.rename(item.name, names)) for item in label.fields(schema)]
         names = {item.name for item in fields}
-        fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, names).items()]
+        fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._name_keep(schema, names).items()]
         try:
             return Schema(fields)
         except BadConfig as error:
@@ -278,7 +278,7 @@ class Features:
     def _labels(self) -> list[TargetSet | Weight]:
         return [label for label in (self.target, self.weight) if label is not None]
 
-    def _kept(self, schema: Schema, names: AbstractSet[str]) -> dict[str, str]:
+    def _name_keep(self, schema: Schema, names: AbstractSet[str]) -> dict[str, str]:
         """Map the kept columns that exist to their output names, which are the same with labels and without."""
         names = names | {name for label in self._labels for name in (label.text, str(label.role), *label.texts)}
         return {name: f"{name}_keep" if name in names else name for name in self.keep if name in schema}
@@ -332,7 +332,7 @@ class Features:
             for name, column in label.columns(frame, schema, backend, stored=stored).items()
         }
         names |= label_columns.keys()
-        keep_columns = {out: backend.column(frame, name) for name, out in self._kept(schema, names).items()}
+        keep_columns = {out: backend.column(frame, name) for name, out in self._name_keep(schema, names).items()}
         return chain_columns(*groups, label_columns, keep_columns)
 
     def _mark_own_target(self, schema: Schema, after: Schema) -> Schema:

@@ -35,7 +35,7 @@ class FrameCache:
     """Cache of partitions' frames in this process; it holds all or, where they take more than `room` bytes, none."""
 
     def __init__(self, room: int = 0) -> None:
-        self._room, self._frames, self._seen, self._lock = room, dict[int, Frame](), set[int](), Lock()
+        self._room, self._frames, self._partitions, self._lock = room, dict[int, Frame](), set[int](), Lock()
 
     def __reduce__(self) -> tuple[type[FrameCache], tuple[()]]:
         return FrameCache, ()
@@ -46,10 +46,10 @@ class FrameCache:
     def put(self, partition: int, frame: Frame) -> None:
         """Keep a partition's frame, unless it comes in halves."""
         with self._lock:
-            if partition in self._seen:
+            if partition in self._partitions:
                 self._frames.pop(partition, None)
                 return
-            self._seen.add(partition)
+            self._partitions.add(partition)
             self._room -= int(frame.memory_usage(index=False).sum())
             if self._room < 0:
                 self._frames.clear()

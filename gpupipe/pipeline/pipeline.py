@@ -401,7 +401,7 @@ class Pipeline:
     def __repr__(self) -> str:
         lines, features = [repr(step) for step in self.steps], self.features
         if features is not None:
-            lines += [f"features: {' -> '.join([group.given, *map(repr, group.steps)])}" for group in features.groups]
+            lines += [f"features: {' -> '.join([group.caption, *map(repr, group.steps)])}" for group in features.groups]
             if features.target is not None:
                 lines.append(f"target: {' -> '.join([features.target.text, *map(repr, features.target.group.steps)])}")
             lines += [] if features.weight is None else [f"weight: {features.weight.text}"]
@@ -566,7 +566,7 @@ class Decoder:
     embedded: Mapping[str, Path]
     tables: dict[str, Any]
     allow: frozenset[str]
-    _seen: set[str] = field(default_factory=set)
+    _table_names: set[str] = field(default_factory=set)
 
     def step(self, described: Mapping[str, Any]) -> Any:
         """Build the step with its learned state."""
@@ -594,8 +594,8 @@ class Decoder:
 
     def check_all_used(self) -> None:
         """Raise for a table given under a name no join has."""
-        for name in self.tables.keys() - self._seen:
-            where, expected = "load(tables=...)", f"one of {sorted(self._seen)}"
+        for name in self.tables.keys() - self._table_names:
+            where, expected = "load(tables=...)", f"one of {sorted(self._table_names)}"
             raise ArtifactError(where, "no join has this name", got=name, expected=expected, remedy="tables={}")
 
     def value(self, value: Any) -> Any:
@@ -622,7 +622,7 @@ class Decoder:
         return value
 
     def _table(self, name: str, schema: Schema) -> Dataset:
-        self._seen.add(name)
+        self._table_names.add(name)
         if name in self.tables:
             table = as_dataset(self.tables[name])
         elif name in self.embedded:
@@ -695,10 +695,10 @@ _LONGEST_DETAIL = 60  # letters
 
 
 def _draw_group(group: FeatureGroup, label: str) -> list[str]:
-    names = group.given if group.selector is not None else shorten_list(group.columns)
+    names = group.caption if group.selector is not None else shorten_list(group.columns)
     steps = list(map(_box_step, group.steps))
     label = label if group.name is None else f"{label} {group.name}_*"
-    return [_box(names, group.given), *steps, _box(label, sign="&rarr;")]
+    return [_box(names, group.caption), *steps, _box(label, sign="&rarr;")]
 
 
 def _box_step(step: Step) -> str:

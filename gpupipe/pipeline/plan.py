@@ -168,7 +168,7 @@ def explain_fit(
         of_what = f"of each {', '.join(window.keys)}" if window.keys else "of the table"
         lines.append(f"before: {what} brings all rows {of_what} together")
     lines += [
-        f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
+        f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.caption}"
         for number, tasks in enumerate(passes, 1)
         for task in tasks
     ]
@@ -179,7 +179,7 @@ def explain_fit(
             how, of_what = "gathered", "from all rows, in memory"
             if rows is None or rows > step.max_rows:
                 how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
-            lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
+            lines.append(f"{how}: {step.class_name} of {task.group.caption} learns {of_what}")
     if dataset is None:
         return [*lines, *features.left_out]
     unused = list_unused(steps, features, mark_source(steps, features, dataset.schema))

@@ -212,7 +212,7 @@ def check_listed(owner: object, /, *also: Any, **arguments: Any) -> None:
             raise refuse_argument(owner, name, value, "a list of values, or a mapping from columns to such")
 
 
-def get_given(argument: Any, name: str, where: str) -> Any:
+def get_entry(argument: Any, name: str, where: str) -> Any:
     """Return what is given for a column, by name or for all."""
     if isinstance(argument, Mapping) and name not in argument:
         raise ColumnNotFound.among(where, name, argument)

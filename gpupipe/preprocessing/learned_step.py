@@ -227,21 +227,21 @@ class SeededStep(LearnedStep):
     """
 
     random_state: int | None
-    _drawn: int
+    _random_seed: int
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         step = super().__new__(cls)
-        step._drawn = randbits(32)
+        step._random_seed = randbits(32)
         return step
 
     @property
     def random_state_(self) -> int:
         """The seed, given or drawn."""
-        return self._drawn if self.random_state is None else int(self.random_state)
+        return self._random_seed if self.random_state is None else int(self.random_state)
 
     @random_state_.setter
     def random_state_(self, seed: int) -> None:
-        self._drawn = seed
+        self._random_seed = seed
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "random_state_": self.random_state_}

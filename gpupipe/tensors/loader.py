@@ -628,7 +628,7 @@ class _Slabs:
     """Maker of slabs of at most `num_rows` rows."""
 
     def __init__(self, like: FeatureTable, num_rows: int, device: torch.device, *, reuse: bool) -> None:
-        self._like, self._device, self._made = like, device, 0
+        self._like, self._device, self._num_slabs = like, device, 0
         self._stream: torch.cuda.Stream | None = None
         self._used: list[torch.cuda.Event | None] = [None] * _RING
         self._pinned = list[FeatureTable]()
@@ -642,19 +642,19 @@ class _Slabs:
             words.record_stream(self._stream)
         if like.device.type == "cpu":
             self._pinned = [like.empty_like(num_rows, pinned=True) for _ in range(2)]
-            self._sent = [torch.cuda.Event() for _ in self._pinned]  # type: ignore[no-untyped-call]
+            self._copy_events = [torch.cuda.Event() for _ in self._pinned]  # type: ignore[no-untyped-call]
 
     def make(self, steps: list[Step], source: RowSource) -> _Slab:
         """Return the slab of these steps, whose copy has begun."""
-        turn, half, num_rows = self._made % _RING, self._made % 2, sum(step.size for step in steps)
-        self._made += 1
+        turn, half, num_rows = self._num_slabs % _RING, self._num_slabs % 2, sum(step.size for step in steps)
+        self._num_slabs += 1
         words, used = (self._ring[turn], self._used[turn]) if self._ring else (None, None)
         if self._stream is None:
             slab = self._like.empty_like(num_rows, self._device, words=words)
             fill(slab, steps, source)
             return _Slab(slab, steps)
         if self._pinned:
-            self._sent[half].synchronize()  # the thread alone waits, and for its own memory
+            self._copy_events[half].synchronize()  # the thread alone waits, and for its own memory
             staged = self._pinned[half].first(num_rows)
             fill(staged, steps, source)
         with torch.cuda.stream(self._stream):
@@ -667,7 +667,7 @@ class _Slabs:
                 fill(slab, steps, source)
             arrived = self._stream.record_event()
         if self._pinned:
-            self._sent[half] = arrived
+            self._copy_events[half] = arrived
         return _Slab(slab, steps, arrived, used)
 
 

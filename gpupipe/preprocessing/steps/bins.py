@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.backend.histogram import MAX_BINS, Histogram
 from gpupipe.preprocessing import learned_step as base
-from gpupipe.preprocessing.categories import FIRST, MISSING, Vocabulary, get_given, make_id_field, make_number_field
+from gpupipe.preprocessing.categories import FIRST, MISSING, Vocabulary, get_entry, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_state import check_value, require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Extremes, Quantiles
@@ -53,7 +53,7 @@ class Bucketize(base.StatelessStep):
         return {name: _assign_bins(column, self._edges_of(name), backend, side) for name, column in columns.items()}
 
     def _edges_of(self, name: str) -> Any:
-        return np.asarray(get_given(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
+        return np.asarray(get_entry(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
 
 
 class KBinsDiscretizer(base.Invertible):
@@ -103,7 +103,7 @@ class KBinsDiscretizer(base.Invertible):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         base.check_numeric(fields, "KBinsDiscretizer")
-        counts = self._wanted(len(fields))
+        counts = self._list_counts(len(fields))
         if self.encode == "ordinal":
             sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
             bins = [None if size is None else Vocabulary(num_places=size) for size in sizes]
@@ -115,10 +115,10 @@ class KBinsDiscretizer(base.Invertible):
     def output_names(self, names: Sequence[str]) -> list[str]:
         if self.encode == "ordinal":
             return list(names)
-        sizes = self.n_bins_ if self.is_fitted else self._wanted(len(names))
+        sizes = self.n_bins_ if self.is_fitted else self._list_counts(len(names))
         return [f"{name}_{index}" for name, size in zip(names, sizes, strict=True) for index in range(size)]
 
-    def _wanted(self, num_columns: int) -> list[int]:
+    def _list_counts(self, num_columns: int) -> list[int]:
         counts = [self.n_bins] * num_columns if isinstance(self.n_bins, int | np.integer) else list(self.n_bins)
         if len(counts) != num_columns:
             raise refuse_argument(self, "n_bins", self.n_bins, f"an integer, or {num_columns} of them, one per column")
@@ -130,7 +130,7 @@ class KBinsDiscretizer(base.Invertible):
         return Quantiles.of(columns, backend, "KBinsDiscretizer", exact=self.exact)
 
     def finalize(self, summary: Extremes | Quantiles) -> Self:
-        names, counts = summary.names, self._wanted(len(summary.names))
+        names, counts = summary.names, self._list_counts(len(summary.names))
         if isinstance(summary, Extremes):
             base.check_values(names, summary.low <= summary.high, "KBinsDiscretizer")
             ranges = np.stack([summary.low, summary.high], axis=1)

@@ -91,7 +91,7 @@ class QuantileTransformer(FloatStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, normal = backend.xp, self.output_distribution == "normal"
-        shares, quantiles = backend.to_device(self.references_), self._known(backend)
+        shares, quantiles = backend.to_device(self.references_), self._load_quantiles(backend)
         # What is as good as the smallest or largest value of fit is taken for it.
         ends = dict(zip(self.names_in_, self.quantiles_[[0, -1]].T.tolist(), strict=True))
 
@@ -108,7 +108,7 @@ class QuantileTransformer(FloatStep):
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, normal, last = backend.xp, self.output_distribution == "normal", self.n_quantiles_ - 1
-        quantiles = self._known(backend)
+        quantiles = self._load_quantiles(backend)
 
         def restored(name: str, block: Array) -> Array:
             if normal:
@@ -122,7 +122,7 @@ class QuantileTransformer(FloatStep):
 
         return map_columns(columns, restored, backend, "QuantileTransformer.inverse_transform", "float64")
 
-    def _known(self, backend: Backend) -> dict[str, Any]:
+    def _load_quantiles(self, backend: Backend) -> dict[str, Any]:
         return {name: backend.to_device(self.quantiles_[:, j].copy()) for j, name in enumerate(self.names_in_)}
 
 

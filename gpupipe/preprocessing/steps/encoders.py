@@ -425,7 +425,7 @@ class Categorify(base.Invertible):
         cats.check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:
-            self._given({item.name: item.dtype for item in fields})
+            self._parse_vocabularies({item.name: item.dtype for item in fields})
         vocabularies, buckets = self.vocabularies_ if self.is_fitted else {}, self.num_buckets or 0
         ids = {name: cats.Vocabulary(values, buckets, seed=buckets) for name, values in vocabularies.items()}
         return [cats.make_id_field(item, ids.get(item.name)) for item in fields]
@@ -443,7 +443,7 @@ class Categorify(base.Invertible):
                 problem, remedy = f"another type than {fields[0].name!r}", f"Cast({{{item.name!r}: {expected!r}}})"
                 raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
 
-    def _given(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
+    def _parse_vocabularies(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
         """Return the given vocabularies by column name."""
         if self.vocabulary is None:
             return {}
@@ -471,7 +471,7 @@ class Categorify(base.Invertible):
     def finalize(self, summary: CategoryCounts) -> Self:
         names, counts = list(summary.names), summary.columns
         dtypes = {name: item.dtype for name, item in zip(names, counts, strict=True)}
-        vocabularies = self._given(dtypes)
+        vocabularies = self._parse_vocabularies(dtypes)
         if self.joint and names:  # either all vocabularies are given, or none
             learned = self._learn(reduce(add, counts), vocabularies.get(names[0]))
             self.vocabularies_ = dict.fromkeys(names, learned)
@@ -616,14 +616,14 @@ class HashBucket(base.StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         cats.check_categories(fields, "HashBucket")
-        sizes = [cats.get_given(self.num_buckets, item.name, "HashBucket(num_buckets=...)") for item in fields]
+        sizes = [cats.get_entry(self.num_buckets, item.name, "HashBucket(num_buckets=...)") for item in fields]
         ids = [cats.Vocabulary(num_places=size, seed=hash_seeds(self.seed, size)) for size in sizes]
         return [cats.make_id_field(item, each) for item, each in zip(fields, ids, strict=True)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         outputs = {}
         for name, column in columns.items():
-            size = cats.get_given(self.num_buckets, name, "HashBucket(num_buckets=...)")
+            size = cats.get_entry(self.num_buckets, name, "HashBucket(num_buckets=...)")
             if column.dictionary is not None:
                 bits = splitmix64(self.seed, hash_strings(column.dictionary))
                 table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)

@@ -73,11 +73,11 @@ class _GroupStep(base.LearnedStep):
     by: Any
 
     @abstractmethod
-    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return the pairs of column and statistic that are learned."""
 
     def summarize(self, columns: Columns, backend: Backend) -> ColumnSummaries[GroupTable]:
-        by, statistics = as_list(self.by), self._wanted(list(columns))
+        by, statistics = as_list(self.by), self._list_pairs(list(columns))
         numbers = {name: columns[name] for name, stat in statistics if stat not in _COUNTS}
         blocks = (floats(column, backend.xp) for column in numbers.values())
         if base.any_true([(backend.xp.abs(values) > base.LARGEST_SQUARED).any() for values in blocks], backend):
@@ -100,7 +100,7 @@ class _GroupStep(base.LearnedStep):
         categories, ids = [values for _, values in keys], np.stack([ids for ids, _ in keys], axis=1)
         index = _GroupKeys(ids, [len(values) + cats.FIRST for values in categories])
         learned: list[tuple[Any, float]] = []
-        for name, stat in self._wanted(summary.names):
+        for name, stat in self._list_pairs(summary.names):
             if stat not in _OF_PAIRS:
                 whole = compute_result(stat, overall, name)
                 learned.append((compute_result(stat, groups, name), whole[0] if len(whole) else np.nan))
@@ -174,7 +174,7 @@ class GroupStats(_GroupStep):
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
         keys = [_find_key(fields, name, where) for name in by]
         values = [item for item in fields if item.name not in by]
-        if not self._wanted([item.name for item in fields]):
+        if not self._list_pairs([item.name for item in fields]):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
             expected = "keys, statistics, and columns to take them of"
             remedy = "(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))"
@@ -185,7 +185,7 @@ class GroupStats(_GroupStep):
             base.check_numeric(values, where)
         by_name = {item.name: item for item in fields}
         outputs = []
-        for name, (column, stat) in zip(self.output_names(list(by_name)), self._wanted(list(by_name)), strict=True):
+        for name, (column, stat) in zip(self.output_names(list(by_name)), self._list_pairs(list(by_name)), strict=True):
             reads = keys if stat == _ABOUT_ROWS else [by_name[column], *keys]
             item = Field.derived(name, "int64" if stat in _COUNTS else "float64", reads, where)
             item = replace(item, origins=shift(item.origins, *ANY_ROW))
@@ -195,12 +195,14 @@ class GroupStats(_GroupStep):
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         keys = "_".join(as_list(self.by))
-        return [f"{stat if stat == _ABOUT_ROWS else f'{name}_{stat}'}_by_{keys}" for name, stat in self._wanted(names)]
+        return [
+            f"{stat if stat == _ABOUT_ROWS else f'{name}_{stat}'}_by_{keys}" for name, stat in self._list_pairs(names)
+        ]
 
     def looks_at(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in as_list(self.by)]
 
-    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return the pairs of column and statistic in output order; a size is that of the first key."""
         by, stats = as_list(self.by), as_list(self.stats)
         sizes = [(by[0], _ABOUT_ROWS)] if by and _ABOUT_ROWS in stats else []
@@ -211,7 +213,7 @@ class GroupStats(_GroupStep):
         mask = (ids != cats.MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
         self.key_dtypes_, self.groups_ = [item.dtype for item in summary.columns[0].keys], ids[mask]
         rows: dict[str, list[Any]] = {}
-        for (name, stat), (values, whole) in zip(self._wanted(summary.names), learned, strict=True):
+        for (name, stat), (values, whole) in zip(self._list_pairs(summary.names), learned, strict=True):
             row = np.append(values[mask], self._of_no_group(name, stat, whole))
             row = row.astype(np.int64) if stat in _COUNTS else np.where(np.isnan(row), row[-1], row)
             rows.setdefault(stat, []).append(row)
@@ -237,7 +239,7 @@ class GroupStats(_GroupStep):
         check_value(where, "key_dtypes_", self.key_dtypes_, "dtype[K]", {"K": len(by)})
         super()._check_state()
         check_value(where, "groups_", self.groups_, "counts[G, K]", {"K": len(by)})
-        sizes = Counter(stat for _, stat in self._wanted(self.names_in_))
+        sizes = Counter(stat for _, stat in self._list_pairs(self.names_in_))
         for stat, size in sizes.items():
             kind, lengths = "counts" if stat in _COUNTS else "float64", {"S": size, "G": len(self.groups_)}
             check_value(where, f"{stat}_", getattr(self, f"{stat}_"), f"{kind}[S, G+1]", lengths)
@@ -259,7 +261,7 @@ class GroupStats(_GroupStep):
         return self._keys.places(ids, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        statistics, places = self._wanted(self.names_in_), self._places(columns, backend)
+        statistics, places = self._list_pairs(self.names_in_), self._places(columns, backend)
         rows = {stat: iter(getattr(self, f"{stat}_")) for _, stat in statistics}
         values = [next(rows[stat]) for _, stat in statistics]
         outputs = [Column(str(row.dtype), backend.to_device(row)[places]) for row in values]
@@ -320,7 +322,7 @@ class GroupImputer(_GroupStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name != self.by]
 
-    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(name, self.strategy) for name in self.output_names(names)]
 
     def finalize(self, summary: ColumnSummaries[GroupTable]) -> Self:

@@ -72,8 +72,8 @@ class ListSlice(StatelessStep):
         assert elements is not None
         begins, lengths = column.data[:-1], column.data[1:] - column.data[:-1]
         start, end = self._bounds
-        first = _place(start, lengths, xp)
-        last = lengths if end is None else _place(end, lengths, xp)
+        first = _find_positions(start, lengths, xp)
+        last = lengths if end is None else _find_positions(end, lengths, xp)
         counts = xp.maximum(last - first, 0)
         if self.pad:
             return self._padded(column, begins + first, counts, xp)
@@ -111,6 +111,6 @@ class ListSlice(StatelessStep):
             raise BadConfig(where, problem, got=self.pad_value, expected=expected, remedy=remedy)
 
 
-def _place(position: int, lengths: Array, xp: Any) -> Array:
+def _find_positions(position: int, lengths: Array, xp: Any) -> Array:
     """Return a position in each list, from its end where negative; its end where the list is shorter."""
     return xp.maximum(lengths + position, 0) if position < 0 else xp.minimum(lengths, position)

@@ -268,14 +268,14 @@ class IncrementalPCA(PCA):
         4
     """
 
-    _seen: Covariance | None = None
+    _covariance: Covariance | None = None
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         super().__init__(n_components, whiten=whiten, solver="fold")
 
     def finalize(self, summary: Covariance) -> Self:
         super().finalize(summary)
-        self._seen = summary
+        self._covariance = summary
         return self
 
     @answer_calls
@@ -284,14 +284,14 @@ class IncrementalPCA(PCA):
         names = list(frame.columns)
         if not self.is_fitted:
             return self.fit(frame)
-        if self._seen is None:
+        if self._covariance is None:
             problem = "it cannot go on: only its components were saved, not all that it had seen"
             expected = "a step that was fitted in this process"
             raise BadConfig(type(self).__name__, problem, expected=expected, remedy="fit on all rows")
         if names != self.names_in_:
             expected, remedy, where = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])", type(self).__name__
             raise SchemaMismatch(where, "other columns than before", got=names, expected=expected, remedy=remedy)
-        return self.finalize(self._seen + self.summarize(*self._columns_to_fit(frame)))
+        return self.finalize(self._covariance + self.summarize(*self._columns_to_fit(frame)))
 
 
 def fix_signs(components: Any) -> Any:

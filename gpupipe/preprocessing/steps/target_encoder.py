@@ -233,7 +233,7 @@ class TargetEncoder(CrossFittedStep):
         base.check_rows(int(overall[0].sum()), _WHERE)
         # The rows all values are learned from, then for each fold those of the others.
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
-        self._others = np.array([overall[0, mask, 0].sum() for mask in every[1:]])
+        self._counts = np.array([overall[0, mask, 0].sum() for mask in every[1:]])
         self.target_mean_ = merge_moments(*overall)[1]
         cats.check_distinct(self.output_names(summary.names), _WHERE)
         self.dtypes_in_ = {n: table.keys[0].dtype for n, table in zip(summary.names, summary.columns, strict=True)}
@@ -313,10 +313,10 @@ class TargetEncoder(CrossFittedStep):
             expected = "the step as it was fitted in this process"
             raise NotFitted(_WHERE, problem, expected=expected, remedy="fit again for out-of-fold values")
         folds = self.folds(row_numbers, backend.xp)
-        alone = backend.to_device(self._others == 0)[folds]
+        alone = backend.to_device(self._counts == 0)[folds]
         if base.any_true([alone.any()], backend):
             problem = "all rows fell into one fold, so there are no others to learn from"
-            got, remedy = f"{int(self._others.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
+            got, remedy = f"{int(self._counts.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
             raise BadData(_WHERE, problem, got=got, expected="more rows", remedy=remedy)
         outputs: dict[str, Column] = {}
         for name, column in columns.items():

@@ -307,13 +307,13 @@ class LossScale:
         self.value = torch.full((), _START, device=device)
         self.interval = interval
         self._good = torch.zeros((), dtype=torch.int32, device=device)
-        self._found = torch.zeros((), device=device)
-        optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
+        self._overflow = torch.zeros((), device=device)
+        optimizer.found_inf = self._overflow  # type: ignore[attr-defined]  # where GradScaler puts it
 
     def update(self, norm: Tensor) -> None:
         """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
         bad = ~torch.isfinite(norm)
-        self._found.copy_(bad)
+        self._overflow.copy_(bad)
         good = torch.where(bad, 0, self._good + 1)
         grown = good >= self.interval
         self.value.mul_(torch.where(bad, _BACKOFF, torch.where(grown, _GROWTH, 1.0)))
@@ -340,18 +340,18 @@ class EMA:
     def __init__(self, model: nn.Module, decay: float) -> None:
         # What two modules share is one weight of two names, and changes places once.
         weights = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
-        self._own = {name: value for name, value in weights.values() if value.is_floating_point()}
-        self._mean = {name: value.clone() for name, value in self._own.items()}
+        self._weights = {name: value for name, value in weights.values() if value.is_floating_point()}
+        self._mean = {name: value.clone() for name, value in self._weights.items()}
         self.decay = decay
 
     def update(self, count: Tensor) -> None:
         """Move the average towards the weights; `count` is t, from 0, on the device."""
         share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
-        _move_towards(list(self._mean.values()), list(self._own.values()), share[0].float())
+        _move_towards(list(self._mean.values()), list(self._weights.values()), share[0].float())
 
     def swap(self) -> None:
         """Swap the values of the weights and their average; CUDA graphs find them where they were."""
-        for name, weight in self._own.items():
+        for name, weight in self._weights.items():
             before = weight.clone()
             weight.copy_(self._mean[name])
             self._mean[name].copy_(before)
@@ -362,7 +362,7 @@ class EMA:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave; start from the weights if it is empty, as of a run without an average."""
         for name, mean in self._mean.items():
-            mean.copy_(state[name] if state else self._own[name])
+            mean.copy_(state[name] if state else self._weights[name])
 
 
 def _move_towards(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:
