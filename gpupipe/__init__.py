@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import gpupipe.support.forks  # noqa: F401 - notices a fork from here on
+from gpupipe.support.collector import pause_collector
 from gpupipe.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ __all__ += [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise _refuse(name)
-    module = importlib.import_module(f"gpupipe.{_HOME[name] or name}")
+    with pause_collector():  # what modules make stays
+        module = importlib.import_module(f"gpupipe.{_HOME[name] or name}")
     return getattr(module, name) if _HOME[name] else module
 
 

@@ -45,9 +45,9 @@ def select(name: str = "auto") -> Backend:
         >>> select("cpu").name
         'cpu'
     """
-    chosen = resolve(name)
+    backend_name = resolve(name)
     with _one_at_a_time:
-        return _make_backend(chosen)
+        return _make_backend(backend_name)
 
 
 def select_for(tensor: Any) -> Backend:
@@ -63,10 +63,10 @@ def resolve(name: str = "auto") -> str:
 
 @lru_cache
 def _choose(name: str) -> str:
-    chosen, reason = choose_backend(name, this_machine())
+    backend_name, reason = choose_backend(name, this_machine())
     if name == "auto":
-        _log.info("backend: %s (%s)", chosen, reason)
-    return chosen
+        _log.info("backend: %s (%s)", backend_name, reason)
+    return backend_name
 
 
 @lru_cache
@@ -97,18 +97,18 @@ def infer_backend(frame: Frame) -> Backend:
     raise SchemaMismatch("data", "not a frame", got=type(frame), expected=expected, remedy=remedy)
 
 
-def frame_remedy(given: object) -> str | None:
+def frame_remedy(data: object) -> str | None:
     """Suggest how to convert an in-memory object to a frame, for an error's remedy; None if nothing is known."""
-    kinds = {kind.__name__ for kind in type(given).__mro__}
-    if isinstance(given, Mapping):
-        record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in given.values())
+    kinds = {kind.__name__ for kind in type(data).__mro__}
+    if isinstance(data, Mapping):
+        record = any(isinstance(value, str) or not hasattr(value, "__len__") for value in data.values())
         return "pd.DataFrame([data])" if record else "pd.DataFrame(data)"
     if kinds & {"Series", "ChunkedArray"}:
         return "data.to_frame() of a column, data.to_frame().T of a row"
     if "LazyFrame" in kinds:
         return "data.collect()"
-    is_array = hasattr(given, "__array__") and not hasattr(given, "__arrow_c_stream__")
-    return "pd.DataFrame(data, columns=[...])" if isinstance(given, list | tuple) or is_array else None
+    is_array = hasattr(data, "__array__") and not hasattr(data, "__arrow_c_stream__")
+    return "pd.DataFrame(data, columns=[...])" if isinstance(data, list | tuple) or is_array else None
 
 
 def is_frame(obj: object) -> bool:
@@ -128,14 +128,14 @@ def to_pandas(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 def free_host_memory() -> int | None:
     """Measure the bytes that a process may allocate, in a container below its limit; None if they are not reported."""
-    found = []
+    sizes = []
     with suppress(OSError):
         lines = _MEMINFO.read_text().splitlines()
-        found += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+        sizes += [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
     with suppress(OSError, ValueError):  # the limit may be the word "max"
         limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        found.append(max(limit - used, 0))
-    return min(found, default=None)
+        sizes.append(max(limit - used, 0))
+    return min(sizes, default=None)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -33,11 +33,11 @@ from gpupipe.support.origins import read_origins
 _log = logging.getLogger("gpupipe")
 _Values: TypeAlias = pa.ChunkedArray | pa.Array
 _CODES = pa.dictionary(pa.int32(), pa.large_string())
-_OWN = {name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)}
-_OWN |= {"bool": pa.bool_(), "string": pa.large_string(), "timestamp": pa.timestamp("us")}
+_ARROW_TYPES = {name: getattr(pa, name)() for name in (*INTEGERS, *FLOATS)}
+_ARROW_TYPES |= {"bool": pa.bool_(), "string": pa.large_string(), "timestamp": pa.timestamp("us")}
 _UNITS = [f"{kind}[{unit}]" for kind in ("duration", "timestamp") for unit in ("s", "ms", "us", "ns")]
 _ALIASES = ["null", "halffloat", "string", "binary", "large_binary", "date32[day]", "date64[ms]", "time32[ms]", *_UNITS]
-_LEAVES = [*_OWN.values(), pa.time64("us"), pa.time64("ns"), *map(pa.type_for_alias, _ALIASES)]
+_LEAVES = [*_ARROW_TYPES.values(), pa.time64("us"), pa.time64("ns"), *map(pa.type_for_alias, _ALIASES)]
 _BY_TEXT = {str(kind): kind for kind in _LEAVES}
 _STORED_AS = {"time32[s]": "time32[ms]", "date64[ms]": "date32[day]", "binary_view": "binary", "string_view": "string"}
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\([^)]*\)|[<>:,]|[^<>:,\[\]()"\s]+|\s+')
@@ -67,7 +67,7 @@ class Reading:
 
 
 _READ = {
-    **{str(kind): Reading(dtype) for dtype, kind in _OWN.items()},
+    **{str(kind): Reading(dtype) for dtype, kind in _ARROW_TYPES.items()},
     **dict.fromkeys(("string", "string_view"), Reading("string")),
     "halffloat": Reading("float32", change="read as float32"),
     "null": Reading("float64", change="without any value, read as float64"),
@@ -83,15 +83,15 @@ def read_as(kind: pa.DataType) -> Reading:
         return _read_time(kind)
     inner = _get_value_type(kind)
     if inner is not None:
-        found, change = read_as(inner), ""
+        reading, change = read_as(inner), ""
         if isinstance(kind, pa.BaseExtensionType):
-            change = f"read as {found.dtype}, which it is stored as"
+            change = f"read as {reading.dtype}, which it is stored as"
         elif pa.types.is_dictionary(kind) and kind.ordered:
             change = "the order of its categories is lost"
-        return replace(found, change=found.change or change)
+        return replace(reading, change=reading.change or change)
     if is_list(kind):
         element = read_as(kind.value_type)
-        if element.dtype in _OWN and not element.written_as and not element.is_lossy:
+        if element.dtype in _ARROW_TYPES and not element.written_as and not element.is_lossy:
             dtype = to_list_dtype(element.dtype)
             alike = not element.change and not pa.types.is_fixed_size_list(kind)
             return Reading(dtype, change="" if alike else f"read as {dtype}")
@@ -105,9 +105,10 @@ def map_schema(schema: pa.Schema) -> tuple[Schema, dict[str, tuple[pa.DataType, 
     """Return the fields of the supported columns, and for all columns the Arrow type and its mapping."""
     columns = {item.name: (item.type, read_as(item.type)) for item in schema}
     stated = {item.name: read_origins((item.metadata or {}).get(b"origins", b"")) for item in schema}
-    known = ((name, reading) for name, (_, reading) in columns.items())
     fields = (
-        Field(name, one.dtype, written_as=one.written_as, origins=stated[name]) for name, one in known if one.dtype
+        Field(name, reading.dtype, written_as=reading.written_as, origins=stated[name])
+        for name, (_, reading) in columns.items()
+        if reading.dtype
     )
     return Schema(fields), columns
 
@@ -146,7 +147,7 @@ def arrow_type(dtype: str) -> pa.DataType:
     element = get_element_dtype(dtype)
     if element is not None:
         return pa.large_list(arrow_type(element))
-    return _OWN[dtype] if dtype in _OWN else _parse_text(dtype)
+    return _ARROW_TYPES[dtype] if dtype in _ARROW_TYPES else _parse_text(dtype)
 
 
 def get_arrow_types(fields: Iterable[Field]) -> pa.Schema:
@@ -167,13 +168,13 @@ def is_list(kind: pa.DataType) -> bool:
 def holds_fields(kind: pa.DataType, other: pa.DataType) -> bool:
     """Return whether a type has all struct fields of another, and the same dates and times: Arrow's cast drops them."""
     if pa.types.is_struct(kind) and pa.types.is_struct(other):
-        there = {item.name: item.type for item in kind.fields}
-        return all(item.name in there and holds_fields(there[item.name], item.type) for item in other.fields)
+        types = {item.name: item.type for item in kind.fields}
+        return all(item.name in types and holds_fields(types[item.name], item.type) for item in other.fields)
     if pa.types.is_map(kind) and pa.types.is_map(other):
         return holds_fields(kind.key_type, other.key_type) and holds_fields(kind.item_type, other.item_type)
     if is_list(kind) and is_list(other):
         return holds_fields(kind.value_type, other.value_type)
-    is_time = any(test(one) for test in (pa.types.is_timestamp, pa.types.is_date) for one in (kind, other))
+    is_time = any(test(side) for test in (pa.types.is_timestamp, pa.types.is_date) for side in (kind, other))
     return not is_time or pa.types.is_null(other) or bool(kind.equals(other))
 
 
@@ -187,10 +188,10 @@ def _text(kind: pa.DataType, *, storable: bool) -> str | None:
         return _text(inner, storable=True)
     if pa.types.is_struct(kind):
         fields = [_field_text(item, storable=storable) for item in kind.fields]
-        known = [field for field in fields if field is not None]
-        return f"struct<{', '.join(known)}>" if len(known) == len(fields) and (known or not storable) else None
+        texts = [field for field in fields if field is not None]
+        return f"struct<{', '.join(texts)}>" if len(texts) == len(fields) and (texts or not storable) else None
     if pa.types.is_map(kind):
-        key, item = (_text(one, storable=storable) for one in (kind.key_type, kind.item_type))
+        key, item = (_text(part, storable=storable) for part in (kind.key_type, kind.item_type))
         is_sorted = ", keys_sorted" if kind.keys_sorted else ""
         return None if key is None or item is None else f"map<{key}, {item}{is_sorted}>"
     if is_list(kind):
@@ -261,10 +262,10 @@ def refuse_times(name: str, cause: Exception) -> NoReturn:
 
 def refuse_type(name: str, dtype: object, remedy: str | None = None, where: str = "") -> NoReturn:
     """Raise `SchemaMismatch` for a column of an unsupported type."""
-    place, problem = f"{where}, column {name!r}".removeprefix(", "), "no column here can hold such values"
+    location, problem = f"{where}, column {name!r}".removeprefix(", "), "no column here can hold such values"
     expected = "a type of the table in docs/guide-files.md"
     remedy = remedy or f"frame.astype({{{name!r}: 'str'}}), or the frame without it"
-    raise SchemaMismatch(place, problem, got=str(dtype), expected=expected, remedy=remedy)
+    raise SchemaMismatch(location, problem, got=str(dtype), expected=expected, remedy=remedy)
 
 
 def accumulate_lengths(lengths: Any, xp: ModuleType) -> Any:
@@ -286,7 +287,7 @@ def conform(values: _Values, item: Field) -> pa.Array:
     element = get_element_dtype(item.dtype)
     if element is not None:
         return _conform_list(values, Field(item.name, element))
-    wanted = arrow_type(item.dtype)
+    target = arrow_type(item.dtype)
     try:
         values = _plain(values)
         if item.dtype == "string":
@@ -294,9 +295,9 @@ def conform(values: _Values, item: Field) -> pa.Array:
         if pa.types.is_timestamp(values.type) and values.type.tz is not None:
             values = values.cast(pa.timestamp(values.type.unit))
         if pa.types.is_timestamp(values.type) and values.type.unit == "ns" and not is_passenger(item.dtype):
-            values = pc.floor_temporal(values, unit="microsecond").cast(wanted)
-        if values.type != wanted:
-            values = values.cast(wanted)
+            values = pc.floor_temporal(values, unit="microsecond").cast(target)
+        if values.type != target:
+            values = values.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as cause:
         if item.dtype == "timestamp" and pa.types.is_timestamp(values.type):
             refuse_times(item.name, cause)
@@ -467,12 +468,12 @@ def polars_from_arrow(table: pa.Table) -> pl.DataFrame:
     """Convert an Arrow table to Polars; decimals too wide for Polars are passed as bytes."""
     require_threads("plan over a table")
     columns = table.columns
-    for place, column in enumerate(columns):
+    for position, column in enumerate(columns):
         if pa.types.is_decimal256(column.type):
-            columns[place] = pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32))
+            columns[position] = pa.chunked_array([chunk.view(pa.binary(32)) for chunk in column.chunks], pa.binary(32))
         elif "fixed_size_list" in str(column.type):  # Polars misreads slices of them
             copies = [chunk.take(pa.array(range(len(chunk)), pa.int64())) for chunk in column.chunks]
-            columns[place] = pa.chunked_array(copies, column.type)
+            columns[position] = pa.chunked_array(copies, column.type)
     return cast(pl.DataFrame, pl.from_arrow(pa.table(columns, table.column_names), rechunk=False))
 
 

@@ -60,7 +60,7 @@ class Rows:
     def to_frame(self, layout: Layout, most: int) -> pd.DataFrame:
         """Return the features as a frame; ids are categories in columns of at most `most` of them, else integers."""
         names = [*layout.numbers, *layout.ids]
-        names = [f"column_{place}" if _REFUSED & {*name} else name for place, name in enumerate(names)]
+        names = [f"column_{position}" if _REFUSED & {*name} else name for position, name in enumerate(names)]
         split = len(layout.numbers)
         columns: dict[str, Any] = {}
         for name, codes, size in zip(names[split:], self.ids.T, layout.ids.values(), strict=True):

@@ -86,24 +86,24 @@ def cast_column(
             elements = cast_column(column.elements, element, name, backend, exact=exact, losses=losses)
         except BadData as error:
             remedy = f"leave it {column.dtype}"
-            found = BadData(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
-            found.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
-            raise found from None
+            row_error = BadData(error.where, error.problem, got=error.got, expected=error.expected, remedy=remedy)
+            row_error.row = int(backend.xp.searchsorted(column.data, error.row or 0, side="right")) - 1
+            raise row_error from None
         return Column(dtype, column.data, column.valid, None, elements)
     check = partial(_check, column, dtype, name, backend, losses)
     if column.dtype == "string":
-        made = _parse_strings(column, dtype, name, backend, losses)
+        result = _parse_strings(column, dtype, name, backend, losses)
     elif dtype == "string":
-        made = _format_values(column, name, backend, zone, losses)
+        result = _format_values(column, name, backend, zone, losses)
     elif "timestamp" in (column.dtype, dtype):
         if dtype == "timestamp":
             check(column.data == _NOT_A_TIME)
-        made = Column(dtype, column.data, column.valid)
+        result = Column(dtype, column.data, column.valid)
     elif dtype in FLOATS:
-        made = _cast_to_float(column, dtype, backend, check, exact=exact)
+        result = _cast_to_float(column, dtype, backend, check, exact=exact)
     else:
-        made = _cast_to_integer(column, dtype, backend, check)
-    return made if losses is None else losses.blank(made, backend.xp)
+        result = _cast_to_integer(column, dtype, backend, check)
+    return result if losses is None else losses.blank(result, backend.xp)
 
 
 def require_castable(source: str, dtype: str, name: str) -> None:
@@ -114,14 +114,14 @@ def require_castable(source: str, dtype: str, name: str) -> None:
 
 
 def _are_connected(source: str, dtype: str) -> bool:
-    element, wanted = get_element_dtype(source), get_element_dtype(dtype)
-    if element is not None and wanted is not None:
-        return _are_connected(element, wanted)
+    element, target = get_element_dtype(source), get_element_dtype(dtype)
+    if element is not None and target is not None:
+        return _are_connected(element, target)
     if source == dtype or (is_passenger(source) and is_passenger(dtype)):
         return True
     if is_passenger(source):
         return any(source.startswith(kinds) and dtype in dtypes for kinds, dtypes in _FROM_CARRIED)
-    if is_passenger(dtype) or element is not None or wanted is not None:
+    if is_passenger(dtype) or element is not None or target is not None:
         return False
     return "string" in (source, dtype) or "timestamp" not in (source, dtype) or "int64" in (source, dtype)
 
@@ -152,11 +152,11 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
     kind = values.type
     try:
         if is_passenger(dtype):
-            wanted = arrow_type(dtype)
-            if kind.id != wanted.id:
+            target = arrow_type(dtype)
+            if kind.id != target.id:
                 problem, remedy = f"{column.dtype} cannot become {dtype}", suggest_conversion(name, column.dtype)
                 raise SchemaMismatch(f"column {name!r}", problem, expected="the same kind of type", remedy=remedy)
-            made = values.cast(wanted)
+            result = values.cast(target)
         elif pa.types.is_decimal(kind) and dtype in (*FLOATS, "string"):
             # By their text, which is rounded once; Arrow's own cast rounds each digit.
             texts = backend.from_arrow(pa.table({name: values.cast(pa.string())}), [Field(name, "string")])
@@ -164,12 +164,12 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
         elif pa.types.is_duration(kind) or pa.types.is_time(kind):
             if dtype == "int64":
                 values = values.cast(pa.duration("us") if pa.types.is_duration(kind) else pa.time64("us"))
-            made = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
+            result = values.cast(pa.int32() if pa.types.is_time32(values.type) else pa.int64())
             if dtype == "float64":
                 per_second = np.timedelta64(1, "s") / np.timedelta64(1, kind.unit)
-                made = pc.divide(made.cast(pa.float64(), safe=False), float(per_second))
+                result = pc.divide(result.cast(pa.float64(), safe=False), float(per_second))
         else:  # decimals to integers, bytes to text
-            made = values.cast(arrow_type(dtype))
+            result = values.cast(arrow_type(dtype))
     except pa.ArrowInvalid as cause:
         remedy = f"values that {dtype} can hold, or a fit of {name!r} as {kind}"
         if not is_passenger(dtype):
@@ -182,21 +182,21 @@ def _cast_passenger(column: Column, dtype: str, name: str, backend: Backend) -> 
         where, problem = f"Cast of column {name!r}", f"a value does not fit {dtype} ({cause})"
         expected = f"values that {dtype} can hold"
         raise BadData(where, problem, got=column.dtype, expected=expected, remedy=remedy) from cause
-    return backend.column(backend.from_arrow(pa.table({name: made}), [Field(name, dtype)]), name)
+    return backend.column(backend.from_arrow(pa.table({name: result}), [Field(name, dtype)]), name)
 
 
 def _cast_to_float(column: Column, dtype: str, backend: Backend, check: _Check, *, exact: bool) -> Column:
     xp, data = backend.xp, column.data
     with np.errstate(over="ignore"):
-        made = data.astype(dtype)
+        result = data.astype(dtype)
     if column.dtype == "float64":
-        bad = (made != data) & ~xp.isnan(data) if exact else xp.isinf(made) & xp.isfinite(data)
+        bad = (result != data) & ~xp.isnan(data) if exact else xp.isinf(result) & xp.isfinite(data)
         check(bad)
     elif column.dtype in INTEGERS and np.iinfo(column.dtype).max > _exact_up_to(dtype):
         # The largest integers round up to a float beyond the range, where the way back is undefined.
-        back = xp.where(made < float(np.iinfo(column.dtype).max) + 1.0, made, made.dtype.type(0))
+        back = xp.where(result < float(np.iinfo(column.dtype).max) + 1.0, result, result.dtype.type(0))
         check(back.astype(data.dtype) != data)
-    return Column(dtype, made if column.valid is None else xp.where(column.valid, made, made.dtype.type(xp.nan)))
+    return Column(dtype, result if column.valid is None else xp.where(column.valid, result, result.dtype.type(xp.nan)))
 
 
 def _cast_to_integer(column: Column, dtype: str, backend: Backend, check: _Check) -> Column:
@@ -211,8 +211,8 @@ def _cast_to_integer(column: Column, dtype: str, backend: Backend, check: _Check
         if column.dtype in FLOATS:
             outside = (data < float(limits.min)) | (data >= float(limits.max) + 1.0) | (xp.floor(data) != data)
         else:
-            own = np.iinfo(column.dtype)
-            outside = (data < max(limits.min, own.min)) | (data > min(limits.max, own.max))
+            source_limits = np.iinfo(column.dtype)
+            outside = (data < max(limits.min, source_limits.min)) | (data > min(limits.max, source_limits.max))
         check(outside)
     valid = None if missing is None or not bool(missing.any()) else ~missing
     with np.errstate(invalid="ignore"):  # of values that are made missing
@@ -240,7 +240,7 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
         values = texts.cast(arrow_type(dtype))
     except pa.ArrowInvalid:
         if losses is None:
-            first = next(place for place, text in enumerate(texts) if not _can_parse(pa.array([text]), dtype))
+            first = next(position for position, text in enumerate(texts) if not _can_parse(pa.array([text]), dtype))
             _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
         unread = _find_unread(texts, dtype)
         values = pc.if_else(pa.array(unread), None, texts).cast(arrow_type(dtype))
@@ -257,8 +257,8 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
     table = np.zeros(len(dictionary), dtype=stored.dtype)
     table[used] = stored
     data = gather(column, table, np.nan if dtype in FLOATS else 0, backend)
-    there = column.data >= 0
-    return Column(dtype, data, None if dtype in FLOATS or bool(there.all()) else there)
+    is_present = column.data >= 0
+    return Column(dtype, data, None if dtype in FLOATS or bool(is_present.all()) else is_present)
 
 
 def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:
@@ -313,8 +313,8 @@ def _format_values(column: Column, name: str, backend: Backend, zone: str, losse
             dictionary = pa.array(values).cast(pa.timestamp("us", zone)).cast(pa.large_string())
     else:
         # Negative zero is the same value as zero, and which of them `unique` has kept says nothing.
-        shown = values + 0.0 if column.dtype in FLOATS else values
-        dictionary = pa.array(shown.astype("str").tolist(), pa.large_string())
+        numbers = values + 0.0 if column.dtype in FLOATS else values
+        dictionary = pa.array(numbers.astype("str").tolist(), pa.large_string())
     codes: Array = xp.full(len(column), -1, dtype="int32")
     codes[present] = inverse
     return Column("string", codes, None, dictionary)

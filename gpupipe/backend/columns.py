@@ -143,7 +143,7 @@ class Matrix(Mapping[str, Column]):
 
     def __init__(self, names: Sequence[str], data: Array) -> None:
         self.names, self.data, self.dtype = list(names), data, str(data.dtype)
-        self._places = {name: place for place, name in enumerate(self.names)}
+        self._places = {name: position for position, name in enumerate(self.names)}
 
     def __getitem__(self, name: str) -> Column:
         return Column(self.dtype, self.data[self._places[name]])
@@ -258,10 +258,10 @@ class Backend(Protocol):
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:
         """Return the fields of a coded frame, each the start of a lineage; dates and zones are those of `classify`."""
-        written = {name: reading.written_as for name, reading in (readings or {}).items()}
+        written_types = {name: reading.written_as for name, reading in (readings or {}).items()}
         columns = zip(self.dtypes(frame).items(), self._find_nullable(frame), strict=True)
         return Schema(
-            Field(name, dtype, nullable=may_miss, lineage=frozenset({name}), written_as=written.get(name, ""))
+            Field(name, dtype, nullable=may_miss, lineage=frozenset({name}), written_as=written_types.get(name, ""))
             for (name, dtype), may_miss in columns
         )
 
@@ -428,10 +428,10 @@ def refuse_passengers(fields: Iterable[Field], where: str) -> None:
     """Raise `SchemaMismatch` for the first field that is only carried."""
     for item in fields:
         if is_passenger(item.dtype):
-            place, remedy = f"{where}, column {item.name!r}", suggest_conversion(item.name, item.dtype)
+            location, remedy = f"{where}, column {item.name!r}", suggest_conversion(item.name, item.dtype)
             problem = "values of this type are carried, and nothing is computed of them"
             expected = "numbers, booleans, text, times, or lists of them"
-            raise SchemaMismatch(place, problem, got=item.dtype, expected=expected, remedy=remedy)
+            raise SchemaMismatch(location, problem, got=item.dtype, expected=expected, remedy=remedy)
 
 
 def require_comparable(fields: Iterable[Field], where: str) -> None:
@@ -439,19 +439,19 @@ def require_comparable(fields: Iterable[Field], where: str) -> None:
     for item in fields:
         refuse_passengers([item], where)
         if get_element_dtype(item.dtype) is not None:
-            place, expected = f"{where}, column {item.name!r}", "a column with one value in each row"
+            location, expected = f"{where}, column {item.name!r}", "a column with one value in each row"
             remedy = f"another column; or one made of it, T.{derive(item.name, 'len({})', f'{item.name}_length')}"
-            raise SchemaMismatch(place, "lists are not compared", got=item.dtype, expected=expected, remedy=remedy)
+            raise SchemaMismatch(location, "lists are not compared", got=item.dtype, expected=expected, remedy=remedy)
 
 
-def require_comparable_times(ours: Field, theirs: Field, where: str) -> None:
+def require_comparable_times(left: Field, right: Field, where: str) -> None:
     """Raise `SchemaMismatch` for times with a time zone compared with times without one."""
-    if ours.dtype != "timestamp" or theirs.dtype != "timestamp" or bool(ours.zone) == bool(theirs.zone):
+    if left.dtype != "timestamp" or right.dtype != "timestamp" or bool(left.zone) == bool(right.zone):
         return
-    zoned, naive = (ours, theirs) if ours.zone else (theirs, ours)
-    both = {ours.name: "int64", theirs.name: "int64"}
+    zoned, naive = (left, right) if left.zone else (right, left)
+    both = {left.name: "int64", right.name: "int64"}
     problem = f"the times of {zoned.name!r} have a time zone, and those of {naive.name!r} have none"
-    got = ", ".join(f"{item.name!r} {item.zone or 'without a zone'}" for item in (ours, theirs))
+    got = ", ".join(f"{item.name!r} {item.zone or 'without a zone'}" for item in (left, right))
     remedy = f"frame[{naive.name!r}].dt.tz_localize({zoned.zone!r}), or whichever zone they are in; "
     remedy += f"T.Cast({both}) of both if they are UTC"
     raise SchemaMismatch(where, problem, got=got, expected="both with a time zone, or both without", remedy=remedy)
@@ -474,13 +474,13 @@ def one_key_type(left: Field, right: Field) -> str:
     numbers = {*INTEGERS, *FLOATS}
     if "timestamp" in both and both & numbers:
         return f"pd.to_datetime(frame[{left.name!r}], unit='s') of the numbers, or whichever unit they are in"
-    castable = all(one in {*numbers, "bool", "string", "timestamp"} or one.startswith(_CASTABLE) for one in both)
+    castable = all(kind in {*numbers, "bool", "string", "timestamp"} or kind.startswith(_CASTABLE) for kind in both)
     if not castable or ("timestamp" in both and "string" not in both):
         return "another key, or one of plain values made in both tables before the join"
     texts = "timestamp" if "timestamp" in both else "string"
     dtype = texts if "string" in both else "float64" if both & {*FLOATS} else "int64"
-    wanted = numbers if dtype in numbers else {dtype}
-    sides = [name for item, name in ((left, "left"), (right, "right")) if item.dtype not in wanted]
+    targets = numbers if dtype in numbers else {dtype}
+    sides = [name for item, name in ((left, "left"), (right, "right")) if item.dtype not in targets]
     return f"T.Cast({{{left.name!r}: {dtype!r}}}) of the {' and the '.join(sides)} table before the join"
 
 
@@ -490,15 +490,15 @@ def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[
     if data.dtype.kind == "f":
         # The range's ends are powers of two, which floats of any width hold.
         least, beyond = float(np.iinfo(kind).min), float(np.iinfo(kind).max + 1)
-        found = (data >= least) & (data < beyond) & (xp.floor(data) == data)
-        values = xp.where(found, data, 0).astype(kind)
+        is_whole = (data >= least) & (data < beyond) & (xp.floor(data) == data)
+        values = xp.where(is_whole, data, 0).astype(kind)
     else:
         values = data.astype(kind, copy=False)
         if data.dtype.kind == "b" or np.can_cast(data.dtype, kind):
-            found = xp.ones(len(data), dtype=bool)
+            is_whole = xp.ones(len(data), dtype=bool)
         else:
-            found = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
-    return values, found if column.valid is None else found & column.valid
+            is_whole = (values >= 0) == (data >= 0)  # a cast to 64 bits keeps an integer, or changes its sign
+    return values, is_whole if column.valid is None else is_whole & column.valid
 
 
 def key_dtype(dtypes: AbstractSet[str]) -> str:
@@ -519,16 +519,16 @@ def as_key(column: Column, dtype: str, xp: ModuleType) -> Column:
 
 def chain_columns(*parts: Mapping[str, Column]) -> Mapping[str, Column]:
     """Chain columns of different names into one mapping, in order; a `Matrix` among them stays one."""
-    known: list[Any] = []
+    chain: list[Any] = []
     for part in parts:
-        if known and not isinstance(part, Matrix) and not isinstance(known[-1], Matrix):
-            known[-1] = {**known[-1], **part}
+        if chain and not isinstance(part, Matrix) and not isinstance(chain[-1], Matrix):
+            chain[-1] = {**chain[-1], **part}
         elif len(part):
-            known.append(part)
-    if not known:
+            chain.append(part)
+    if not chain:
         return {}
     # A ChainMap goes through its maps from the last to the first.
-    return known[0] if len(known) == 1 else ChainMap(*reversed(known))
+    return chain[0] if len(chain) == 1 else ChainMap(*reversed(chain))
 
 
 def split_parts(columns: Mapping[str, Column]) -> list[Mapping[str, Column]]:
@@ -544,17 +544,18 @@ def order_dtype(left: Field, right: Field, where: str) -> str:
             if item.dtype in ("string", "bool"):
                 cast = {item.name: "timestamp" if item.dtype == "string" else "int8"}
                 remedy = f"T.Cast({cast}) before it, {OF_A_DATASET}"
-            place, problem = f"{where}, column {item.name!r}", f"values on the {side} have no distance from each other"
-            raise SchemaMismatch(place, problem, got=item.dtype, expected="numbers, dates or times", remedy=remedy)
+            location = f"{where}, column {item.name!r}"
+            problem = f"values on the {side} have no distance from each other"
+            raise SchemaMismatch(location, problem, got=item.dtype, expected="numbers, dates or times", remedy=remedy)
     require_comparable_times(left, right, f"{where}, left and right")
     both = {left.dtype, right.dtype}
     if both == {"timestamp"}:
         return "timestamp"
     if "timestamp" not in both:
         if both <= {*INTEGERS}:
-            found = np.promote_types(left.dtype, right.dtype).name
-            if found in INTEGERS:
-                return "uint64" if found == "uint64" else "int64"
+            common = np.promote_types(left.dtype, right.dtype).name
+            if common in INTEGERS:
+                return "uint64" if common == "uint64" else "int64"
         elif not both & {"int64", "uint64"}:
             return "float64"
     problem = f"{left.name!r} is {left.dtype} on the left and {right.name!r} {right.dtype} on the right"
@@ -575,17 +576,17 @@ def convert_distance(value: Any, dtype: str, where: str) -> Distance | None:
     check_distance(value, where)
     if value is None:
         return None
-    found: Distance | None = None
+    distance: Distance | None = None
     if dtype == "timestamp":
-        expected, example, found = "a length of time", "'2h'", parse_duration_us(value, least=0)
+        expected, example, distance = "a length of time", "'2h'", parse_duration_us(value, least=0)
     elif dtype == "float64":
-        expected, example, found = "a number", "10", float(value) if is_number(value) else None
+        expected, example, distance = "a number", "10", float(value) if is_number(value) else None
     else:
-        expected, example, found = "an integer", "10", int(value) if is_integer(value) else None
-    if found is None:
+        expected, example, distance = "an integer", "10", int(value) if is_integer(value) else None
+    if distance is None:
         order = "times" if dtype == "timestamp" else dtype
         raise _make_error(value, where, f"{expected}, for the order is one of {order}", example)
-    return found
+    return distance
 
 
 def _make_error(value: Any, where: str, expected: str, example: str) -> BadConfig:
@@ -594,14 +595,14 @@ def _make_error(value: Any, where: str, expected: str, example: str) -> BadConfi
 
 
 def columns_by_plan(
-    plan: Plan, frame: Frame, inputs: Sequence[Field], made: Sequence[Field], backend: Backend
+    plan: Plan, frame: Frame, inputs: Sequence[Field], outputs: Sequence[Field], backend: Backend
 ) -> dict[str, Column]:
     """Compute columns of a coded frame by a Polars plan over all its rows."""
     floats = [item.name for item in inputs if item.dtype in FLOATS]
     rows = backend.scan(frame, inputs).with_row_index(ROW)
     rows = rows.with_columns(pl.col(ROW).cast(pl.UInt64), pl.col(floats).fill_nan(None))
-    result = backend.run_plan(plan(rows), made)
-    return {item.name: backend.column(result, item.name) for item in made}
+    result = backend.run_plan(plan(rows), outputs)
+    return {item.name: backend.column(result, item.name) for item in outputs}
 
 
 def host_table(frame: Frame, fields: Sequence[Field], backend: Backend) -> pa.Table:

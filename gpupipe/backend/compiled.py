@@ -9,6 +9,8 @@ from importlib import import_module
 from threading import Lock
 from typing import Any, TypeAlias
 
+from gpupipe.support.collector import pause_collector
+
 Loop: TypeAlias = Callable[..., Any]
 _one_at_a_time = Lock()  # or threads that meet at a loop would each compile their own
 _preparations: list[Callable[[Any], object]] = []
@@ -32,9 +34,13 @@ def compile_loop(*relaxed: str) -> Callable[[Loop], Loop]:
         @wraps(function)
         def run(*given: Any) -> Any:
             if not loops:
-                with _one_at_a_time:
+                with _one_at_a_time, pause_collector():
                     if not loops:
                         load()
+                    return call(*given)
+            return call(*given)
+
+        def call(*given: Any) -> Any:
             try:
                 return loops[0](*given)
             except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs

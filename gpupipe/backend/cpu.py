@@ -38,9 +38,10 @@ _MASK_BYTES = 8 << 20  # of columns checked for missing values at a time
 _ALIKE = ("boolean", "integer", "floating", "mixed-integer-float", "decimal", "date", "time", "bytes")
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-_LEAST_KEPT, _MOST_KEPT, _SHARE_KEPT = 256 << 20, 1 << 30, 32  # bytes at the end of each heap; a 32nd of all there are
-_OF_ITS_OWN = 32 << 20  # bytes from which a buffer is mapped by itself; glibc takes no more than this
-_THEIRS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "ARROW_DEFAULT_MEMORY_POOL")
+_LEAST_HEAP_BYTES, _MOST_HEAP_BYTES = 256 << 20, 1 << 30  # that stay at the end of each heap
+_HEAP_DIVISOR = 32  # of the machine's memory, for that
+_MMAP_BYTES = 32 << 20  # bytes from which a buffer is mapped by itself; glibc takes no more than this
+_MALLOC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES", "ARROW_DEFAULT_MEMORY_POOL")
 
 
 class CpuBackend(Backend):
@@ -78,8 +79,8 @@ class CpuBackend(Backend):
         return pa.table({str(name): _arrow_array(frame[name]) for name in frame.columns})
 
     def classify(self, frame: Frame) -> Mapping[str, Reading]:
-        known = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))
-        return {name: _READ[dtype] if dtype else _classify_column(frame.iloc[:, at]) for at, (name, dtype) in known}
+        columns = enumerate(zip(frame.columns.tolist(), _plain(frame), strict=True))
+        return {name: _READ[dtype] if dtype else _classify_column(frame.iloc[:, at]) for at, (name, dtype) in columns}
 
     def encode(self, frame: Frame) -> Frame:
         check_names(frame.columns.tolist())
@@ -87,12 +88,12 @@ class CpuBackend(Backend):
             twice = frame.columns[frame.columns.duplicated()].unique().tolist()
             remedy = "frame.loc[:, ~frame.columns.duplicated()]"
             raise SchemaMismatch("frame", "columns share a name", got=twice, expected="unique names", remedy=remedy)
-        rows, others = pd.RangeIndex(len(frame)), _find_encodable(frame)
-        if others is not None:
-            made = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
-            for place in others:
-                made.isetitem(place, _encode_column(frame.columns[place], frame.iloc[:, place]))
-            return made
+        rows, positions = pd.RangeIndex(len(frame)), _find_encodable(frame)
+        if positions is not None:
+            encoded = pd.DataFrame(frame, copy=False).set_axis(rows).rename_axis(columns=None)
+            for position in positions:
+                encoded.isetitem(position, _encode_column(frame.columns[position], frame.iloc[:, position]))
+            return encoded
         columns = {name: _encode_column(name, series) for name, series in frame.items()}
         return pd.DataFrame(columns, index=rows, copy=False)
 
@@ -100,12 +101,12 @@ class CpuBackend(Backend):
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
         zones = {item.name: item.zone for item in schema or () if item.written_as}
-        others = _find_encodable(frame)
-        if others is not None:
-            made = frame.copy()
-            for place in others:
-                made.isetitem(place, _decode_column(frame.iloc[:, place], zones, own=True))
-            return made
+        positions = _find_encodable(frame)
+        if positions is not None:
+            decoded = frame.copy()
+            for position in positions:
+                decoded.isetitem(position, _decode_column(frame.iloc[:, position], zones, own=True))
+            return decoded
         if None not in _plain(frame) and all(name in own for name in frame.columns):
             return frame.copy(deep=False)
         columns = {name: _decode_column(frame[name], zones, own=joins or name in own) for name in frame.columns}
@@ -118,11 +119,13 @@ class CpuBackend(Backend):
         for start in range(0, len(frame.columns), width):
             missing += frame.iloc[:, start : start + width].isna().any().tolist()
         maskless, dtypes = np.dtype | pd.CategoricalDtype | pd.ArrowDtype, frame.dtypes.to_numpy()
-        return [found or not isinstance(dtype, maskless) for found, dtype in zip(missing, dtypes, strict=True)]
+        return [
+            has_missing or not isinstance(dtype, maskless) for has_missing, dtype in zip(missing, dtypes, strict=True)
+        ]
 
     def dtypes(self, frame: Frame) -> dict[str, str]:
-        known = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
-        return {name: plain or _dtype_name(dtype) for name, plain, dtype in known}
+        columns = zip(frame.columns.tolist(), _plain(frame), frame.dtypes.to_numpy(), strict=True)
+        return {name: plain or _dtype_name(dtype) for name, plain, dtype in columns}
 
     # frames -----------------------------------------------------------------------------------------------------------
     def column(self, frame: Frame, name: str) -> Column:
@@ -159,7 +162,7 @@ class CpuBackend(Backend):
         dtypes = frame.dtypes.tolist()
         if str(dtypes[0]) not in FLOATS or dtypes.count(dtypes[0]) < len(dtypes):
             return None
-        first, last = (frame.iloc[:, place].to_numpy() for place in (0, -1))
+        first, last = (frame.iloc[:, position].to_numpy() for position in (0, -1))
         shared = first.base is not None and first.base is last.base
         return Matrix(list(names), frame.to_numpy().T) if shared or frame.size * 8 <= _COPIED_BYTES else None
 
@@ -187,19 +190,19 @@ class CpuBackend(Backend):
         return _assign(frame, {name: _pandas_data(column) for name, column in columns.items()})
 
     def select(self, frame: Frame, names: Iterable[str]) -> Frame:
-        wanted = list(names)
-        # `frame[wanted]` takes pandas twice as long, and a partition of a few rows no time at all.
-        if wanted == frame.columns.tolist():
+        columns = list(names)
+        # `frame[columns]` takes pandas twice as long, and a partition of a few rows no time at all.
+        if columns == frame.columns.tolist():
             return frame.copy(deep=False)
         if not frame.columns.is_unique:  # a user's; `encode` says so
-            return frame[wanted]
-        if len(wanted) > _MANY_COLUMNS:
-            run = _find_slice(frame, wanted)
+            return frame[columns]
+        if len(columns) > _MANY_COLUMNS:
+            run = _find_slice(frame, columns)
             if run is not None:
                 return frame.iloc[:, run]
-            if len(wanted) * len(frame) * 8 <= _COPIED_BYTES:
-                return frame[wanted]
-        return pd.DataFrame({name: frame[name].array for name in wanted}, index=frame.index, copy=False)
+            if len(columns) * len(frame) * 8 <= _COPIED_BYTES:
+                return frame[columns]
+        return pd.DataFrame({name: frame[name].array for name in columns}, index=frame.index, copy=False)
 
     def rename(self, frame: Frame, names: Mapping[str, str]) -> Frame:
         return frame.rename(columns=dict(names))
@@ -213,8 +216,8 @@ class CpuBackend(Backend):
         names = list(frames[0].columns)
         texts = [name for name in names if isinstance(frames[0][name].dtype, pd.CategoricalDtype)]
         united = {name: pd.api.types.union_categoricals([f[name] for f in frames]) for name in texts}
-        rest = pd.concat([f.drop(columns=texts) for f in frames], ignore_index=True)
-        return _assign(rest, united)[names]
+        remainder = pd.concat([f.drop(columns=texts) for f in frames], ignore_index=True)
+        return _assign(remainder, united)[names]
 
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         keys = list(on)
@@ -258,12 +261,12 @@ def keep_freed_memory() -> bool:
 
     Memory: a 32nd of the machine's, between 256 MB and 1 GB, stays with the process.
     """
-    if sys.platform != "linux" or any(name in os.environ for name in _THEIRS):
+    if sys.platform != "linux" or any(name in os.environ for name in _MALLOC_VARIABLES):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    kept = min(max(there // _SHARE_KEPT, _LEAST_KEPT), _MOST_KEPT)
-    if mallopt is None or not (mallopt(_MMAP_THRESHOLD, _OF_ITS_OWN) and mallopt(_TRIM_THRESHOLD, kept)):
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    threshold = min(max(memory // _HEAP_DIVISOR, _LEAST_HEAP_BYTES), _MOST_HEAP_BYTES)
+    if mallopt is None or not (mallopt(_MMAP_THRESHOLD, _MMAP_BYTES) and mallopt(_TRIM_THRESHOLD, threshold)):
         return False
     pa.set_memory_pool(pa.system_memory_pool())
     return True
@@ -393,11 +396,15 @@ def _classify_column(series: Any) -> Reading:
     """Map a column of a user's frame to the type it is read as, by its dtype; Python objects by their values."""
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
-        found = _classify_column(pd.Series(dtype.categories))
-        return replace(found, change=found.change or "the order of its categories is lost") if dtype.ordered else found
+        reading = _classify_column(pd.Series(dtype.categories))
+        return (
+            replace(reading, change=reading.change or "the order of its categories is lost")
+            if dtype.ordered
+            else reading
+        )
     if isinstance(dtype, pd.SparseDtype):
-        found = _classify_column(series.sparse.to_dense())
-        return replace(found, change=found.change or f"read as {found.dtype} with all values")
+        reading = _classify_column(series.sparse.to_dense())
+        return replace(reading, change=reading.change or f"read as {reading.dtype} with all values")
     if isinstance(dtype, pd.StringDtype):
         return Reading("string")
     is_object = dtype == np.dtype(object)
@@ -453,9 +460,9 @@ def _to_arrow_array(series: Any) -> pa.Array:
     if (kind == "date" and len(present) > 1) or (kind not in _ALIKE and not present <= {list, tuple, np.ndarray, dict}):
         raise TypeError(kind)  # where pyarrow would cut some to the type of the first
     try:
-        found = pa.array(arrow.without_float64(series.array), from_pandas=True)
+        array = pa.array(arrow.without_float64(series.array), from_pandas=True)
         # Arrow takes the fewest digits that these values need; other rows of the column may need more.
-        return found.cast(pa.decimal128(38, found.type.scale)) if pa.types.is_decimal128(found.type) else found
+        return array.cast(pa.decimal128(38, array.type.scale)) if pa.types.is_decimal128(array.type) else array
     except OverflowError:
         return pa.array(series, pa.uint64(), from_pandas=True)
 
@@ -473,8 +480,8 @@ def _find_encodable(frame: Frame) -> list[int] | None:
     """Find, of many columns, the few that need encoding, by position; None if columns are few or those are many."""
     if len(frame.columns) <= _MANY_COLUMNS:
         return None
-    others = [at for at, dtype in enumerate(_plain(frame)) if dtype is None]
-    return others if len(others) <= len(frame.columns) // _FEW else None
+    positions = [at for at, dtype in enumerate(_plain(frame)) if dtype is None]
+    return positions if len(positions) <= len(frame.columns) // _FEW else None
 
 
 def _find_slice(frame: Frame, names: Sequence[str]) -> slice | None:

@@ -27,7 +27,7 @@ _COUNTED_FROM_1 = ("quarter", "month", "day", "dayofyear")
 def check_zone(owner: object, zone: str | None) -> None:
     """Raise `BadConfig` unless a time zone is known, or None; offer the closest ones."""
     if zone is not None and not is_zone(zone):
-        near = " or ".join(f"tz={one!r}" for one in closest_zones(zone))
+        near = " or ".join(f"tz={name!r}" for name in closest_zones(zone))
         expected, remedy = "a time zone's name, or None", near or "tz='UTC', or pip install tzdata"
         raise refuse_argument(owner, "tz", zone, expected, remedy, problem="no time zone of this name")
 
@@ -39,17 +39,17 @@ def local_time(time: Column, zone: str | None, backend: Backend) -> Column:
     xp = backend.xp
     moments, offsets = (backend.to_device(np.array(part, dtype="int64")) for part in transitions(zone))
     periods = xp.maximum((time.data - REPEATS_FROM) // REPEATS_EVERY + 1, 0)
-    place = xp.searchsorted(moments, time.data - periods * REPEATS_EVERY, side="right")
-    return Column("timestamp", time.data + offsets[place], time.valid)
+    positions = xp.searchsorted(moments, time.data - periods * REPEATS_EVERY, side="right")
+    return Column("timestamp", time.data + offsets[positions], time.valid)
 
 
 def date_parts(names: list[str], time: Column, dtype: str = "int32") -> dict[str, Column]:
     """Compute several of `DATE_PARTS` (as `dtype`) and `DATE_FLAGS` (bool), with their common terms computed once."""
-    calendar, made = _Calendar(time.data), {}
+    calendar, columns = _Calendar(time.data), {}
     for name in names:
         stored = "bool" if name in DATE_FLAGS else dtype
-        made[name] = Column(stored, calendar.part(name).astype(stored, copy=False), time.valid)
-    return made
+        columns[name] = Column(stored, calendar.part(name).astype(stored, copy=False), time.valid)
+    return columns
 
 
 def compute_phase(name: str, time: Column) -> Array:
@@ -75,8 +75,8 @@ class _Calendar:
             units = self._time // unit
             return units - units // count * count
         period, day = self._day
-        found = get_array_module(day).asarray(_list_days()[name])[day]
-        return found + 400 * period if name == "year" else found
+        values = get_array_module(day).asarray(_list_days()[name])[day]
+        return values + 400 * period if name == "year" else values
 
     @cached_property
     def _day(self) -> tuple[Array, Array]:

@@ -56,8 +56,8 @@ def parse_values(values: Any, dtype: str) -> tuple[Dictionary, bool]:
     fits = any(test(array.type) for test in tests.get(dtype, (pa.types.is_integer, pa.types.is_floating)))
     if not fits and array.null_count < len(array):
         raise TypeError(f"{array.type} for a column of type {dtype}")
-    known = array.drop_null()
-    return known.cast(value_type(dtype)), len(known) < len(array)
+    present = array.drop_null()
+    return present.cast(value_type(dtype)), len(present) < len(array)
 
 
 def get_bits(values: Dictionary) -> Any:
@@ -91,14 +91,14 @@ def merge_counts(parts: Sequence[tuple[Dictionary, Any]]) -> tuple[Dictionary, A
 
 def filter_frequent(values: Dictionary, counts: Any, min_count: int) -> tuple[Dictionary, Any]:
     """Filter values that occur at least `min_count` times, with their counts."""
-    kept = counts >= min_count
-    return (values, counts) if kept.all() else (values.filter(pa.array(kept)), counts[kept])
+    mask = counts >= min_count
+    return (values, counts) if mask.all() else (values.filter(pa.array(mask)), counts[mask])
 
 
 def find_positions(values: Dictionary, vocabulary: Dictionary) -> Any:
     """Find the position of each value in `vocabulary` (int64 NumPy array), -1 if it is absent."""
-    found = pc.index_in(values, value_set=vocabulary.cast(values.type))
-    return found.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    indices = pc.index_in(values, value_set=vocabulary.cast(values.type))
+    return indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def find_known(values: Dictionary, vocabulary: Dictionary) -> Any:
@@ -118,10 +118,10 @@ def index_hashes(vocabulary: Dictionary) -> KeyIndex | None:
 
 def find_positions_by_hash(values: Dictionary, vocabulary: Dictionary, index: KeyIndex) -> Any:
     """Find the position of each string as `find_positions` does, in time that grows with `values` alone."""
-    found = index.find(hash_strings(values)).astype(np.int64)
-    near = vocabulary.take(pa.array(np.maximum(found, 0)))  # another string may have the same hash
+    positions = index.find(hash_strings(values)).astype(np.int64)
+    near = vocabulary.take(pa.array(np.maximum(positions, 0)))  # another string may have the same hash
     same = pc.equal(near, values.cast(vocabulary.type)).to_numpy(zero_copy_only=False)
-    return np.where(same, found, -1)
+    return np.where(same, positions, -1)
 
 
 def sort_by_count(values: Dictionary, counts: Any) -> tuple[Dictionary, Any]:
@@ -176,10 +176,10 @@ class SpilledCounts:
     def merge(self, min_count: int) -> tuple[Dictionary, Any]:
         """Merge the files: the distinct values that occur at least `min_count` times and their counts, unordered."""
         files = [pa.ipc.open_file(pa.memory_map(str(folder.path / _FILE))) for folder in self.runs]
-        found = []
+        buckets = []
         for bucket in range(_BUCKETS):
             batches = [file.get_batch(bucket) for file in files]
             parts = [(batch["value"], batch["count"].to_numpy()) for batch in batches]
-            found.append(filter_frequent(*merge_counts(parts), min_count))
-        values, counts = zip(*found, strict=True)
+            buckets.append(filter_frequent(*merge_counts(parts), min_count))
+        values, counts = zip(*buckets, strict=True)
         return pa.concat_arrays(values), np.concatenate(counts)

@@ -105,22 +105,22 @@ def transformer_tags(*, needs_target: bool) -> Any:
 
 def make_analyzer(analyzer: str, ngram_range: tuple[int, int], *, lowercase: bool) -> Callable[[str], list[str]]:
     """Return scikit-learn's function from a text to its n-grams."""
-    vectorizer = importlib.import_module("sklearn.feature_extraction.text").HashingVectorizer
-    made = vectorizer(analyzer=analyzer, ngram_range=ngram_range, lowercase=lowercase)
-    analyze: Callable[[str], list[str]] = made.build_analyzer()
+    vectorizer_class = importlib.import_module("sklearn.feature_extraction.text").HashingVectorizer
+    vectorizer = vectorizer_class(analyzer=analyzer, ngram_range=ngram_range, lowercase=lowercase)
+    analyze: Callable[[str], list[str]] = vectorizer.build_analyzer()
     return analyze
 
 
 def fit_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Any:
     """Fit a copy of `estimator` on `block` (n x F float64, private to the call)."""
-    with _prepare(estimator, block, backend, where) as given:
-        return copy.deepcopy(estimator).fit(given)
+    with _prepare(estimator, block, backend, where) as inputs:
+        return copy.deepcopy(estimator).fit(inputs)
 
 
 def apply_estimator(estimator: Any, block: Array, backend: Backend, where: str) -> Array:
     """Transform or predict `block` (n x F float64, private to the call): n x K on the backend's device."""
-    with _prepare(estimator, block, backend, where) as given:
-        result = (getattr(estimator, "transform", None) or estimator.predict)(given)
+    with _prepare(estimator, block, backend, where) as inputs:
+        result = (getattr(estimator, "transform", None) or estimator.predict)(inputs)
     result = result.toarray() if hasattr(result, "toarray") else result
     array = backend.xp.asarray(result) if _is_cuml(estimator) else backend.to_device(np.asarray(result))
     return array.reshape(len(block), -1)
@@ -155,11 +155,11 @@ def _is_cuml(estimator: Any) -> bool:
 def get_output_names(estimator: Any, names: Sequence[str], num_outputs: int) -> list[str]:
     """Return the output names of a fitted estimator; `<class name>0`, ... if it has none."""
     try:
-        given = [str(name) for name in estimator.get_feature_names_out(list(names))]
+        outputs = [str(name) for name in estimator.get_feature_names_out(list(names))]
     except (AttributeError, TypeError, ValueError, NotImplementedError):
-        given = []
-    if len(given) == num_outputs == len(set(given)):
-        return given
+        outputs = []
+    if len(outputs) == num_outputs == len(set(outputs)):
+        return outputs
     return [f"{type(estimator).__name__.lower()}{position}" for position in range(num_outputs)]
 
 
@@ -170,8 +170,8 @@ def export_state(estimator: Any, where: str) -> dict[str, Any]:
         problem = "an estimator of this class cannot be saved without pickle"
         remedy = "a step of gpupipe.preprocessing, or fit it again where it is used"
         raise ArtifactError(where, problem, got=f"{module}.{name}", expected=_EXPECTED, remedy=remedy)
-    _, known = _find_class(name)
-    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in known}
+    _, parameters = _find_class(name)
+    params = {key: value for key, value in estimator.get_params(deep=False).items() if key in parameters}
     try:
         text = json.dumps(params, default=_convert_number)
     except TypeError as cause:
@@ -189,10 +189,12 @@ def rebuild_estimator(state: Mapping[str, Any], where: str) -> Any:
     name = state["estimator_class"]
     if name not in SAVEABLE:
         raise ArtifactError(where, "unknown estimator", got=name, expected=_EXPECTED, remedy="save it again")
-    cls, known = _find_class(name)
+    cls, parameters = _find_class(name)
     params = json.loads(state["estimator_params"]).items()
     # JSON has no tuples, and these classes take no lists: a sequence was a range.
-    estimator = cls(**{key: tuple(one) if isinstance(one, list) else one for key, one in params if key in known})
+    estimator = cls(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in params if key in parameters}
+    )
     for attribute in SAVEABLE[name][1]:
         if f"estimator.{attribute}" in state:
             setattr(estimator, attribute, state[f"estimator.{attribute}"])

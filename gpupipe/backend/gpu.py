@@ -39,8 +39,9 @@ from gpupipe.backend.columns import (
     with_missing_row,
 )
 from gpupipe.backend.device.memory import etl_limit, explain_out_of_memory, free_unused
+from gpupipe.backend.device.probe import install_lines, this_machine
 from gpupipe.backend.fused.switch import FusedRows
-from gpupipe.errors import SchemaMismatch
+from gpupipe.errors import BackendMissing, SchemaMismatch
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Field, Schema, get_element_dtype, is_passenger, to_list_dtype
 
 _NOT_HELD = r"\bdecimal256\(|\btime(32|64)\[|\b(large_)?binary\b|fixed_size_|map<|date32|tz="
@@ -320,7 +321,8 @@ class GpuBackend(Backend):
     # cuML takes seconds to import, and is the largest of the libraries: only what calls it needs it.
     @explain_out_of_memory("k-means")
     def kmeans(self, block: Array, centres: Any, max_iter: int, tol: float) -> Any:
-        from cuml.cluster import KMeans
+        with _explain_missing_cuml("k-means"):
+            from cuml.cluster import KMeans
 
         # scikit-learn's `tol` is relative to the columns' mean variance, cuML's is not: here it is 1 for both.
         size = float(block.var(axis=0).mean()) ** 0.5 or 1.0
@@ -331,7 +333,8 @@ class GpuBackend(Backend):
 
     @explain_out_of_memory("PCA")
     def pca(self, block: Array, n_components: int) -> PCAResult:
-        from cuml.decomposition import PCA
+        with _explain_missing_cuml("PCA", "PCA(solver='fold'), or "):
+            from cuml.decomposition import PCA
 
         if block.shape[1] == 1:  # cuML asks for two columns
             parts = block.mean(axis=0), cupy.ones((1, 1)), block.var(axis=0, ddof=1)
@@ -395,6 +398,16 @@ def _share_frame(frame: Frame, fields: Sequence[Field], backend: Backend) -> Any
 def _plan_types(fields: Sequence[Field]) -> pl.Schema:
     """Return the types that columns have in plans."""
     return arrow.polars_from_arrow(arrow.get_arrow_types(fields).empty_table()).schema
+
+
+@contextmanager
+def _explain_missing_cuml(where: str, other: str = "") -> Iterator[None]:
+    """Convert the error for a cuML that does not load to `BackendMissing`, with another way if there is one."""
+    try:
+        yield
+    except ImportError as cause:
+        problem, remedy = f"cuML does not load ({cause})", f"{other}{install_lines(this_machine())}"
+        raise BackendMissing(where, problem, expected="cuML of the same release as cuDF", remedy=remedy) from cause
 
 
 @contextmanager

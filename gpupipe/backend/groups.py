@@ -54,9 +54,9 @@ class GroupSums:
         while step < longest:
             sums[:-step] += xp.where(ids[step:] == ids[:-step], sums[step:], 0.0)
             step *= 2
-        found, there = xp.zeros(self._num_groups), self._sizes > 0
-        found[there] = sums[(xp.cumsum(self._sizes) - self._sizes)[there]]
-        return found
+        totals, is_filled = xp.zeros(self._num_groups), self._sizes > 0
+        totals[is_filled] = sums[(xp.cumsum(self._sizes) - self._sizes)[is_filled]]
+        return totals
 
 
 @dataclass(frozen=True)
@@ -82,18 +82,18 @@ class Groups:
         xp = self.xp
         if self.sorted_by is not None:
             return self.sorted_by[xp.cumsum(self.sizes) - self.sizes]
-        found, some = xp.full(len(self), -1, dtype="int64"), self.ids[:_FEW]
-        found[some] = xp.arange(len(some))  # of several any one
-        if xp is not np or (found < 0).any():  # whether some of the rows will do is not worth waiting for a GPU
-            found[self.ids] = xp.arange(len(self.ids))
-        return found
+        rows, ids = xp.full(len(self), -1, dtype="int64"), self.ids[:_FEW]
+        rows[ids] = xp.arange(len(ids))  # of several any one
+        if xp is not np or (rows < 0).any():  # whether some of the rows will do is not worth waiting for a GPU
+            rows[self.ids] = xp.arange(len(self.ids))
+        return rows
 
 
 def group_by_keys(columns: Sequence[Column], backend: Backend) -> Groups:
     """Group n rows by equal values in all columns: by counting if few values are possible, else by sorting."""
-    found = _group_by_counting(columns, backend)
-    if found is not None:
-        return found
+    groups = _group_by_counting(columns, backend)
+    if groups is not None:
+        return groups
     xp = backend.xp
     order = sort_order(columns, backend)
     begins = xp.zeros(len(order), dtype=bool)
@@ -114,14 +114,14 @@ def _group_by_counting(columns: Sequence[Column], backend: Backend) -> Groups | 
         return Groups(none, none, xp)
     places, num_places = None, 1
     for column in columns:
-        found = _rank_values(column, most // num_places, backend)
-        if found is None:
+        ranking = _rank_values(column, most // num_places, backend)
+        if ranking is None:
             return None
-        places = found[0] if places is None else places * found[1] + found[0]
-        num_places *= found[1]
+        places = ranking[0] if places is None else places * ranking[1] + ranking[0]
+        num_places *= ranking[1]
     counts = xp.bincount(places, minlength=num_places)
-    there = counts > 0
-    return Groups((xp.cumsum(there) - 1).take(places), counts[there], xp)
+    is_used = counts > 0
+    return Groups((xp.cumsum(is_used) - 1).take(places), counts[is_used], xp)
 
 
 def _rank_values(column: Column, most: int, backend: Backend) -> tuple[Array, int] | None:
@@ -200,33 +200,33 @@ def aggregate_rows(
 ) -> Frame:
     """Compute the statistics of each group of rows, with its keys; all but counts are of float64 columns."""
     examples = groups.examples
-    made = {key: columns[key].take(examples) for key in keys}
+    outputs = {key: columns[key].take(examples) for key in keys}
     for name in dict.fromkeys(state.column for state in states):
-        wanted = {state.statistic for state in states if state.column == name}
-        found = _aggregate_column(columns[name], wanted, groups)
-        for state in (State(statistic, name) for statistic in wanted):
-            made[state.name] = Column(state.field.dtype, found[state.statistic])
-    return backend.frame(made, len(groups))
+        statistics = {state.statistic for state in states if state.column == name}
+        results = _aggregate_column(columns[name], statistics, groups)
+        for state in (State(statistic, name) for statistic in statistics):
+            outputs[state.name] = Column(state.field.dtype, results[state.statistic])
+    return backend.frame(outputs, len(groups))
 
 
-def _aggregate_column(column: Column, wanted: AbstractSet[str], groups: Groups) -> dict[str, Array]:
+def _aggregate_column(column: Column, statistics: AbstractSet[str], groups: Groups) -> dict[str, Array]:
     """Compute these statistics of the values of each group: on a CPU, all of floats in one compiled loop."""
     xp, ids, size = groups.xp, groups.ids, len(groups)
-    more = wanted - {"size", "count"}
+    more = statistics - {"size", "count"}
     if xp is np and more:
         count, total, squares, low, high = aggregate_floats(column.data, ids, size)
         ends = {name: np.where(count > 0, end, np.nan) for name, end in (("min", low), ("max", high))}
         return {"size": groups.sizes, "count": count, "total": total, "squares": squares} | ends
     missing = column.missing(xp)
     count = groups.sizes if missing is None else groups.sizes - xp.bincount(ids[missing], minlength=size)
-    found = {"size": groups.sizes, "count": count}
+    results = {"size": groups.sizes, "count": count}
     if "total" in more:
-        found["total"] = groups.sums.compute(xp.where(missing, 0.0, column.data))
+        results["total"] = groups.sums.compute(xp.where(missing, 0.0, column.data))
     if "squares" in more:
         with np.errstate(all="ignore"):
-            rest = xp.where(missing, 0.0, column.data - (found["total"] / xp.maximum(count, 1))[ids])
-            found["squares"] = groups.sums.compute(rest * rest)
-    return found | {end: _find_extreme(column.data, groups, end) for end in ("min", "max") if end in more}
+            deviations = xp.where(missing, 0.0, column.data - (results["total"] / xp.maximum(count, 1))[ids])
+            results["squares"] = groups.sums.compute(deviations * deviations)
+    return results | {end: _find_extreme(column.data, groups, end) for end in ("min", "max") if end in more}
 
 
 def merge_states(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequence[State]) -> Frame:
@@ -239,32 +239,32 @@ def merge_states(frame: Frame, groups: Groups, keys: Sequence[str], states: Sequ
     for state in states:
         data = cpu.column(frame, state.name).data
         if state.statistic in ("min", "max"):
-            made = _find_extreme(data, groups, state.statistic)
+            result = _find_extreme(data, groups, state.statistic)
         else:
-            made = groups.sums.compute(data)
+            result = groups.sums.compute(data)
         if state.statistic == "squares":  # and the parts' squared deviations, weighted by their counts
             count, total = (cpu.column(frame, State(part, state.column).name).data for part in ("count", "total"))
             with np.errstate(all="ignore"):
                 means = groups.sums.compute(total) / np.maximum(groups.sums.compute(count), 1)
                 deviation = total / np.maximum(count, 1) - means[groups.ids]
-                made = made + groups.sums.compute(np.where(count > 0, count * deviation * deviation, 0.0))
+                result = result + groups.sums.compute(np.where(count > 0, count * deviation * deviation, 0.0))
         dtype = state.field.dtype
-        columns[state.name] = Column(dtype, made.astype(dtype))  # counts are exact: they are below 2**53
+        columns[state.name] = Column(dtype, result.astype(dtype))  # counts are exact: they are below 2**53
     return cpu.frame(columns, len(groups))
 
 
 def compute_result(function: str, frame: Frame, name: str) -> Array:
     """Compute the result of a function of one column from the statistics of each group, on the host, as float64."""
     columns = [select("cpu").column(frame, State(part, name).name) for part in FUNCTIONS[function]]
-    found = [column.data.astype("float64") for column in columns]
+    statistics = [column.data.astype("float64") for column in columns]
     if function == "mean":
-        count, total = found
+        count, total = statistics
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
     if function in ("var", "std"):
-        count, _, squares = found
+        count, _, squares = statistics
         variance = np.where(count > 1, squares / np.maximum(count - 1, 1), np.nan)
         return np.sqrt(variance) if function == "std" else variance
-    return found[0]
+    return statistics[0]
 
 
 def _find_extreme(values: Array, groups: Groups, end: str) -> Array:
@@ -273,5 +273,5 @@ def _find_extreme(values: Array, groups: Groups, end: str) -> Array:
     none, choose = (xp.inf, xp.minimum) if end == "min" else (-xp.inf, xp.maximum)
     ends = xp.full(len(groups), none)
     choose.at(ends, groups.ids, xp.where(missing, none, values) + 0.0)  # of both zeros a GPU takes either
-    there = xp.bincount(groups.ids[missing], minlength=len(groups)) < groups.sizes
-    return xp.where(there, ends, xp.nan)
+    has_value = xp.bincount(groups.ids[missing], minlength=len(groups)) < groups.sizes
+    return xp.where(has_value, ends, xp.nan)

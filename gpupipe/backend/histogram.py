@@ -64,9 +64,9 @@ class Histogram:
 
     def filled(self, value: Any) -> Self:
         """Return the histogram with each missing value replaced by `value`."""
-        known = replace(self, missing=0)
+        histogram = replace(self, missing=0)
         keys, counts = _to_sortable(np.array([float(value)])), np.array([self.missing])
-        return known + replace(known, keys=keys, counts=counts, shift=0) if self.missing else known
+        return histogram + replace(histogram, keys=keys, counts=counts, shift=0) if self.missing else histogram
 
     @property
     def total(self) -> int:

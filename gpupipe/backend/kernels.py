@@ -69,15 +69,15 @@ class ElementwiseProgram:
     @property
     def parts(self) -> list[str]:
         """The names of the present parts, in order."""
-        held = {name: getattr(self, name) for name in _ORDER}
-        return [name for name, part in held.items() if part is not None and part is not False]
+        values = {name: getattr(self, name) for name in _ORDER}
+        return [name for name, part in values.items() if part is not None and part is not False]
 
     def then(self, after: ElementwiseProgram) -> ElementwiseProgram | None:
         """Combine both programs into one; None if that is not the order of the parts."""
-        mine, theirs = self.parts, after.parts
-        if mine and theirs and _ORDER.index(mine[-1]) >= _ORDER.index(theirs[0]):
+        first, second = self.parts, after.parts
+        if first and second and _ORDER.index(first[-1]) >= _ORDER.index(second[0]):
             return None
-        return replace(self, dtype=after.dtype, **{name: getattr(after, name) for name in theirs})
+        return replace(self, dtype=after.dtype, **{name: getattr(after, name) for name in second})
 
 
 class DeferredColumn(Column):
@@ -89,11 +89,11 @@ class DeferredColumn(Column):
 
     source: RawColumn
     program: ElementwiseProgram
-    _made: Callable[[], Column]
+    _compute: Callable[[], Column]
 
-    def __init__(self, source: RawColumn, program: ElementwiseProgram, made: Callable[[], Column]) -> None:
-        given = {"dtype": program.dtype, "source": source, "program": program, "_made": made}
-        for name, value in (given | dict.fromkeys(("valid", "dictionary", "elements"))).items():
+    def __init__(self, source: RawColumn, program: ElementwiseProgram, compute: Callable[[], Column]) -> None:
+        attributes = {"dtype": program.dtype, "source": source, "program": program, "_compute": compute}
+        for name, value in (attributes | dict.fromkeys(("valid", "dictionary", "elements"))).items():
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class DeferredColumn(Column):
 
     @cached_property
     def data(self) -> Array:
-        return self._made().data
+        return self._compute().data
 
 
 def split_program(column: Column) -> tuple[RawColumn, ElementwiseProgram]:
@@ -164,15 +164,15 @@ def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
 def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: Scale) -> bool:
     """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`."""
     # A range may be of whole numbers, for which the loop would be compiled once more.
-    held = map(float, (by.multiplier, by.shift, by.low, by.high))
-    return _write(_scale_rows, out, _as_contiguous(blocks), offsets, divisors, by.moves, *held)
+    parameters = map(float, (by.multiplier, by.shift, by.low, by.high))
+    return _write(_scale_rows, out, _as_contiguous(blocks), offsets, divisors, by.moves, *parameters)
 
 
 def fill_into(out: Array, values: Array, instead: Array, xp: ModuleType) -> Any:
     """Write n floats, on a CPU also k rows of them, missing ones as `instead`; return whether one is infinite."""
     if xp is np:
-        given = np.atleast_1d(instead).astype(values.dtype)
-        return _write(_fill_rows, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), given)
+        fill_values = np.atleast_1d(instead).astype(values.dtype)
+        return _write(_fill_rows, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), fill_values)
     out[:] = values
     xp.copyto(out, out.dtype.type(instead), where=xp.isnan(out))
     return xp.isinf(out).any()
@@ -193,20 +193,20 @@ def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFl
     return GroupedFloats(*_aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
 
 
-def _write(loop: Loop, out: Array, *given: Any) -> bool:
+def _write(loop: Loop, out: Array, *arguments: Any) -> bool:
     """Run a loop that writes, by way of another array where `out` is not C-contiguous."""
-    written = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
-    infinite = loop(written, *given)
-    if written is not out:
-        out[:] = written
+    buffer = out if out.flags.c_contiguous else np.empty(out.shape, dtype=out.dtype)
+    infinite = loop(buffer, *arguments)
+    if buffer is not out:
+        out[:] = buffer
     return bool(infinite)
 
 
 def _as_contiguous(block: Array) -> Array:
     """Return a read-only, C-contiguous view, as Arrow's arrays are: one form, for which a loop is compiled once."""
-    given = np.ascontiguousarray(block).view()
-    given.flags.writeable = False
-    return given
+    view = np.ascontiguousarray(block).view()
+    view.flags.writeable = False
+    return view
 
 
 def sort_unique(values: Array, xp: ModuleType) -> Array:
@@ -280,15 +280,18 @@ def _hash_chunk(values: pa.LargeStringArray) -> Any:
 
 def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Add the counts of equal keys, on the host: the distinct keys in order of first appearance, and their sums."""
-    known, sums, slots, found, dtype = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32), 0, np.int64
+    distinct, sums, slots = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32)
+    num_keys, dtype = 0, np.int64
     for keys, counts in parts:
-        dtype, room = keys.dtype, found + len(keys)
-        if room > len(known):
-            room = max(room, found * 3 // 2)  # many small parts would be copied each time
-            known, sums = (np.concatenate([item[:found], np.empty(room - found, np.int64)]) for item in (known, sums))
-            slots = _build_slots(known[:found], room)
-        found = _add_counts(slots, known, sums, found, np.ascontiguousarray(keys).view(np.int64), counts)
-    return known[:found].view(dtype).copy(), sums[:found].copy()
+        dtype, room = keys.dtype, num_keys + len(keys)
+        if room > len(distinct):
+            room = max(room, num_keys * 3 // 2)  # many small parts would be copied each time
+            distinct, sums = (
+                np.concatenate([item[:num_keys], np.empty(room - num_keys, np.int64)]) for item in (distinct, sums)
+            )
+            slots = _build_slots(distinct[:num_keys], room)
+        num_keys = _add_counts(slots, distinct, sums, num_keys, np.ascontiguousarray(keys).view(np.int64), counts)
+    return distinct[:num_keys].view(dtype).copy(), sums[:num_keys].copy()
 
 
 class KeyIndex:
@@ -300,26 +303,26 @@ class KeyIndex:
         self._span = int(self._keys.max()) - int(self._low) + 1 if len(keys) else 0
         self._is_direct = self._span <= max(_DIRECT_SPAN, 2 * len(keys))
 
-    def positions(self, wanted: Array, backend: Backend) -> Array:
+    def positions(self, values: Array, backend: Backend) -> Array:
         """Find the position of each integer among the keys, int32; -1 if it is absent."""
         xp = backend.xp
         if xp is np:
-            return self.find(wanted)
+            return self.find(values)
         if self._is_direct:
-            return backend.to_device(self._table)[self._offsets(wanted, xp)]
+            return backend.to_device(self._table)[self._offsets(values, xp)]
         order, ordered = map(backend.to_device, self._sorted)
-        place = xp.minimum(xp.searchsorted(ordered, wanted), len(ordered) - 1)
-        return xp.where(ordered[place] == wanted, order[place], np.int32(-1))
+        positions = xp.minimum(xp.searchsorted(ordered, values), len(ordered) - 1)
+        return xp.where(ordered[positions] == values, order[positions], np.int32(-1))
 
-    def find(self, wanted: Any) -> Any:
+    def find(self, values: Any) -> Any:
         """Find the positions of integers on the host, as `positions`."""
         if self._is_direct:
-            return self._table[self._offsets(wanted, np)]
-        return _find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(wanted).view(np.int64))
+            return self._table[self._offsets(values, np)]
+        return _find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(values).view(np.int64))
 
-    def _offsets(self, wanted: Array, xp: ModuleType) -> Array:
+    def _offsets(self, values: Array, xp: ModuleType) -> Array:
         # As unsigned numbers values below the lowest are large, like those beyond the span: all find the last.
-        return xp.minimum((wanted - self._low).view("uint64"), np.uint64(self._span)).view("int64")
+        return xp.minimum((values - self._low).view("uint64"), np.uint64(self._span)).view("int64")
 
     @cached_property
     def _table(self) -> Any:
@@ -379,16 +382,16 @@ def _scale_rows(
 ) -> bool:
     """Scale each row as `Scale` defines, written as float32; return whether a result is infinite."""
     infinite = False
-    for place in range(values.shape[0]):
-        offset, divisor = offsets[place], divisors[place]
+    for row in range(values.shape[0]):
+        offset, divisor = offsets[row], divisors[row]
         for item in range(values.shape[1]):
-            number = (values[place, item] - offset) / divisor
+            number = (values[row, item] - offset) / divisor
             if moves:
                 number = number * multiplier + shift
                 number = low if number < low else number  # noqa: FURB136
                 number = high if number > high else number  # noqa: FURB136
-            out[place, item] = number
-            infinite |= abs(out[place, item]) == np.inf
+            out[row, item] = number
+            infinite |= abs(out[row, item]) == np.inf
     return infinite
 
 
@@ -396,12 +399,12 @@ def _scale_rows(
 def _fill_rows(out: Array, values: Array, instead: Array) -> bool:
     """Write the values, missing ones replaced by their row's `instead`; return whether one is infinite."""
     infinite = False
-    for place in range(values.shape[0]):
-        fill_value = instead[place]
+    for row in range(values.shape[0]):
+        fill_value = instead[row]
         for item in range(values.shape[1]):
-            number = values[place, item]
-            out[place, item] = fill_value if np.isnan(number) else number
-            infinite |= abs(out[place, item]) == np.inf
+            number = values[row, item]
+            out[row, item] = fill_value if np.isnan(number) else number
+            infinite |= abs(out[row, item]) == np.inf
     return infinite
 
 
@@ -415,15 +418,15 @@ def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Ar
     for computing the sample variance: analysis and recommendations", 1983.
     """
     count = np.zeros(num_groups, np.int64)
-    total, squares, rounded_off, rest = np.zeros((4, num_groups))
+    total, squares, rounded_off, residuals = np.zeros((4, num_groups))
     low, high = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
     for row in range(values.size):
         value, group = values[row], groups[row]
         if not np.isnan(value):
             count[group] += 1
-            known = total[group]
-            total[group] = known + value
-            large, small = (known, value) if abs(known) >= abs(value) else (value, known)
+            subtotal = total[group]
+            total[group] = subtotal + value
+            large, small = (subtotal, value) if abs(subtotal) >= abs(value) else (value, subtotal)
             rounded_off[group] += (large - total[group]) + small
             low[group] = min(low[group], value)
             high[group] = max(high[group], value)
@@ -433,9 +436,9 @@ def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Ar
         value, group = values[row], groups[row]
         if not np.isnan(value):
             apart = value - mean[group]
-            rest[group] += apart
+            residuals[group] += apart
             squares[group] += apart * apart
-    squares -= np.where(np.isfinite(squares), rest * rest / np.maximum(count, 1), 0.0)
+    squares -= np.where(np.isfinite(squares), residuals * residuals / np.maximum(count, 1), 0.0)
     return count, total, np.maximum(squares, 0.0), low, high
 
 
@@ -491,37 +494,37 @@ def _build_slots(keys: Array, room: int) -> Array:
     """Build a hash table of distinct int64, half full with `room` keys: each slot has a key's position, or -1."""
     bits = _count_bits(2 * room)  # probed linearly: Knuth, "The Art of Computer Programming", volume 3, section 6.4
     slots = np.full(1 << bits, -1, np.int32)
-    for place in range(keys.size):
-        slot = _find_slot(keys[place], bits)
+    for position in range(keys.size):
+        slot = _find_slot(keys[position], bits)
         while slots[slot] >= 0:
             slot = (slot + 1) & (slots.size - 1)
-        slots[slot] = place
+        slots[slot] = position
     return slots
 
 
 @compile_loop()
-def _find_keys(slots: Array, keys: Array, wanted: Array) -> Array:
+def _find_keys(slots: Array, keys: Array, values: Array) -> Array:
     """Find each int64 in the table that `_build_slots` made of the keys: its position as int32, or -1."""
-    bits, out = _count_bits(slots.size), np.empty(wanted.size, np.int32)
-    for row in range(wanted.size):
-        slot = _find_slot(wanted[row], bits)
-        while slots[slot] >= 0 and keys[slots[slot]] != wanted[row]:
+    bits, out = _count_bits(slots.size), np.empty(values.size, np.int32)
+    for row in range(values.size):
+        slot = _find_slot(values[row], bits)
+        while slots[slot] >= 0 and keys[slots[slot]] != values[row]:
             slot = (slot + 1) & (slots.size - 1)
         out[row] = slots[slot]
     return out
 
 
 @compile_loop()
-def _add_counts(slots: Array, known: Array, sums: Array, num_known: int, keys: Array, counts: Array) -> int:
+def _add_counts(slots: Array, distinct: Array, sums: Array, num_distinct: int, keys: Array, counts: Array) -> int:
     """Add the counts (or one for all) of int64 keys to the sums of known and new ones; return how many are known."""
     bits = _count_bits(slots.size)
     for row in range(keys.size):
         slot = _find_slot(keys[row], bits)
-        while slots[slot] >= 0 and known[slots[slot]] != keys[row]:
+        while slots[slot] >= 0 and distinct[slots[slot]] != keys[row]:
             slot = (slot + 1) & (slots.size - 1)
         if slots[slot] < 0:
-            slots[slot] = num_known
-            known[num_known], sums[num_known] = keys[row], 0
-            num_known += 1
+            slots[slot] = num_distinct
+            distinct[num_distinct], sums[num_distinct] = keys[row], 0
+            num_distinct += 1
         sums[slots[slot]] += counts[row if counts.size > 1 else 0]
-    return num_known
+    return num_distinct

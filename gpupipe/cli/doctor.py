@@ -128,8 +128,9 @@ def _libraries(machine: Machine) -> Iterator[Row]:
             yield Row(name, library.version)
     missing = [name for name in RAPIDS if name not in machine.libraries]
     if missing:
-        good = _unless(not machine.gpus, probe.install_lines(machine), Verdict.WARN)
-        yield Row("RAPIDS", f"{', '.join(missing)} not installed: the GPU backend is not there", *good)
+        advice = _unless(not machine.gpus, probe.install_lines(machine), Verdict.WARN)
+        lost = "k-means and PCA(solver='library') are" if missing == ["cuml"] else "the GPU backend is"
+        yield Row("RAPIDS", f"{', '.join(missing)} not installed: {lost} not there", *advice)
 
 
 def _clashes(library: Library, machine: Machine) -> Iterator[tuple[Requirement, str]]:

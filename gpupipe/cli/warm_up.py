@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gpupipe import preprocessing as pre
 from gpupipe import transforms as T
+from gpupipe.backend.device.probe import this_machine
 from gpupipe.cli.doctor import Row, Verdict
 from gpupipe.io import from_frame
 from gpupipe.pipeline.features import Features
@@ -36,13 +37,16 @@ def warm_up(backend: str = "gpu") -> Row:
 
 def _run(backend: str) -> None:
     dataset = from_frame(_table())
+    by_cuml = [
+        (["x", "y"], [pre.SimpleImputer(), pre.PCA(n_components=1)]),
+        (["x", "y"], [pre.SimpleImputer(), pre.KMeans(n_clusters=2)]),
+    ]
     features = Features(
         (["x", "y", "n"], [pre.SimpleImputer(), pre.StandardScaler()]),
         (["late"], [pre.SimpleImputer(strategy="median"), pre.Log1p(), pre.MinMaxScaler()]),
         (["word"], pre.Categorify()),
         (["at_hour"], pre.Categorify()),
-        (["x", "y"], [pre.SimpleImputer(), pre.PCA(n_components=1)]),
-        (["x", "y"], [pre.SimpleImputer(), pre.KMeans(n_clusters=2)]),
+        *(by_cuml if "cuml" in this_machine().libraries else []),
         target="flag",
     )
     steps = [T.Filter("n >= 0 or isnull(n)"), T.Derive(late="where(x > 0, x, -x)"), T.DateParts("at", ["hour"])]

@@ -228,7 +228,7 @@ def _fit_curves(rows: CalibrationRows, task: str) -> Probabilities:
     if task == "multiclass":
         chances, classes = torch.softmax(rows.output, 1), range(rows.output.shape[1])
         _require_classes(rows.target, rows.weight, classes)
-        labels = [rows.target == place for place in classes]
+        labels = [rows.target == code for code in classes]
     else:
         chances, labels = torch.sigmoid(rows.output), [part >= 0.5 for part in _split(rows.target)]
         for part in labels:

@@ -198,13 +198,13 @@ def compare(
 
 def _check_columns(schema: Schema, other: Schema) -> None:
     """Raise `SchemaMismatch` where the loaders have other columns."""
-    names, others = (
+    names, other_names = (
         [item.name for item in (*each.numeric, *each.categorical, *each.lists, *each.targets)]
         for each in (schema, other)
     )
-    if names != others:
+    if names != other_names:
         problem, expected = "the loaders have other columns", ", ".join(names)
-        raise SchemaMismatch("compare", problem, got=others, expected=expected, remedy="loaders of one pipeline")
+        raise SchemaMismatch("compare", problem, got=other_names, expected=expected, remedy="loaders of one pipeline")
 
 
 def _check_target(name: str, block: FeatureTable) -> None:

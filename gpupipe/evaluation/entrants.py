@@ -52,8 +52,8 @@ class TrainRows:
         order = Permutation(len(block), seed=self.seed).order(block.device)
         if self.layout.task in ("binary", "multiclass") and block.target is not None:
             order = order[block.target[order].sort(stable=True).indices]
-        held = torch.arange(len(block), device=block.device) % HELD_OUT == HELD_OUT - 1
-        return block.take(order[~held]), block.take(order[held])
+        is_held_out = torch.arange(len(block), device=block.device) % HELD_OUT == HELD_OUT - 1
+        return block.take(order[~is_held_out]), block.take(order[is_held_out])
 
     @cached_property
     def host(self) -> Rows:
@@ -63,8 +63,8 @@ class TrainRows:
     @cached_property
     def host_parts(self) -> tuple[Rows, Rows]:
         """The parts, on the host."""
-        learned, held = self.parts
-        return copy_to_host(learned), copy_to_host(held)
+        train, valid = self.parts
+        return copy_to_host(train), copy_to_host(valid)
 
     def make_loader(self, part: FeatureTable) -> Loader:
         """Make a loader of a part that is shuffled; the batches are those of the loader if that is shuffled, too."""
@@ -137,10 +137,10 @@ class EstimatorEntrant:
     def fit(self, rows: TrainRows, metric: Metric) -> None:
         """Fit it on all rows, with the encoding of ids that is best on the tenth held out."""
         if len(self.candidate.encodings) > 1:
-            learned, held = rows.host_parts
+            train, valid = rows.host_parts
             for encoding in self.candidate.encodings:
-                self.candidate.fit(learned, encoding)
-                output = torch.as_tensor(self.candidate.predict(held))
+                self.candidate.fit(train, encoding)
+                output = torch.as_tensor(self.candidate.predict(valid))
                 self._scores[encoding] = measure(metric, output, rows.parts[1])
         self.ids = choose_best(self._scores, metric, self.ids)
         self.candidate.fit(rows.host, self.ids)

@@ -78,9 +78,9 @@ def fit(
 
 def fit_proposal(train: Any, valid: Any, seed: int, **options: Any) -> tuple[Pipeline, Loader, Loader]:
     """Fit the features that `Features.auto` proposes for a table, and load it and the rows to validate."""
-    learned, held = as_dataset(train), as_dataset(valid)
-    pipeline = Pipeline([], Features.auto(learned, **options)).fit(learned)
-    return pipeline, pipeline.loader(learned, shuffle=True, seed=seed), pipeline.loader(held)
+    train, valid = as_dataset(train), as_dataset(valid)
+    pipeline = Pipeline([], Features.auto(train, **options)).fit(train)
+    return pipeline, pipeline.loader(train, shuffle=True, seed=seed), pipeline.loader(valid)
 
 
 def makes_model(model: object) -> bool:

@@ -54,5 +54,5 @@ def describe_lists(item: Field) -> str:
     if item.cardinality is None:
         return f"{item.name}: its lists' length and mean"
     more = item.cardinality - _count_columns(item)
-    others = f", the other {more:,} together as unknown" if more else ""
-    return f"{item.name}: counts of {_count_columns(item):,} ids in its lists{others}"
+    remainder = f", the other {more:,} together as unknown" if more else ""
+    return f"{item.name}: counts of {_count_columns(item):,} ids in its lists{remainder}"

@@ -128,8 +128,8 @@ class _Rows:
         self._in_order = Loader(block, batch_size=loader.batch_size, device=self.device, target_units=self.target_units)
         if order is not None:
             self._find = _find_feature(self.schema, item)
-            found = self._find(block)
-            self._values = found.take(order) if isinstance(found, Ragged) else found[order].to(self.device)
+            values = self._find(block)
+            self._values = values.take(order) if isinstance(values, Ragged) else values[order].to(self.device)
 
     def __len__(self) -> int:
         return len(self._in_order)
@@ -150,6 +150,6 @@ def _find_feature(schema: Schema, item: Field) -> Callable[[Any], Any]:
     """Return what gets a feature of a block or a batch: its lists, or a view of its column."""
     for part, fields in (("numeric", schema.numeric), ("codes", schema.categorical)):
         if item in fields:
-            place = fields.index(item)
-            return lambda rows: getattr(rows, part)[:, place]
+            position = fields.index(item)
+            return lambda rows: getattr(rows, part)[:, position]
     return lambda rows: rows.lists[item.name]

@@ -67,12 +67,12 @@ def compare(operator: str, left: Operand, right: Operand, backend: Backend) -> T
 def _compare_texts(operator: str, left: Column, right: Column | Constant, backend: Backend) -> Truth:
     """Compare strings per row, in the order of code points; the distinct ones are compared on the host."""
     if isinstance(right, Constant):
-        held = getattr(pc, _UFUNCS[operator])(left.dictionary, pa.scalar(right.value, pa.large_string()))
-        return gather_result(left, held, backend)
+        outcome = getattr(pc, _UFUNCS[operator])(left.dictionary, pa.scalar(right.value, pa.large_string()))
+        return gather_result(left, outcome, backend)
     texts = unite_dictionaries([left.dictionary, right.dictionary])
     ranks = pc.rank(texts).to_numpy().astype("int32")
-    places = [(column, ranks[find_positions(column.dictionary, texts)]) for column in (left, right)]
-    a, b = (gather(column, place, -1, backend) for column, place in places)
+    tables = [(column, ranks[find_positions(column.dictionary, texts)]) for column in (left, right)]
+    a, b = (gather(column, table, -1, backend) for column, table in tables)
     return Truth.from_valid(_compare_alike(operator, a, b, backend.xp), (a >= 0) & (b >= 0))
 
 
@@ -107,8 +107,8 @@ def _compare_columns(operator: str, left: Column, right: Column, xp: ModuleType)
     if right.dtype == "uint64":
         left, right, operator = right, left, _FLIPPED[operator]
     is_mixed = left.dtype == "uint64" and right.data.dtype.kind == "i"
-    held = _compare_unsigned if is_mixed else _compare_alike
-    return Truth.from_valid(held(operator, left.data, right.data, xp), both_valid(left.valid, right.valid))
+    comparison = _compare_unsigned if is_mixed else _compare_alike
+    return Truth.from_valid(comparison(operator, left.data, right.data, xp), both_valid(left.valid, right.valid))
 
 
 def _compare_floats(operator: str, left: Array, right: Any, xp: ModuleType) -> Truth:
@@ -129,5 +129,5 @@ def _compare_alike(operator: str, left: Array, right: Any, xp: ModuleType) -> Ar
 def _compare_unsigned(operator: str, left: Array, right: Array, xp: ModuleType) -> Array:
     """Compare uint64 with signed integers, which have no common integer type: a negative one is less than all."""
     negative = right < 0
-    found = _compare_alike(operator, left, right.astype("uint64"), xp)
-    return found | negative if operator in (">", ">=", "!=") else found & ~negative
+    outcome = _compare_alike(operator, left, right.astype("uint64"), xp)
+    return outcome | negative if operator in (">", ">=", "!=") else outcome & ~negative

@@ -61,10 +61,10 @@ def find_zones(node: Node, schema: Schema, source: Source) -> dict[Node, str]:
         zones |= find_zones(operand, schema, source)
     if any(zones.values()) and not all(zones.values()):
         columns = [item.name for item in zones if isinstance(item, Name)]
-        shown = " and ".join(f"{_titled(item, source)} ({zone or 'no time zone'})" for item, zone in zones.items())
+        listing = " and ".join(f"{_titled(item, source)} ({zone or 'no time zone'})" for item, zone in zones.items())
         cast = f"T.Cast({dict.fromkeys(columns, 'int64')}) before, if both are UTC"
         remedy = cast if len(columns) == len(zones) else "the time without its offset"
-        problem, remedy = f"times with a time zone beside times without: {shown}", f"{remedy}; else tz_localize"
+        problem, remedy = f"times with a time zone beside times without: {listing}", f"{remedy}; else tz_localize"
         raise source.error(node.span, problem, "a zone on both sides, or on none", f"{remedy} of the frame")
     forms = FUNCTIONS.get(node.name, []) if isinstance(node, Operation) else []
     return zones if any(form.gives in _KEEPING_TIMES for form in forms) else {}
@@ -83,9 +83,9 @@ def infer_operation(node: Operation, dtypes: Sequence[str], source: Source) -> t
     form, kinds = _choose_form(node, dtypes)
     _require(node, dtypes, kinds, source)
     if node.name == "in":
-        first, *others = zip(node.operands, dtypes, strict=True)
-        for other in others:
-            _require_alike(first, other, source)
+        first, *members = zip(node.operands, dtypes, strict=True)
+        for member in members:
+            _require_alike(first, member, source)
     element = get_element_dtype(dtypes[0]) or dtypes[0]
     if "element" in kinds:
         _require_alike((node.operands[0], element), (node.operands[1], dtypes[1]), source)
@@ -216,11 +216,11 @@ def _require(node: Operation, dtypes: Sequence[str], kinds: Sequence[str], sourc
 
 def _suggest_arguments(node: Operation, dtypes: Sequence[str], source: Source) -> str | None:
     """Suggest the call of a form that takes these types and lacks the rest, as `floor` of a time; None without one."""
-    shown = [source.slice(operand.span) for operand in node.operands]
+    arguments = [source.slice(operand.span) for operand in node.operands]
     for form in FUNCTIONS.get(node.name, ()):
-        pairs, rest = zip(dtypes, form.takes, strict=False), form.takes[len(dtypes) : form.least]
-        if rest and all(dtype in KINDS[kind].dtypes for dtype, kind in pairs):
-            return f"{node.name}({', '.join([*shown, *(KINDS[kind].example for kind in rest)])})"
+        pairs, kinds = zip(dtypes, form.takes, strict=False), form.takes[len(dtypes) : form.least]
+        if kinds and all(dtype in KINDS[kind].dtypes for dtype, kind in pairs):
+            return f"{node.name}({', '.join([*arguments, *(KINDS[kind].example for kind in kinds)])})"
     return None
 
 
@@ -241,9 +241,9 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
     if _common_dtype((left[0], right[0]), (left[1], right[1])) is not None:
         return
     culprit, remedy = right[0], "two values of one kind; Cast changes a column's type"
-    for one, other in ((right, left), (left, right)):
-        if suggestion := _suggest_side(*one, *other, source, operator):
-            culprit, remedy = one[0], suggestion
+    for operand, other in ((right, left), (left, right)):
+        if suggestion := _suggest_side(*operand, *other, source, operator):
+            culprit, remedy = operand[0], suggestion
             break
     first, second = (f"{_titled(node, source)} ({dtype})" for node, dtype in (left, right))
     expected = "two numbers, two texts or two times"
@@ -252,13 +252,13 @@ def _require_alike(left: tuple[Node, str], right: tuple[Node, str], source: Sour
 
 def _suggest_side(node: Node, dtype: str, beside: Node, other: str, source: Source, operator: str) -> str | None:
     """Suggest what makes one side of a comparison, or the one `beside` it, such that they can be compared."""
-    shown, is_equality, element = source.slice(node.span), operator in ("==", "!="), get_element_dtype(other)
+    text, is_equality, element = source.slice(node.span), operator in ("==", "!="), get_element_dtype(other)
     if is_equality and element is not None and _common_dtype((beside, node), (element, dtype)) is not None:
-        return f"{'not ' if operator == '!=' else ''}contains({source.slice(beside.span)}, {shown})"
+        return f"{'not ' if operator == '!=' else ''}contains({source.slice(beside.span)}, {text})"
     if other in LISTS or is_passenger(other):
         return _suggest_operand("text" if dtype == "string" else "number", beside, other, source)
-    if other == "timestamp" and is_time(Constant(shown, "string", node.span)):
-        return f"{shown!r}, with quotation marks"
+    if other == "timestamp" and is_time(Constant(text, "string", node.span)):
+        return f"{text!r}, with quotation marks"
     if not isinstance(node, Constant):
         return None
     if other == "timestamp":
@@ -276,34 +276,34 @@ def _titled(node: Node, source: Source) -> str:
 
 def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> str:
     """Suggest what makes an operand one of that kind."""
-    shown, is_text = source.slice(operand.span), kind in ("text", "plain")
+    text, is_text = source.slice(operand.span), kind in ("text", "plain")
     if dtype in LISTS:
-        return f"len({shown}) for how many elements it has"
+        return f"len({text}) for how many elements it has"
     if kind.startswith("list"):
         of_rows = "data.group_by('key').agg(...) or a window such as T.Rolling, of rows"
         of_numbers = of_rows if kind == "list of numbers" else f"minimum(x, y) and maximum(x, y) of numbers, {of_rows}"
-        return f"split({shown}, ',')" if dtype == "string" else of_numbers
+        return f"split({text}, ',')" if dtype == "string" else of_numbers
     if is_passenger(dtype):
         assert isinstance(operand, Name)
         return suggest_conversion(operand.name, dtype, text=is_text)
     if example := KINDS[kind].example:
         return example
-    value = shown if isinstance(operand, Name) else f"({shown})"
+    value = text if isinstance(operand, Name) else f"({text})"
     if kind == "condition":
         return f"{value} {_CONDITIONS.get(dtype, '!= 0')}"
     if isinstance(operand, Constant) and dtype != "timestamp":
         if kind == "time":
-            return f"timestamp({shown if is_time(operand) else repr('2013-10-01 06:00')})"
+            return f"timestamp({text if is_time(operand) else repr('2013-10-01 06:00')})"
         return repr(str(operand.value)) if is_text else _without_quotes(str(operand.value))
     if kind == "number":
         if dtype == "timestamp":
-            return f"hour({shown}), or {value} - timestamp('2013-10-01') for seconds"
-        return f"len({shown}), or {_cast(operand, source, 'float64')}"
+            return f"hour({text}), or {value} - timestamp('2013-10-01') for seconds"
+        return f"len({text}), or {_cast(operand, source, 'float64')}"
     if kind == "time":
         return _cast(operand, source, *([] if dtype in ("string", "int64") else ["int64"]), "timestamp")
     if kind == "plain" and dtype in FLOATS:
-        return f"string(int({shown}))"
-    return _cast(operand, source, "string") if dtype in ("timestamp", *FLOATS) else f"string({shown})"
+        return f"string(int({text}))"
+    return _cast(operand, source, "string") if dtype in ("timestamp", *FLOATS) else f"string({text})"
 
 
 def _cast(operand: Node, source: Source, *dtypes: str) -> str:

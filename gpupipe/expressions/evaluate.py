@@ -94,10 +94,10 @@ class _Rows:
         slice_of = self._source.slice
         pairs = zip(node.operands, call.values, strict=True)
         first = next(slice_of(part.span) for part, value in pairs if value.dtype not in ("bool", "string"))
-        shown = slice_of(node.span)
-        remedy = f"float({first}) in place of {shown if node.name == 'int' else first}, which gives float64"
+        text = slice_of(node.span)
+        remedy = f"float({first}) in place of {text if node.name == 'int' else first}, which gives float64"
         remedy = f"T.Cast({{{first!r}: 'list<float64>'}}) before" if call.values[0].dtype in LISTS else remedy
-        problem, expected = f"row {row:,}: `{shown}` does not fit int64", "integers from -2**63 to 2**63 - 1"
+        problem, expected = f"row {row:,}: `{text}` does not fit int64", "integers from -2**63 to 2**63 - 1"
         got = values[0] if len(values) == 1 else tuple(values)
         error = BadData(self._source.where, problem, got=got, expected=expected, remedy=remedy)
         error.row = row

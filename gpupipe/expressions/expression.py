@@ -54,13 +54,13 @@ class Expression:
 
     def check_condition(self, schema: Schema) -> None:
         """Raise `ExpressionError` unless the values are true or false; errors as of `check`."""
-        found, text, where = self.check(schema), self.text, self.source.where
-        if found == "bool":
+        dtype, text, where = self.check(schema), self.text, self.source.where
+        if dtype == "bool":
             return
-        condition = f"({text}) > 0" if found in (*INTEGERS, *FLOATS) else f"notnull({text})"
-        condition = f"({text}) == '...'" if found == "string" else condition
+        condition = f"({text}) > 0" if dtype in (*INTEGERS, *FLOATS) else f"notnull({text})"
+        condition = f"({text}) == '...'" if dtype == "string" else condition
         expected, remedy = "a condition, true or false per row", f"{where}({condition!r})"
-        raise ExpressionError(f"{where}({text!r})", f"the expression gives {found}", expected=expected, remedy=remedy)
+        raise ExpressionError(f"{where}({text!r})", f"the expression gives {dtype}", expected=expected, remedy=remedy)
 
     def conjuncts(self) -> list[tuple[str, str, Any]]:
         """Return simple conditions, to test against statistics, that all rows satisfy for which the expression is true.

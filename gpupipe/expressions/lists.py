@@ -46,9 +46,9 @@ def total(call: Call) -> Column:
         return Column(dtype, sums if column.valid is None else xp.where(column.valid, sums, sums.dtype.type(np.nan)))
     # Differences of one running sum are exact even where that has wrapped.
     running = xp.cumsum(data if valid is None else xp.where(valid, data, 0))
-    made = Column(dtype, _subtract_at_offsets(running, column, xp), column.valid)
-    refuse_wrapped(made, sums, xp)
-    return made
+    result = Column(dtype, _subtract_at_offsets(running, column, xp), column.valid)
+    refuse_wrapped(result, sums, xp)
+    return result
 
 
 def average(call: Call) -> Column:
@@ -104,9 +104,9 @@ def _number_lists(column: Column, xp: ModuleType) -> Array:
     return xp.cumsum(xp.bincount(offsets[1:-1], minlength=num_elements + 1)[:num_elements])
 
 
-def _count(chosen: Array, column: Column, xp: ModuleType) -> Array:
+def _count(mask: Array, column: Column, xp: ModuleType) -> Array:
     """Count the chosen elements of each list, int64."""
-    return _subtract_at_offsets(xp.cumsum(chosen, dtype="int64"), column, xp)
+    return _subtract_at_offsets(xp.cumsum(mask, dtype="int64"), column, xp)
 
 
 def _subtract_at_offsets(running: Array, column: Column, xp: ModuleType) -> Array:

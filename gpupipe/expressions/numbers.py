@@ -59,16 +59,16 @@ def compute(sign: str, left: Operand, right: Operand, dtype: str, xp: ModuleType
     (a, a_valid), (b, b_valid) = as_numbers(left, wide, xp), as_numbers(right, wide, xp)
     valid = both_valid(a_valid, b_valid)
     if sign not in ("//", "%", "**"):
-        made = Column(dtype, ufunc(a, b), valid)
+        result = Column(dtype, ufunc(a, b), valid)
     elif dtype in FLOATS:
         return Column(dtype, _power(a, b, xp) if sign == "**" else _divide(sign, a, b, xp))
     else:
-        made = _compute_integers(sign, a, b, valid, xp)
+        result = _compute_integers(sign, a, b, valid, xp)
         if is_natural:
-            return Column(dtype, *as_numbers(replace(made, dtype=wide), dtype, xp))
+            return Column(dtype, *as_numbers(replace(result, dtype=wide), dtype, xp))
     if dtype == "int64" and sign not in ("%", "minimum", "maximum"):
-        refuse_wrapped(made, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
-    return made
+        refuse_wrapped(result, ufunc(xp.asarray(a, dtype="float64"), xp.asarray(b, dtype="float64")), xp)
+    return result
 
 
 def _is_natural(operand: Operand) -> bool:
@@ -76,9 +76,9 @@ def _is_natural(operand: Operand) -> bool:
     return operand.dtype.startswith("u") or (isinstance(operand, Constant) and float(operand.value) >= 0)
 
 
-def refuse_wrapped(made: Column, near: Array, xp: ModuleType) -> None:
+def refuse_wrapped(result: Column, near: Array, xp: ModuleType) -> None:
     """Raise OverflowError where integers have wrapped: they differ from the float64 result by about 2**64."""
-    refuse_rows(xp.abs(near - made.data) > 2.0**62, made.valid, xp)
+    refuse_rows(xp.abs(near - result.data) > 2.0**62, result.valid, xp)
 
 
 def _power(a: Any, b: Any, xp: ModuleType) -> Array:
@@ -94,11 +94,11 @@ def _divide(sign: str, a: Any, b: Any, xp: ModuleType) -> Array:
 
     Source: `float_divmod` of CPython's Objects/floatobject.c. fmod is exact, so both backends find the same whole part.
     """
-    rest = xp.fmod(a, b)
-    other_side = (rest != 0) & ((rest < 0) != (b < 0))
+    remainder = xp.fmod(a, b)
+    other_side = (remainder != 0) & ((remainder < 0) != (b < 0))
     if sign == "%":
-        return xp.where(other_side, rest + b, xp.where(rest == 0, xp.copysign(rest, b), rest))
-    quotient = (a - rest) / b - other_side
+        return xp.where(other_side, remainder + b, xp.where(remainder == 0, xp.copysign(remainder, b), remainder))
+    quotient = (a - remainder) / b - other_side
     whole = xp.floor(quotient)
     whole = whole + (quotient - whole > 0.5)
     return xp.where(quotient == 0, xp.copysign(xp.zeros_like(whole), a / b), whole)
@@ -120,7 +120,7 @@ def apply_function(name: str, column: Column, dtype: str, xp: ModuleType) -> Col
     if name in ("ceil", "floor", "round") and dtype not in FLOATS:
         return Column(dtype, data, valid)
     ufunc = getattr(xp, _UFUNCS.get(name, name))
-    made = Column(dtype, ufunc(data), valid)
+    result = Column(dtype, ufunc(data), valid)
     if dtype not in FLOATS:
-        refuse_wrapped(made, ufunc(data.astype("float64")), xp)
-    return made
+        refuse_wrapped(result, ufunc(data.astype("float64")), xp)
+    return result

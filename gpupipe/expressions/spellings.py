@@ -72,8 +72,8 @@ def mend_signs(text: str) -> str:
         texts.append(literal)
         return f'"{len(texts) - 1}"'
 
-    def write_like(found: re.Match[str]) -> str:
-        column, negation, ignores_case, number = found.groups()
+    def write_like(match: re.Match[str]) -> str:
+        column, negation, ignores_case, number = match.groups()
         column, part = (
             (f"lower({column})", texts[int(number)].lower()) if ignores_case else (column, texts[int(number)])
         )
@@ -85,12 +85,12 @@ def mend_signs(text: str) -> str:
         condition = f"{column} == {hide(repr(core))}" if call is None else f"{call}({column}, {hide(repr(core))})"
         return f"not {condition}" if negation else condition
 
-    text = _LITERAL.sub(lambda found: hide(found[0]), text)
-    text = _TIME.sub(lambda found: hide(repr(found[0])), text)
-    text = re.sub("`([^`]+)`", lambda found: f"col({hide(repr(found[1]))})", text)
-    for sign, ours in _SIGNS:
-        text = re.sub(sign, ours, text)
-    return re.sub(r'"(\d+)"', lambda found: texts[int(found[1])], _LIKE.sub(write_like, text)).strip(" ")
+    text = _LITERAL.sub(lambda match: hide(match[0]), text)
+    text = _TIME.sub(lambda match: hide(repr(match[0])), text)
+    text = re.sub("`([^`]+)`", lambda match: f"col({hide(repr(match[1]))})", text)
+    for sign, replacement in _SIGNS:
+        text = re.sub(sign, replacement, text)
+    return re.sub(r'"(\d+)"', lambda match: texts[int(match[1])], _LIKE.sub(write_like, text)).strip(" ")
 
 
 def write_call(name: str, arguments: Sequence[str]) -> str | None:
@@ -115,7 +115,7 @@ def suggest_function(name: str) -> str:
 
 
 def _find_meant(name: str) -> str | None:
-    elsewhere: dict[str, Any] = {theirs: ours for ours, names in _ELSEWHERE.items() for theirs in names.split()}
+    elsewhere: dict[str, Any] = {alias: meaning for meaning, names in _ELSEWHERE.items() for alias in names.split()}
     return elsewhere.get(name.lower()) or nearest(name, NAMES)
 
 

@@ -248,27 +248,27 @@ class Reader:
             if isinstance(node, Constant):
                 continue
             is_null = isinstance(node, Null)
-            others = [self._text(other) for other in values.elts if other is not value]
+            texts = [self._text(other) for other in values.elts if other is not value]
             first = f"isnull({left})" if is_null else f"{left} == {self._text(value)}"
-            mended = " or ".join([first, *([f"{left} in [{', '.join(others)}]"] if others else [])])
+            mended = " or ".join([first, *([f"{left} in [{', '.join(texts)}]"] if texts else [])])
             mended = f"not ({mended})" if negation else mended
             problem = "None is equal to nothing" if is_null else "not a constant"
             raise self._refuse(item, problem, expected, mended, at=value)
         span = self._span(item)
-        found_in = Operation("in", (self._node(item.left, depth + 2), *read), span)
-        return found_in if isinstance(item.ops[0], ast.In) else Operation("not", (found_in,), span)
+        membership = Operation("in", (self._node(item.left, depth + 2), *read), span)
+        return membership if isinstance(item.ops[0], ast.In) else Operation("not", (membership,), span)
 
     def _call(self, item: ast.Call, depth: int) -> Node:
-        known = ", ".join(NAMES)
+        functions = ", ".join(NAMES)
         if isinstance(item.func, ast.Attribute):
             name, value = item.func.attr, self._strip_accessor(item.func.value)
             is_module = isinstance(value, ast.Name) and value.id in MODULES
             values = [*([] if is_module else [value]), *item.args, *(keyword.value for keyword in item.keywords)]
             mended, remedy = write_call(name, [*map(self._text, values)]), suggest_function(name)
-            problem, expected = "methods cannot be called", f"a function: {known}"
+            problem, expected = "methods cannot be called", f"a function: {functions}"
             raise self._refuse(item, problem, expected, mended, remedy, at=item.func)
         if not isinstance(item.func, ast.Name):
-            raise self._error(item.func, "this cannot be called", f"a function: {known}", "its name, then (...)")
+            raise self._error(item.func, "this cannot be called", f"a function: {functions}", "its name, then (...)")
         name = self._text(item.func)
         if item.keywords:
             problem, first = f"{name} is called with a keyword", item.keywords[0].arg
@@ -280,7 +280,7 @@ class Reader:
             return self._named(name, item)
         if name not in FUNCTIONS:
             problem, mended = f"no function is called {name!r}", write_call(name, [*map(self._text, item.args)])
-            raise self._refuse(item, problem, f"one of {known}", mended, suggest_function(name), at=item.func)
+            raise self._refuse(item, problem, f"one of {functions}", mended, suggest_function(name), at=item.func)
         self._check_count(name, item)
         return self._operation(name, item.args, item, depth)
 
@@ -308,10 +308,10 @@ class Reader:
                 except ValueError:
                     remedy = 'timestamp("2013-10-01 06:00")'
                     raise self._error(item, "not a date or time", "ISO 8601", remedy, got=text) from None
-            case [ast.Name() as one] if name == "col":
-                mended = f"col({self._text(one)!r})"
+            case [ast.Name() as argument] if name == "col":
+                mended = f"col({self._text(argument)!r})"
                 raise self._refuse(item, "col is called with something else", "one string, a column's name", mended)
-            case [one] if name == "timestamp" and isinstance(column := self._node(one, 0), Name):
+            case [argument] if name == "timestamp" and isinstance(column := self._node(argument, 0), Name):
                 remedy = f"T.Cast({{{column.name!r}: 'timestamp'}}) before"
         expected = "one string" + (", a column's name" if name == "col" else ", a date or time")
         raise self._error(item, f"{name} is called with something else", expected, remedy)
@@ -324,22 +324,24 @@ class Reader:
             raise self._refuse(item, "`~` is no negation here", "`not`", mended)
         if isinstance(item, ast.Compare):
             operands = [part for part in (item.left, *item.comparators) if not self._is_wrapped(part)]
-        found = [one for operand in operands for one in _list_bit_operations(operand)]
-        if not found:
+        operations = [operation for operand in operands for operation in _list_bit_operations(operand)]
+        if not operations:
             return
-        signs, words = zip(*(_BITS[type(one.op)] for one in found), strict=True)
-        places = [text.index(sign, self._span(one.left).end) for one, sign in zip(found, signs, strict=True)]
+        signs, words = zip(*(_BITS[type(operation.op)] for operation in operations), strict=True)
+        positions = [
+            text.index(sign, self._span(operation.left).end) for operation, sign in zip(operations, signs, strict=True)
+        ]
         is_chain = isinstance(item, ast.Compare) and len(item.ops) > 1
         of_xor = "`^` is not allowed", "`!=` between conditions, `**` for powers"
-        if signs[0] == "^" and not is_chain and isinstance(found[0].right, ast.Constant):
-            left, right = (self._text(side) for side in (found[0].left, found[0].right))
-            raise self._refuse(found[0], *of_xor, f"{left} ** {right}")
-        ends = zip([span.start, *(place + 1 for place in places)], [*places, span.end], strict=True)
+        if signs[0] == "^" and not is_chain and isinstance(operations[0].right, ast.Constant):
+            left, right = (self._text(side) for side in (operations[0].left, operations[0].right))
+            raise self._refuse(operations[0], *of_xor, f"{left} ** {right}")
+        ends = zip([span.start, *(position + 1 for position in positions)], [*positions, span.end], strict=True)
         pieces = [parenthesize(text[start:end].strip()) for start, end in ends]
         corrected = " ".join([pieces[0], *(f"{word} {piece}" for word, piece in zip(words, pieces[1:], strict=True))])
         what = "binds tighter than comparisons" if isinstance(item, ast.Compare) else "does not join conditions"
         advice = "(a < 6) or (b > 2), with `and`, `or`, `not` in place of & | ~"
-        sign = Span(places[0], places[0] + 1)
+        sign = Span(positions[0], positions[0] + 1)
         problem = of_xor if signs[0] == "^" else (f"`{signs[0]}` {what}", f"`{words[0]}`")
         raise self._refuse(item, *problem, corrected, advice, at=sign)
 

@@ -89,8 +89,8 @@ def replace_texts(
     column: Column, olds: Sequence[str], news: Sequence[str | None], fill: str | None, backend: Backend
 ) -> Column:
     """Replace whole strings `olds` by `news`, all at once, and missing ones by `fill`; None is missing."""
-    place = pc.index_in(column.dictionary, value_set=strings(olds))
-    texts = pc.if_else(pc.is_valid(place), strings(news).take(place), column.dictionary)
+    positions = pc.index_in(column.dictionary, value_set=strings(olds))
+    texts = pc.if_else(pc.is_valid(positions), strings(news).take(positions), column.dictionary)
     encoded = pa.concat_arrays([texts, strings([fill])]).dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy().astype("int32")  # the last one is that of missing values
     return Column("string", backend.to_device(codes)[column.data], None, encoded.dictionary)
@@ -105,22 +105,22 @@ def _gather_texts(column: Column, texts: pa.Array, backend: Backend) -> Column:
 
 def _change_case(texts: pa.Array, of_ascii: Callable[..., Any], of_any: Callable[[str], str]) -> pa.Array:
     """Change case as Python does: Arrow maps each character to one, but Unicode maps `ß` to `SS`."""
-    made, other = of_ascii(texts), pc.invert(pc.string_is_ascii(texts))
+    result, other = of_ascii(texts), pc.invert(pc.string_is_ascii(texts))
     if not pc.any(other).as_py():
-        return made
-    return pc.replace_with_mask(made, other, strings([of_any(text) for text in texts.filter(other).to_pylist()]))
+        return result
+    return pc.replace_with_mask(result, other, strings([of_any(text) for text in texts.filter(other).to_pylist()]))
 
 
 def _one_group(pattern: str) -> str:
     """Name the first group of a pattern `part`, and drop all others; without a group name all of it."""
-    openings = [found for found in _GROUPS.finditer(pattern) if found.group().startswith("(")]
+    openings = [opening for opening in _GROUPS.finditer(pattern) if opening.group().startswith("(")]
     if not openings:
         return f"(?P<part>{pattern})"
-    made, end = "", 0
-    for number, found in enumerate(openings):
-        made += pattern[end : found.start()] + ("(?:" if number else "(?P<part>")
-        end = found.end()
-    return made + pattern[end:]
+    text, end = "", 0
+    for number, opening in enumerate(openings):
+        text += pattern[end : opening.start()] + ("(?:" if number else "(?P<part>")
+        end = opening.end()
+    return text + pattern[end:]
 
 
 def _within_text(number: int) -> int:

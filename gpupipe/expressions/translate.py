@@ -44,7 +44,9 @@ def translate_condition(node: Node, schema: Schema) -> pl.Expr:
         case Operation("notnull", (Name(name),)) if schema[name].dtype in POLARS_TYPES:
             return pl.col(name).is_not_null()
         case Operation("in", (Name(name), *constants)) if len(constants) <= _MOST_CONSTANTS:
-            return reduce(or_, (translate_comparison("==", Name(name, node.span), one, schema) for one in constants))
+            return reduce(
+                or_, (translate_comparison("==", Name(name, node.span), constant, schema) for constant in constants)
+            )
         case Comparison(operators, operands):
             pairs = zip(operators, pairwise(operands), strict=True)
             return reduce(and_, (translate_comparison(operator, *pair, schema) for operator, pair in pairs))
@@ -64,8 +66,8 @@ def translate_comparison(sign: str, left: Node, right: Node, schema: Schema) -> 
                 sides.append(pl.col(name))
             case _:
                 raise NotTranslated
-    found: pl.Expr = _COMPARE[sign](*sides)
-    return found
+    comparison: pl.Expr = _COMPARE[sign](*sides)
+    return comparison
 
 
 def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
@@ -80,10 +82,10 @@ def _translate_constant(constant: Constant, item: Field) -> pl.Expr:
             raise NotTranslated
     elif item.dtype in FLOATS and not isinstance(value, bool | str):
         with np.errstate(over="ignore"):
-            own = np.dtype(item.dtype).type(value).item()
-        if own != value:
+            nearest = np.dtype(item.dtype).type(value).item()
+        if nearest != value:
             raise NotTranslated
-        value = own
+        value = nearest
     elif (item.dtype, type(value)) not in (("string", str), ("bool", bool)):
         raise NotTranslated
     return pl.lit(value, POLARS_TYPES[item.dtype])

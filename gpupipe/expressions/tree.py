@@ -49,9 +49,9 @@ class Source:
         left = max(first, min(span.start - _LINE_CHARACTERS // 2, last - _LINE_CHARACTERS))
         right = min(last, left + _LINE_CHARACTERS)
         before, after = "..." * (left > first), "..." * (right < last)
-        shown = "".join(letter if letter.isprintable() else " " for letter in self.text[left:right])
+        line = "".join(letter if letter.isprintable() else " " for letter in self.text[left:right])
         carets = " " * (len(before) + span.start - left) + "^" * max(1, min(span.end, right) - span.start)
-        error.args = (f"{error}\n    {before}{shown}{after}\n    {carets}",)
+        error.args = (f"{error}\n    {before}{line}{after}\n    {carets}",)
         return error
 
 

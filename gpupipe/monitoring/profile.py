@@ -30,10 +30,10 @@ _DECILES = np.arange(1, 10) / 10
 
 def draw_rows(frame: Frame, partition: Partition, total: int, num_columns: int, backend: Backend) -> Frame:
     """Draw a partition's part of the sample of at most `total` rows, by their ids: the same under any partitioning."""
-    wanted = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
-    if total <= wanted:
+    size = min(SAMPLE_ROWS, max(_SAMPLE_NUMBERS // max(num_columns, 1), _FEWEST_ROWS))
+    if total <= size:
         return frame
-    return backend.take(frame, partition.draw(frame, _SEED, int(wanted / total * 2.0**64), backend))
+    return backend.take(frame, partition.draw(frame, _SEED, int(size / total * 2.0**64), backend))
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ def _compute_spreads(columns: Mapping[str, Any]) -> dict[str, tuple[float, float
             is_last = table[:, 1:] != table[:, :-1]
             is_plain = is_last.all(axis=1)
             # Each value once, by its share: the mean of equal ones is what they are, to the last digit.
-            for place in (~is_plain).nonzero()[0].tolist():
-                last = np.append(is_last[place], True).nonzero()[0]
-                mean, std = _compute_spread(table[place, last], np.diff(last, prepend=-1) / length)
-                spreads[chunk[place]] = float(mean), float(std)
+            for row in (~is_plain).nonzero()[0].tolist():
+                last = np.append(is_last[row], True).nonzero()[0]
+                mean, std = _compute_spread(table[row, last], np.diff(last, prepend=-1) / length)
+                spreads[chunk[row]] = float(mean), float(std)
             mean, std = _compute_spread(table if is_plain.all() else table[is_plain], 1 / length)
             spreads |= zip(compress(chunk, is_plain), zip(mean.tolist(), std.tolist(), strict=True), strict=True)
     return spreads

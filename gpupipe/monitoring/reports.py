@@ -92,7 +92,7 @@ class DriftReport(TableReport):
         cls,
         num_rows: int,
         values: Mapping[str, Any],
-        found: Mapping[str, Profile],
+        profiles: Mapping[str, Profile],
         of_fit: Mapping[str, Profile],
         thresholds: Drift,
     ) -> DriftReport:
@@ -100,9 +100,9 @@ class DriftReport(TableReport):
         columns: list[ColumnDrift] = []
         if num_rows >= thresholds.min_rows:
             columns = [
-                _compare(old, found[name], values.get(name, ()), name, thresholds)
+                _compare(old, profiles[name], values.get(name, ()), name, thresholds)
                 for name, old in of_fit.items()
-                if name in found
+                if name in profiles
             ]
         return cls(num_rows, tuple(sorted(columns, key=lambda item: not item.moved)), thresholds)
 
@@ -114,8 +114,10 @@ class DriftReport(TableReport):
     @property
     def summary(self) -> str:
         """The columns that moved, and by how much; of many the first ones."""
-        told = (f"{item.name} ({', '.join(f'{n} {getattr(item, n):+.3g}' for n in item.moved)})" for item in self.moved)
-        return shorten_list(told, _MOST_TOLD)
+        texts = (
+            f"{item.name} ({', '.join(f'{n} {getattr(item, n):+.3g}' for n in item.moved)})" for item in self.moved
+        )
+        return shorten_list(texts, _MOST_TOLD)
 
     @property
     def _title(self) -> str:
@@ -129,8 +131,8 @@ class DriftReport(TableReport):
         table = [["column", "mean (stds)", "PSI", "unknown", "missing", "moved"], ["threshold", *limits, ""]]
         for item in self.columns:
             numbers = [getattr(item, name) for name in _MEASURES]
-            shown = ["" if number is None else f"{number:+.3f}" for number in numbers]
-            table.append([item.name, *shown, ", ".join(item.moved)])
+            cells = ["" if number is None else f"{number:+.3f}" for number in numbers]
+            table.append([item.name, *cells, ", ".join(item.moved)])
         return table if self.columns else []
 
 
@@ -177,9 +179,9 @@ class Violation:
     def _cells(self) -> list[str]:
         example = "" if self.example is None else str(self.example)
         example = example if len(example) <= _WIDTH else f"{example[:_WIDTH]} ..."
-        places = [f"{place.partition(' (')[0]} ({number:,})" for place, number in self.places[:_SHOWN]]
-        rest = len(self.places) - _SHOWN
-        where = "; ".join([*places, f"and {format_count(rest, 'more partition')}"] if rest > 0 else places)
+        places = [f"{name.partition(' (')[0]} ({number:,})" for name, number in self.places[:_SHOWN]]
+        remainder = len(self.places) - _SHOWN
+        where = "; ".join([*places, f"and {format_count(remainder, 'more partition')}"] if remainder > 0 else places)
         return [self.column, self.expected, f"{self.num_rows:,}", f"{self.share:.3%}", example, where]
 
 
@@ -196,18 +198,18 @@ class ExpectationReport(TableReport):
     ) -> ExpectationReport:
         """Build the report of each `Expect`'s findings, by its place among the steps; `BadData` where one raises."""
         spans = sorted((span.identity, partition.description) for partition in partitions for span in partition.spans)
-        starts, made = [start for start, _ in spans], []
-        for number, found in findings.items():
+        starts, violations = [start for start, _ in spans], []
+        for number, finding in findings.items():
             step = steps[number]
             assert isinstance(step, Expect)
-            step.enforce(found)
-            for (name, rule), total in found.totals.items():
+            step.enforce(finding)
+            for (name, rule), total in finding.totals.items():
                 places: Counter[str] = Counter()
-                for first_row, count in sorted(found.counts.get((name, rule), {}).items()):
+                for first_row, count in sorted(finding.counts.get((name, rule), {}).items()):
                     places[spans[bisect_right(starts, first_row) - 1][1]] += count
-                share, example = total / max(found.num_rows, 1), found.example(name, rule)
-                made.append(Violation(name, rule, step.rules[rule], total, share, example, tuple(places.items())))
-        return cls(max((found.num_rows for found in findings.values()), default=0), tuple(made))
+                share, example = total / max(finding.num_rows, 1), finding.example(name, rule)
+                violations.append(Violation(name, rule, step.rules[rule], total, share, example, tuple(places.items())))
+        return cls(max((finding.num_rows for finding in findings.values()), default=0), tuple(violations))
 
     @property
     def passed(self) -> bool:
@@ -224,8 +226,8 @@ class ExpectationReport(TableReport):
 
     @property
     def _title(self) -> str:
-        told = "all as expected" if self.passed else f"{format_count(len(self.violations), 'expectation')} not met"
-        return f"{format_count(self.num_rows, 'row')} checked: {told}"
+        outcome = "all as expected" if self.passed else f"{format_count(len(self.violations), 'expectation')} not met"
+        return f"{format_count(self.num_rows, 'row')} checked: {outcome}"
 
     def _table(self) -> list[list[str]]:
         head = ["column", "expected", "rows", "share", "example", "where"]

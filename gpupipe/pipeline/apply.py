@@ -252,7 +252,7 @@ class TransformPlan:
             before.casts, before.side_columns = self.casts, {n: side_columns[n] for n in before.window_steps}
             inputs = list(schema.select(step.reads))
             fields = [item for item in step.made_fields(schema) if item.name in names]
-            plan = partial(step.plan, schema=schema, wanted=frozenset(names), backend=backend)
+            plan = partial(step.plan, schema=schema, outputs=frozenset(names), backend=backend)
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
             with in_step(step):

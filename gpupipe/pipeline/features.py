@@ -308,9 +308,7 @@ class Features:
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
             remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
-            if not find_leaks(frozenset(origin for origin in origins if not is_key(origin)), secret) and any(
-                origin.when == When.ORDER and origin.column in leaked for origin in origins
-            ):
+            if _follows_order(origins, secret):
                 why = f"its step has no order_by, and the rows stand in the order of {leaked}, {why.partition(', ')[2]}"
                 remedy = f"order_by= in its step, such as a time; or {remedy}"
             step, is_later = schema[name].step, any(origin.when == When.AFTER for origin in origins)
@@ -375,6 +373,14 @@ class Features:
             got = "other files, another query, or other values or another order of rows in memory"
             remedy = "loader(data) for rows that were not fitted on, or pipeline.fit(data) on these first"
             raise BadConfig(where, "not the rows of the fit", got=got, expected=expected, remedy=remedy)
+
+
+def _follows_order(feature: Origins, target: Origins) -> bool:
+    """Return whether a feature holds the target only because its rows stand in the target's order."""
+    values = frozenset(origin for origin in feature if not is_key(origin))
+    sorts = frozenset(origin._replace(when=When.NOW) for origin in feature if origin.when == When.ORDER)
+    is_by_position = any(origin.when == When.POSITION for origin in feature)
+    return is_by_position and bool(find_leaks(sorts, target)) and not find_leaks(values, target)
 
 
 def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:

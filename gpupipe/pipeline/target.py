@@ -112,12 +112,12 @@ class TargetValues:
             (value,) = values
             problem, got = "all rows have the same value", bool(value) if dtype == "bool" else value
             expected, remedy = "two values at least", "another split or target"
-            for name, text_of in () if expression is None else _list_texts(expression):
-                texts = self.compared[name].to_pylist() if name in self.compared else [text_of]
-                if text_of not in texts:
+            for name, constant in () if expression is None else _list_texts(expression):
+                texts = self.compared[name].to_pylist() if name in self.compared else []
+                if texts and constant not in texts:
                     expected = f"values that column {name!r} has: {shorten_list(map(repr, sorted(texts)), FEW)}"
-                    if near := nearest(text_of, texts):
-                        remedy = f"target={_replace_text(text, text_of, near)!r} (the closest value)"
+                    if near := nearest(constant, texts):
+                        remedy = f"target={_replace_text(text, constant, near)!r} (the closest value)"
             raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
         if dtype == "timestamp":
             expected, remedy = "a number, a condition or strings", "the difference of two times"

@@ -37,8 +37,8 @@ class Select(ColumnwiseTransform):
         schema.require(self.columns, "Select")
         return schema.select(self.columns)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        return backend.select(frame, [name for name in self.columns if name in wanted])
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        return backend.select(frame, [name for name in self.columns if name in outputs])
 
     def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
         return owned
@@ -63,7 +63,7 @@ class Drop(ColumnwiseTransform):
         schema.require(self.columns, "Drop")
         return schema.drop(self.columns)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         return backend.select(frame, [name for name in frame.columns if name not in self.columns])
 
     def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
@@ -96,11 +96,11 @@ class Rename(Transform):
                 raise BadConfig("Rename", problem, got=new, expected=expected, remedy=remedy)
         return Schema(replace(item, name=self.names.get(item.name, item.name)) for item in schema)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
         old = {new: name for name, new in self.names.items()}
-        return {old.get(name, name) for name in wanted}
+        return {old.get(name, name) for name in outputs}
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         return backend.rename(frame, {old: new for old, new in self.names.items() if old in frame.columns})
 
 
@@ -135,7 +135,7 @@ class Cast(ColumnwiseTransform):
 
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.dtypes, "Cast")
-        made, coerces = [], self.errors == "coerce"
+        fields, coerces = [], self.errors == "coerce"
         for name, dtype in self.dtypes.items():
             item = schema[name]
             require_castable(item.dtype, dtype, name)
@@ -143,27 +143,27 @@ class Cast(ColumnwiseTransform):
                 problem, expected = f"column {name!r} cannot be coerced", "text, numbers, times or lists of them"
                 remedy = f"Cast({{{name!r}: {dtype!r}}}), which raises"
                 raise SchemaMismatch("Cast", problem, got=item.dtype, expected=expected, remedy=remedy)
-            kept = item.with_instants().written_as if item.dtype == dtype else ""  # a date becomes a time
-            cast = Field.derived(name, dtype, [item], "Cast", kept)
+            written_as = item.with_instants().written_as if item.dtype == dtype else ""  # a date becomes a time
+            cast = Field.derived(name, dtype, [item], "Cast", written_as)
             units = item.units if dtype in (*INTEGERS, *FLOATS) else ""
-            made.append(replace(cast, nullable=item.nullable or (coerces and item.dtype != dtype), units=units))
-        return schema.assign(made)
+            fields.append(replace(cast, nullable=item.nullable or (coerces and item.dtype != dtype), units=units))
+        return schema.assign(fields)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        return self.convert(frame, schema, wanted, backend)[0]
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        return self.convert(frame, schema, outputs, backend)[0]
 
     def convert(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend
+        self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend
     ) -> tuple[Frame, Counter[str]]:
         """Do as `apply`, and count by column the values that were made missing."""
-        made, counts = {}, Counter[str]()
+        columns, counts = {}, Counter[str]()
         for name, dtype in self.dtypes.items():
-            if name in wanted:
+            if name in outputs:
                 losses = Losses() if self.errors == "coerce" else None
                 column, zone = backend.column(frame, name), schema[name].zone
-                made[name] = cast_column(column, dtype, name, backend, zone=zone, losses=losses)
+                columns[name] = cast_column(column, dtype, name, backend, zone=zone, losses=losses)
                 counts[name] += losses.count if losses else 0
-        return backend.assign(frame, made), counts
+        return backend.assign(frame, columns), counts
 
 
 class Derive(Transform):
@@ -180,10 +180,10 @@ class Derive(Transform):
         [True, False]
     """
 
-    def __init__(self, /, *given: Any, **named: str) -> None:
-        if given:
-            remedy = f"Derive(**{given[0]!r})" if isinstance(given[0], Mapping) else "Derive(night='hour < 6')"
-            raise refuse_argument("Derive", "named", given[0], "expressions by the names of columns", remedy)
+    def __init__(self, /, *arguments: Any, **named: str) -> None:
+        if arguments:
+            remedy = f"Derive(**{arguments[0]!r})" if isinstance(arguments[0], Mapping) else "Derive(night='hour < 6')"
+            raise refuse_argument("Derive", "named", arguments[0], "expressions by the names of columns", remedy)
         for name, text in named.items():
             parse(text, f"Derive({name}=...)")
         self.named = named
@@ -200,20 +200,22 @@ class Derive(Transform):
             schema = schema.assign([Field.derived(name, dtype, sources, "Derive", expression.get_written_as(schema))])
         return schema
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return self.trace(wanted)[0]
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        return self.trace(outputs)[0]
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        made: dict[str, Column] = {}
-        for name, text in reversed(self.trace(wanted)[1].items()):
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        results: dict[str, Column] = {}
+        for name, text in reversed(self.trace(outputs)[1].items()):
             expression = parse(text, f"Derive({name}=...)")
-            columns = {read: made[read] if read in made else backend.column(frame, read) for read in expression.reads}
-            made[name] = evaluate(expression, columns, backend, len(frame))
-        return backend.assign(frame, made) if made else frame
+            columns = {
+                read: results[read] if read in results else backend.column(frame, read) for read in expression.reads
+            }
+            results[name] = evaluate(expression, columns, backend, len(frame))
+        return backend.assign(frame, results) if results else frame
 
-    def trace(self, wanted: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
-        """Return the columns that are read for `wanted`, and the expressions that it needs, the last one first."""
-        needed, used = set(wanted), {}
+    def trace(self, outputs: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
+        """Return the columns that are read for `outputs`, and the expressions that it needs, the last one first."""
+        needed, used = set(outputs), {}
         for name, text in reversed(self.named.items()):
             if name in needed:
                 used[name] = text

@@ -75,10 +75,10 @@ class DateParts(Transform):
             check_choice(self, (*DATE_PARTS, *DATE_FLAGS), parts=part)
         for part in self.cyclic:
             check_choice(self, CYCLES, cyclic=part)
-        given: Any = since
-        if hasattr(given, "isoformat"):
+        value: Any = since
+        if hasattr(value, "isoformat"):
             expected = "a time as text in ISO 8601, or a column"
-            raise refuse_argument(self, "since", given, expected, f"since={given.isoformat()!r}")
+            raise refuse_argument(self, "since", value, expected, f"since={value.isoformat()!r}")
         check_name(self, None, since=since)
         check_choice(self, _SECONDS, unit=unit)
         if not (self.parts or self.cyclic or since):
@@ -92,48 +92,48 @@ class DateParts(Transform):
         for item in (schema[name] for name in self.columns):
             for part in self.parts:
                 dtype = "bool" if part in DATE_FLAGS else "int32"
-                made = Field.derived(f"{item.name}_{part}", dtype, [item], "DateParts")
-                fields.append(replace(made, nullable=item.nullable))
+                field = Field.derived(f"{item.name}_{part}", dtype, [item], "DateParts")
+                fields.append(replace(field, nullable=item.nullable))
             both = [f"{item.name}_{part}_{function}" for part in self.cyclic for function in ("sin", "cos")]
             fields += [Field.derived(name, "float32", [item], "DateParts") for name in both]
             if self.since is not None:
                 reads = [item, *(schema[name] for name in self._other(schema))]
                 fields.append(Field.derived(f"{item.name}_since", "float64", reads, "DateParts"))
-        taken = [item.name for item in fields if item.name in schema]
-        if taken:
-            problem, remedy = "a column of this name is there already", f"Drop({taken[0]!r}) or Rename before it"
-            raise BadConfig("DateParts", problem, got=taken[0], expected="new names", remedy=remedy)
+        duplicates = [item.name for item in fields if item.name in schema]
+        if duplicates:
+            problem, remedy = "a column of this name is there already", f"Drop({duplicates[0]!r}) or Rename before it"
+            raise BadConfig("DateParts", problem, got=duplicates[0], expected="new names", remedy=remedy)
         return schema.assign(fields)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        needed = set(wanted)
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        needed = set(outputs)
         for name in self.columns:
-            made = set(self._made_of(name)) & wanted
-            if made:
-                needed = (needed - made) | {name}
-            if f"{name}_since" in made:
+            names = set(self._made_of(name)) & outputs
+            if names:
+                needed = (needed - names) | {name}
+            if f"{name}_since" in names:
                 needed.update(self._other(schema))
         return needed
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         xp = backend.xp
-        made: dict[str, Column] = {}
+        columns: dict[str, Column] = {}
         for name in self.columns:
-            asked = [one for one in self._made_of(name) if one in wanted]
-            if not asked:
+            names = [output for output in self._made_of(name) if output in outputs]
+            if not names:
                 continue
             time = backend.column(frame, name)
             local = local_time(time, self.tz, backend)
-            parts = [part for part in self.parts if f"{name}_{part}" in asked]
-            made |= {f"{name}_{part}": column for part, column in date_parts(parts, local).items()}
+            parts = [part for part in self.parts if f"{name}_{part}" in names]
+            columns |= {f"{name}_{part}": column for part, column in date_parts(parts, local).items()}
             for part in self.cyclic:
-                place = {n: getattr(xp, n) for n in ("sin", "cos") if f"{name}_{part}_{n}" in asked}
-                angle = compute_phase(part, local) * (2 * np.pi) if place else None
-                for function, of in place.items():
-                    made[f"{name}_{part}_{function}"] = Column("float32", of(angle).astype("float32"))
-            if f"{name}_since" in asked:
-                made[f"{name}_since"] = self._passed(time, frame, schema, backend)
-        return backend.assign(frame, made) if made else frame
+                functions = {n: getattr(xp, n) for n in ("sin", "cos") if f"{name}_{part}_{n}" in names}
+                angle = compute_phase(part, local) * (2 * np.pi) if functions else None
+                for function, of in functions.items():
+                    columns[f"{name}_{part}_{function}"] = Column("float32", of(angle).astype("float32"))
+            if f"{name}_since" in names:
+                columns[f"{name}_since"] = self._passed(time, frame, schema, backend)
+        return backend.assign(frame, columns) if columns else frame
 
     def _passed(self, time: Column, frame: Frame, schema: Schema, backend: Backend) -> Column:
         start: Column | Constant

@@ -52,8 +52,8 @@ class Findings:
             distinct[name] = sort_unique(both, np)
             repeated[name] = repeated.get(name, 0) + other.repeated[name] + len(both) - len(distinct[name])
         examples = dict(self.examples)
-        for key, found in other.examples.items():
-            examples[key] = min(examples.get(key, found), found, key=lambda pair: pair[0])
+        for key, example in other.examples.items():
+            examples[key] = min(examples.get(key, example), example, key=lambda pair: pair[0])
         return Findings(self.num_rows + other.num_rows, counts, examples, distinct, repeated)
 
     def example(self, name: str, rule: str) -> Any:
@@ -63,7 +63,7 @@ class Findings:
     @property
     def totals(self) -> dict[tuple[str, str], int]:
         """The number of rows that break each rule, by column and rule, where there are any."""
-        totals = {key: sum(found.values()) for key, found in self.counts.items()}
+        totals = {key: sum(counter.values()) for key, counter in self.counts.items()}
         totals |= {(name, "unique"): number for name, number in self.repeated.items()}
         return {key: number for key, number in totals.items() if number}
 
@@ -129,19 +129,19 @@ class Expect(Transform):
                 raise self._unfit(item, "numbers, booleans, text or times")
         return schema
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return {*wanted, *self.columns}
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        return {*outputs, *self.columns}
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         if self.on_violation == "raise":
             self.look(frame, schema, backend)
         return frame
 
     def of(self, columns: Sequence[str]) -> Self:
         """Return the same step for these of its columns, which may be none."""
-        made = copy(self)
-        made.columns = list(columns)
-        return made
+        step = copy(self)
+        step.columns = list(columns)
+        return step
 
     @property
     def rules(self) -> dict[str, str]:
@@ -156,22 +156,22 @@ class Expect(Transform):
         }
         return {rule: text for rule, text in words.items() if text}
 
-    def look(self, frame: Frame, schema: Schema, backend: Backend, place: int = 0) -> Findings:
-        """Count the rows of one coded frame that break a rule; `place` is the identity of its partition's first row."""
+    def look(self, frame: Frame, schema: Schema, backend: Backend, row_id: int = 0) -> Findings:
+        """Count the rows of a coded frame that break a rule; `row_id` is its partition's first."""
         xp, columns = backend.xp, {name: backend.column(frame, name) for name in self.columns}
         rules = {name: self._masks(schema[name], column, backend) for name, column in columns.items()}
-        masks = {(name, rule): mask for name, own in rules.items() for rule, mask in own.items()}
+        masks = {(name, rule): mask for name, checks in rules.items() for rule, mask in checks.items()}
         unique: dict[str, Array] = {}
         for name, column in columns.items() if self.unique else ():
             missing, bits = column.missing(xp), hash_column(column, 0, backend)
             unique[name] = bits if missing is None else bits[~missing]
         numbers = [xp.count_nonzero(mask()) for mask in masks.values()]
         totals = backend.to_host(xp.stack([xp.asarray(item) for item in numbers])).tolist() if numbers else []
-        found = {key: int(total) for key, total in zip(masks, totals, strict=True) if total}
-        examples = {key: (place, _first(masks[key](), columns[key[0]], backend)) for key in found}
+        violations = {key: int(total) for key, total in zip(masks, totals, strict=True) if total}
+        examples = {key: (row_id, _first(masks[key](), columns[key[0]], backend)) for key in violations}
         distinct = {name: backend.to_host(sort_unique(bits, xp)) for name, bits in unique.items()}
         repeated = {name: len(unique[name]) - len(bits) for name, bits in distinct.items()}
-        counts = {key: Counter({place: total}) for key, total in found.items()}
+        counts = {key: Counter({row_id: total}) for key, total in violations.items()}
         findings = Findings(len(frame), counts, examples, distinct, repeated)
         self.enforce(findings)
         return findings
@@ -188,7 +188,7 @@ class Expect(Transform):
 
     def _masks(self, item: Field, column: Column, backend: Backend) -> dict[str, Callable[[], Array]]:
         """Return for each rule the function that gives n booleans, true where a row breaks it."""
-        xp, made = backend.xp, dict[str, Callable[[], Array]]()
+        xp, masks = backend.xp, dict[str, Callable[[], Array]]()
         missing = column.missing(xp)
         low, high = self._ends(item)
 
@@ -196,21 +196,21 @@ class Expect(Transform):
             return mask if missing is None else mask & ~missing
 
         if low is not None:
-            made["min"] = lambda: among_present(column.data < low)
+            masks["min"] = lambda: among_present(column.data < low)
         if high is not None:
-            made["max"] = lambda: among_present(column.data > high)
+            masks["max"] = lambda: among_present(column.data > high)
         if not self.nullable and missing is not None:
-            made["nullable"] = lambda: missing
+            masks["nullable"] = lambda: missing
         listed = self._listed(item)
         if listed is not None and column.dictionary is not None:
             allowed = np.append(find_positions(column.dictionary, listed) >= 0, True)
             table = backend.to_device(~allowed)
-            made["values"] = lambda: table[column.data]
+            masks["values"] = lambda: table[column.data]
         elif listed is not None:
-            known = listed.to_numpy(zero_copy_only=False)
-            values = backend.to_device(known.astype(column.data.dtype) if item.dtype in FLOATS else known)
-            made["values"] = lambda: among_present(~xp.isin(column.data, values))
-        return made
+            constants = listed.to_numpy(zero_copy_only=False)
+            values = backend.to_device(constants.astype(column.data.dtype) if item.dtype in FLOATS else constants)
+            masks["values"] = lambda: among_present(~xp.isin(column.data, values))
+        return masks
 
     def _ends(self, item: Field) -> list[Any]:
         """Return the least and greatest value as the column stores them; None where its type allows no other."""
@@ -254,9 +254,9 @@ class Expect(Transform):
         except (TypeError, ValueError, OverflowError):
             raise self._unfit(item, f"values of type {item.dtype}") from None
 
-    def _unfit(self, item: Field, wanted: str) -> BadConfig:
+    def _unfit(self, item: Field, expected: str) -> BadConfig:
         problem = f"a rule does not go with a column of type {item.dtype}"
-        return BadConfig(f"Expect({item.name!r})", problem, got=self, expected=wanted, remedy="another rule")
+        return BadConfig(f"Expect({item.name!r})", problem, got=self, expected=expected, remedy="another rule")
 
 
 def _plain(value: Any) -> Any:
@@ -268,5 +268,5 @@ def _plain(value: Any) -> Any:
 
 def _first(mask: Array, column: Column, backend: Backend) -> Any:
     """Return the first value at which a mask is true."""
-    one = column.take(backend.xp.flatnonzero(mask)[:1])
-    return backend.to_arrow(backend.frame({"value": one}, 1))["value"][0].as_py()
+    example = column.take(backend.xp.flatnonzero(mask)[:1])
+    return backend.to_arrow(backend.frame({"value": example}, 1))["value"][0].as_py()

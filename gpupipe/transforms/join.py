@@ -101,9 +101,9 @@ class TableJoin(Transform):
 
     def __copy__(self) -> Self:
         """Copy the step: it shares the prepared table, but not the count."""
-        made = object.__new__(type(self))
-        made.__dict__ |= self.__dict__
-        return made
+        step = object.__new__(type(self))
+        step.__dict__ |= self.__dict__
+        return step
 
     def reset(self) -> None:
         """Reset the count of unmatched rows."""
@@ -139,16 +139,20 @@ class TableJoin(Transform):
                 raise ColumnNotFound.among(where, name, list(self.right.columns))
         require_comparable(left.select(self.keys[first:]), f"{self._where} left")
         for key, other in list(zip(self.keys, self.right_keys, strict=True))[first:]:
-            ours, theirs = left[key], self.right_schema[other]
-            if ours.dtype != theirs.dtype and not {ours.dtype, theirs.dtype} <= {*INTEGERS, *FLOATS}:
-                problem = f"key {ours.name!r} is {ours.dtype} on the left and {theirs.dtype} on the right"
-                expected = "the same type on both sides, or two types of numbers"
-                raise SchemaMismatch(self._where, problem, expected=expected, remedy=one_key_type(ours, theirs))
-            require_comparable_times(ours, theirs, f"{self._where}, left and right")
+            left_field, right_field = left[key], self.right_schema[other]
+            dtypes = {left_field.dtype, right_field.dtype}
+            if len(dtypes) > 1 and not dtypes <= {*INTEGERS, *FLOATS}:
+                problem = f"key {key!r} is {left_field.dtype} on the left and {right_field.dtype} on the right"
+                expected, remedy = (
+                    "the same type on both sides, or two types of numbers",
+                    one_key_type(left_field, right_field),
+                )
+                raise SchemaMismatch(self._where, problem, expected=expected, remedy=remedy)
+            require_comparable_times(left_field, right_field, f"{self._where}, left and right")
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
         added = set(self._names_out(schema).values())
-        return {*(wanted - added), *self.keys} if self.changes_rows or wanted & added else set(wanted)
+        return {*(outputs - added), *self.keys} if self.changes_rows or outputs & added else set(outputs)
 
     def table(self, backend: Backend) -> Frame:
         """Read the right table as a coded frame: the keys and the columns the join adds."""
@@ -167,28 +171,28 @@ class TableJoin(Transform):
 
     def _names_out(self, left: Schema) -> dict[str, str]:
         """Return the right columns that are added, and their names in the result."""
-        chosen = self.columns
-        if chosen is None:
-            chosen = [name for name in self.right_schema.names if name not in self.right_keys]
-        return {name: name + self.suffix if name in left else name for name in chosen}
+        columns = self.columns
+        if columns is None:
+            columns = [name for name in self.right_schema.names if name not in self.right_keys]
+        return {name: name + self.suffix if name in left else name for name in columns}
 
     def _added_fields(self, left: Schema) -> list[Field]:
         """Return the added columns, each computed from the keys and from a lineage of its own."""
         names, keys, where = self._names_out(left), [left[key] for key in self.keys], type(self).__name__
-        taken = {name: f"the left column {name!r}" for name in left.names}
+        owners = {name: f"the left column {name!r}" for name in left.names}
         for name, out in names.items():
-            if out in taken:
-                problem = f"{taken[out]} and the right column {name!r} would both be called {out!r}"
+            if out in owners:
+                problem = f"{owners[out]} and the right column {name!r} would both be called {out!r}"
                 remedy = f"another suffix than {self.suffix!r}, or one of the two renamed before the join"
                 raise BadConfig(self._where, problem, expected="a name of its own for each column", remedy=remedy)
-            taken[out] = f"the right column {name!r}"
+            owners[out] = f"the right column {name!r}"
         fields = []
-        found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            fields.append(replace(item, origins=self._look_up(leave_groups(source.origins), left) | found_by))
+            fields.append(replace(item, origins=self._look_up(leave_groups(source.origins), left) | key_origins))
         return fields
 
     def _look_up(self, origins: Origins, left: Schema) -> Origins:
@@ -216,10 +220,10 @@ def _is_dataset(table: Any) -> bool:
 _DIRECT_ENTRIES = 4_000_000  # of 4 bytes, in a table of direct addresses at most; or 16 per row if that is more
 
 
-def _rank(values: Array, wanted: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Return whether each wanted value is among sorted unique ones of the same type, and its position there."""
-    place = xp.minimum(xp.searchsorted(values, wanted), len(values) - 1)
-    return values[place] == wanted, place
+def _rank(values: Array, queries: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Return whether each query is among sorted unique values of its type, and its position there."""
+    positions = xp.minimum(xp.searchsorted(values, queries), len(values) - 1)
+    return values[positions] == queries, positions
 
 
 def _find_texts(dictionary: Dictionary, column: Column, backend: Backend) -> Array:
@@ -229,19 +233,19 @@ def _find_texts(dictionary: Dictionary, column: Column, backend: Backend) -> Arr
 
 def _find_numbers(low: Any, step: int, size: int, column: Column, backend: Backend) -> Array:
     """Return n places of numbers among `low + place * step`, -1 where one is missing or not there."""
-    values, found = whole_numbers(column, low.dtype, backend.xp)
+    values, is_member = whole_numbers(column, low.dtype, backend.xp)
     # Differences are taken modulo 2^64, in which no two values have the same: what is below `low` is far above.
     offset = (values - low).view("uint64")
     ids = offset // np.uint64(step)
-    found = found & (ids < np.uint64(size)) & (ids * np.uint64(step) == offset)
-    return backend.xp.where(found, ids.view("int64"), -1)
+    is_member = is_member & (ids < np.uint64(size)) & (ids * np.uint64(step) == offset)
+    return backend.xp.where(is_member, ids.view("int64"), -1)
 
 
-def _find_ranks(known: Array, column: Column, backend: Backend) -> Array:
+def _find_ranks(sorted_values: Array, column: Column, backend: Backend) -> Array:
     """Return n places of numbers in a sorted list, -1 where one is missing or not there."""
-    values, found = whole_numbers(column, known.dtype, backend.xp)
-    there, place = _rank(known, values, backend.xp)
-    return backend.xp.where(found & there, place, -1)
+    values, is_whole = whole_numbers(column, sorted_values.dtype, backend.xp)
+    is_member, ranks = _rank(sorted_values, values, backend.xp)
+    return backend.xp.where(is_whole & is_member, ranks, -1)
 
 
 class Lookup:
@@ -282,8 +286,8 @@ class Lookup:
         ids = self._ids(keys, backend)
         if self._sorted is None:
             return self._table[ids]
-        found, place = _rank(self._sorted, ids, backend.xp)
-        return backend.xp.where(found, self._table[place], -1)
+        is_member, positions = _rank(self._sorted, ids, backend.xp)
+        return backend.xp.where(is_member, self._table[positions], -1)
 
     def _ids(self, keys: Mapping[str, Column], backend: Backend) -> Array:
         """Return one id per row from all its keys, in mixed radix; -1 where one is not in the table."""
@@ -307,9 +311,9 @@ def _index_key(
     missing = column.missing(backend.xp)
     present = sort_unique(backend.to_host(column.data if missing is None else column.data[~missing]), np)
     kind = np.dtype(np.uint64 if present.dtype == np.uint64 else np.int64)
-    values, found = whole_numbers(Column(column.dtype, present), kind, np)
-    if not found.all():
-        problem, got = f"key column {name!r} holds a number that is no int64", present[~found][0].item()
+    values, is_whole = whole_numbers(Column(column.dtype, present), kind, np)
+    if not is_whole.all():
+        problem, got = f"key column {name!r} holds a number that is no int64", present[~is_whole][0].item()
         raise BadConfig(where, problem, got=got, expected="whole numbers, strings or timestamps as keys", remedy=remedy)
     if not len(values):
         return 0, partial(_find_numbers, np.int64(0), 1, 0)
@@ -333,11 +337,11 @@ def _take_rows(
     frame: Frame, rows: Array, columns: Mapping[str, Column], names: Mapping[str, str], backend: Backend
 ) -> Frame:
     """Add columns of `_with_missing_rows` by the right row of each left one; -1 is a missing value."""
-    made = {out: columns[name].take(rows) for name, out in names.items()}
-    for out, column in made.items():
+    new_columns = {out: columns[name].take(rows) for name, out in names.items()}
+    for out, column in new_columns.items():
         if column.valid is not None and bool(column.valid.all()):  # no mask where all are there
-            made[out] = replace(column, valid=None)
-    return backend.assign(frame, made)
+            new_columns[out] = replace(column, valid=None)
+    return backend.assign(frame, new_columns)
 
 
 def _with_missing_rows(table: Frame, backend: Backend) -> dict[str, Column]:
@@ -394,43 +398,43 @@ class Join(TableJoin):
         super().__init__(right, columns, suffix, name)
 
     def _sides(self) -> tuple[list[str], list[str]]:
-        ours, theirs = get_sides(self.on, self.left_on, self.right_on, self, "on")
-        return as_list(ours), as_list(theirs)
+        left, right = get_sides(self.on, self.left_on, self.right_on, self, "on")
+        return as_list(left), as_list(right)
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema)
         return schema.assign(self._added_fields(schema))
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        asked = {name: out for name, out in self._names_out(schema).items() if out in wanted}
-        if not asked and not self.changes_rows:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        names = {name: out for name, out in self._names_out(schema).items() if out in outputs}
+        if not names and not self.changes_rows:
             return frame
         if self.many:
             table = self._prepare_once(backend.name, lambda: self.table(backend))
-            return self._merged(frame, table, asked, backend)
+            return self._merged(frame, table, names, backend)
         columns, lookup = self._prepare_once(backend.name, lambda: self._prepare(backend))
         rows = lookup.find({key: backend.column(frame, key) for key in self.keys}, backend)
         unmatched = rows < 0
         self._count(unmatched)
         if self.how == "inner":
             frame, rows = backend.filter(frame, ~unmatched), rows[~unmatched]
-        return _take_rows(frame, rows, columns, asked, backend)
+        return _take_rows(frame, rows, columns, names, backend)
 
-    def _merged(self, frame: Frame, table: Frame, asked: Mapping[str, str], backend: Backend) -> Frame:
+    def _merged(self, frame: Frame, table: Frame, names: Mapping[str, str], backend: Backend) -> Frame:
         """Return every pair of rows with equal keys; those of two types or names in columns of their own."""
-        left, right = frame, backend.rename(backend.select(table, [*self.right_keys, *asked]), asked)
+        left, right = frame, backend.rename(backend.select(table, [*self.right_keys, *names]), names)
         on: list[str] = []
         for key, other in zip(self.keys, self.right_keys, strict=True):
-            ours, theirs = backend.column(left, key), backend.column(table, other)
-            on.append(key if ours.dtype == theirs.dtype and key == other else f"⟨key⟩ {key}")
+            left_column, right_column = backend.column(left, key), backend.column(table, other)
+            on.append(key if left_column.dtype == right_column.dtype and key == other else f"⟨key⟩ {key}")
             if on[-1] != key:
-                dtype = key_dtype({ours.dtype, theirs.dtype})
-                left = backend.assign(left, {on[-1]: as_key(ours, dtype, backend.xp)})
-                right = backend.assign(right, {on[-1]: as_key(theirs, dtype, backend.xp)})
+                dtype = key_dtype({left_column.dtype, right_column.dtype})
+                left = backend.assign(left, {on[-1]: as_key(left_column, dtype, backend.xp)})
+                right = backend.assign(right, {on[-1]: as_key(right_column, dtype, backend.xp)})
         if on == self.keys:
             return backend.merge(frame, right, on, self.how, self.suffix)
-        merged = backend.merge(left, backend.select(right, [*on, *asked.values()]), on, self.how, self.suffix)
-        return backend.select(merged, [*frame.columns, *asked.values()])
+        merged = backend.merge(left, backend.select(right, [*on, *names.values()]), on, self.how, self.suffix)
+        return backend.select(merged, [*frame.columns, *names.values()])
 
     def _names_out(self, left: Schema) -> dict[str, str]:
         return {name: out for name, out in super()._names_out(left).items() if name not in self.right_keys}
@@ -494,8 +498,8 @@ class JoinAsOf(TableJoin):
         check_name(self, None, on=on, left_on=left_on, right_on=right_on)
         check_names(self, None, by=by, left_by=left_by, right_by=right_by)
         check_bool(self, allow_exact_matches=allow_exact_matches)
-        for given, value in {"tolerance": tolerance, "lag": lag}.items():
-            check_distance(value, f"JoinAsOf({given}=)")
+        for parameter, value in {"tolerance": tolerance, "lag": lag}.items():
+            check_distance(value, f"JoinAsOf({parameter}=)")
         self.on, self.left_on, self.right_on = on, left_on, right_on
         self.by, self.left_by, self.right_by = by, left_by, right_by
         self.tolerance, self.lag = _text(tolerance), _text(lag)
@@ -503,10 +507,10 @@ class JoinAsOf(TableJoin):
         super().__init__(right, columns, suffix, name)
 
     def _sides(self) -> tuple[list[str], list[str]]:
-        ours, theirs = get_sides(self.on, self.left_on, self.right_on, self, "on")
+        left_time, right_time = get_sides(self.on, self.left_on, self.right_on, self, "on")
         by = self.by, self.left_by, self.right_by
         left, right = ([], []) if all(names is None for names in by) else get_sides(*by, self, "by")
-        return [ours, *as_list(left)], [theirs, *as_list(right)]
+        return [left_time, *as_list(left)], [right_time, *as_list(right)]
 
     def output_schema(self, schema: Schema) -> Schema:
         self._check_keys(schema, 1)
@@ -518,15 +522,15 @@ class JoinAsOf(TableJoin):
 
     def _distances(self, dtype: str) -> list[Distance | None]:
         """Convert tolerance and lag to the units of the type that orders rows."""
-        given = {"tolerance": self.tolerance, "lag": self.lag}
-        return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in given.items()]
+        lengths = {"tolerance": self.tolerance, "lag": self.lag}
+        return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in lengths.items()]
 
     def _look_up(self, origins: Origins, left: Schema) -> Origins:
         lag = self._distances(self._order_dtype(left))[1]
         return shift(origins, When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        names = {name: out for name, out in self._names_out(schema).items() if out in wanted}
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        names = {name: out for name, out in self._names_out(schema).items() if out in outputs}
         if not names:
             return frame
         dtype = self._order_dtype(schema)
@@ -563,49 +567,49 @@ class _History:
         self._side = "right" if exact else "left"
         self._lookup, groups = None, xp.zeros(len(on), dtype="int64")
         if keys:
-            found = group_by_keys(list(keys.values()), backend)
-            examples = {name: key.take(found.examples) for name, key in keys.items()}
+            grouping = group_by_keys(list(keys.values()), backend)
+            examples = {name: key.take(grouping.examples) for name, key in keys.items()}
             remedy = "Dataset.join_asof(...), which takes any numbers"
-            self._lookup, groups = Lookup(examples, backend, where, remedy), found.ids
-        times, there = _to_comparable(on, dtype, xp)
+            self._lookup, groups = Lookup(examples, backend, where, remedy), grouping.ids
+        times, is_present = _to_comparable(on, dtype, xp)
         if dtype != "float64":  # what becomes known beyond the last time there is never does
-            there = there & (times <= np.iinfo(times.dtype).max - lag)
-        rows = xp.flatnonzero(there)
-        known = times[rows] + times.dtype.type(lag)
-        self._times = sort_unique(known, xp)
-        places = groups[rows] * (len(self._times) + 1) + xp.searchsorted(self._times, known)
+            is_present = is_present & (times <= np.iinfo(times.dtype).max - lag)
+        rows = xp.flatnonzero(is_present)
+        starts = times[rows] + times.dtype.type(lag)
+        self._times = sort_unique(starts, xp)
+        places = groups[rows] * (len(self._times) + 1) + xp.searchsorted(self._times, starts)
         order = xp.argsort(places, kind="stable")
         # One more, that no row finds, for a list of at least one.
         self._places = xp.append(places[order], np.iinfo(np.int64).max)
         self._rows = xp.append(rows[order], -1)
-        self._own = xp.append(times[rows][order], times.dtype.type(0))
+        self._row_times = xp.append(times[rows][order], times.dtype.type(0))
 
     def find(self, on: Column, keys: Mapping[str, Column]) -> Array:
         """Return n row numbers of the table, -1 where none is known."""
         xp = self._backend.xp
-        times, there = _to_comparable(on, self._dtype, xp)
+        times, is_match = _to_comparable(on, self._dtype, xp)
         groups = xp.zeros(len(on), dtype="int64") if self._lookup is None else self._lookup.find(keys, self._backend)
         first = groups * (len(self._times) + 1)
         rank = xp.searchsorted(self._times, times, side=self._side) - 1
-        place = xp.searchsorted(self._places, first + rank, side="right") - 1
-        there = there & (groups >= 0) & (rank >= 0) & (self._places[place] >= first) & (place >= 0)
+        positions = xp.searchsorted(self._places, first + rank, side="right") - 1
+        is_match = is_match & (groups >= 0) & (rank >= 0) & (self._places[positions] >= first) & (positions >= 0)
         if self._tolerance is not None:
-            distance = times - self._own[place]
+            distance = times - self._row_times[positions]
             # Differences are taken modulo 2^64, in which one from an earlier number is exact.
             distance = distance if self._dtype == "float64" else distance.view("uint64")
-            there &= distance <= distance.dtype.type(self._tolerance)
-        return xp.where(there, self._rows[place], -1)
+            is_match &= distance <= distance.dtype.type(self._tolerance)
+        return xp.where(is_match, self._rows[positions], -1)
 
 
 def _to_comparable(column: Column, dtype: str, xp: Any) -> tuple[Array, Array]:
     """Return the n times in the type they are compared in, and a mask of those that are not missing."""
     kind = "int64" if dtype == "timestamp" else dtype
     missing = column.missing(xp)
-    there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
-    return column.data.astype(kind), there
+    is_present = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+    return column.data.astype(kind), is_present
 
 
 def _text(length: Any) -> Any:
     """Write a length of time as text, which can be saved; a number stays one."""
-    found = None if isinstance(length, str) else parse_duration_us(length, least=0)
-    return length if found is None else f"{found}us"
+    microseconds = None if isinstance(length, str) else parse_duration_us(length, least=0)
+    return length if microseconds is None else f"{microseconds}us"

@@ -57,30 +57,32 @@ class Map(Transform):
         schema.require(read, self._where)
         dtypes = self.dtypes_ or dict.fromkeys(self.adds or (), "float64")
         sources = [schema[name] for name in read]
-        made = []
+        fields = []
         for name, dtype in dtypes.items():
-            own = _get_field_type(dtype)
-            made.append(Field.derived(name, own, sources, "Map", written_as="" if dtype == own else dtype))
+            field_dtype = _get_field_type(dtype)
+            fields.append(
+                Field.derived(name, field_dtype, sources, "Map", written_as="" if dtype == field_dtype else dtype)
+            )
         if self.adds is None and dtypes:
-            return Schema(item for item in schema if item.role == Role.LABEL).assign(made)
-        return schema.assign(made)
+            return Schema(item for item in schema if item.role == Role.LABEL).assign(fields)
+        return schema.assign(fields)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        if self._is_idle(wanted):
-            return set(wanted)
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        if self._is_idle(outputs):
+            return set(outputs)
         labels = {item.name for item in schema if item.role == Role.LABEL}
-        beside = wanted & labels if self.adds is None else wanted - set(self.adds)
+        beside = outputs & labels if self.adds is None else outputs - set(self.adds)
         return {*beside, *self._read_names(schema)}
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        if self._is_idle(wanted):
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        if self._is_idle(outputs):
             return frame
-        given = self._read_names(schema)
-        for name in given:
+        names = self._read_names(schema)
+        for name in names:
             if name not in frame.columns:
                 raise ColumnNotFound.among(self._where, name, list(frame.columns))
-        result = self._run(backend.decode(backend.select(frame, given), schema=schema), schema, backend)
-        beside = [name for name in frame.columns if self.adds is not None or name not in given]
+        result = self._run(backend.decode(backend.select(frame, names), schema=schema), schema, backend)
+        beside = [name for name in frame.columns if self.adds is not None or name not in names]
         if not beside:
             return result
         return backend.assign(backend.select(frame, beside), {n: backend.column(result, n) for n in result.columns})
@@ -98,20 +100,20 @@ class Map(Transform):
     def _where(self) -> str:
         return f"Map({getattr(self.fn, '__name__', repr(self.fn))})"
 
-    def _is_idle(self, wanted: AbstractSet[str]) -> bool:
+    def _is_idle(self, outputs: AbstractSet[str]) -> bool:
         """Return whether none of its new columns is wanted."""
-        return self.adds is not None and not wanted & set(self.adds)
+        return self.adds is not None and not outputs & set(self.adds)
 
     def _read_names(self, schema: Schema) -> list[str]:
         if self.reads is not None:
             return self.reads
         return [item.name for item in schema if item.role != Role.LABEL]
 
-    def _run(self, given: Frame, schema: Schema, backend: Backend) -> Frame:
+    def _run(self, frame: Frame, schema: Schema, backend: Backend) -> Frame:
         """Return the function's result, coded and of the fixed types."""
-        num_rows, names = len(given), list(given.columns)
+        num_rows, names = len(frame), list(frame.columns)
         try:
-            result = self.fn(given)
+            result = self.fn(frame)
         except KeyError as cause:
             name = cause.args[0] if cause.args else None
             if not isinstance(name, str) or name in names or name not in schema:
@@ -122,7 +124,7 @@ class Map(Transform):
         if not hasattr(result, "columns"):
             problem = "the function returned no frame"
             raise SchemaMismatch(self._where, problem, got=type(result), expected="a frame", remedy="return the frame")
-        if len(result) != num_rows or not result.index.equals(given.index):
+        if len(result) != num_rows or not result.index.equals(frame.index):
             problem, got = "the function changed the rows, their order or the index", format_count(len(result), "row")
             expected = f"the {format_count(num_rows, 'row')} it was given, in their order"
             raise SchemaMismatch(self._where, problem, got=got, expected=expected, remedy="Filter(...) to drop rows")
@@ -132,23 +134,23 @@ class Map(Transform):
         result = result[self.adds] if self.adds is not None else result
         coded = backend.encode(result)
         schema = backend.schema_of(coded, backend.classify(result))
-        found = {item.name: item.written_as or item.dtype for item in schema}
+        dtypes = {item.name: item.written_as or item.dtype for item in schema}
         if self.dtypes_ is None and num_rows:
-            self.dtypes_ = found
-        return self._as_fixed(coded, found, backend)
+            self.dtypes_ = dtypes
+        return self._as_fixed(coded, dtypes, backend)
 
-    def _as_fixed(self, coded: Frame, found: Mapping[str, str], backend: Backend) -> Frame:
+    def _as_fixed(self, coded: Frame, dtypes: Mapping[str, str], backend: Backend) -> Frame:
         """Cast the frame to the fixed types; only a column without any value may differ: libraries type it at will."""
         typed = {}
-        for name, dtype in (self.dtypes_ or found).items():
-            if name not in found:
-                raise ColumnNotFound.among(f"{self._where} result", name, list(found))
-            if found[name] == dtype:
+        for name, dtype in (self.dtypes_ or dtypes).items():
+            if name not in dtypes:
+                raise ColumnNotFound.among(f"{self._where} result", name, list(dtypes))
+            if dtypes[name] == dtype:
                 continue
             column = backend.column(coded, name)
             missing = column.missing(backend.xp)
             if len(column) and (missing is None or not bool(missing.all())):
-                where, problem = self._where, f"column {name!r} is of type {found[name]} in this partition"
+                where, problem = self._where, f"column {name!r} is of type {dtypes[name]} in this partition"
                 remedy = f"frame[{name!r}].astype({dtype!r}) in the function"
                 raise SchemaMismatch(where, problem, expected=f"{dtype}, as in the first partition", remedy=remedy)
             typed[name] = missing_column(_get_field_type(dtype), len(column), backend.xp)

@@ -49,14 +49,14 @@ class Filter(Transform):
         parse(self.expr, "Filter").check_condition(schema)
         return schema
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return {*wanted, *parse(self.expr, "Filter").reads}
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        return {*outputs, *parse(self.expr, "Filter").reads}
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         expression = parse(self.expr, "Filter")
         columns = {name: backend.column(frame, name) for name in expression.reads}
         keep = truth(evaluate(expression, columns, backend, len(frame)), backend.xp)
-        return backend.filter(backend.select(frame, [n for n in frame.columns if n in wanted]), keep)
+        return backend.filter(backend.select(frame, [n for n in frame.columns if n in outputs]), keep)
 
 
 class DropMissing(Transform):
@@ -94,20 +94,20 @@ class DropMissing(Transform):
         schema.require(names, "DropMissing")
         return schema
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return {*wanted, *self._looked_at(schema)}
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        return {*outputs, *self._looked_at(schema)}
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         xp, names = backend.xp, self._looked_at(schema)
-        found = [backend.column(frame, name).missing(xp) for name in names]
-        masks = [mask for mask in found if mask is not None]
-        frame = backend.select(frame, [n for n in frame.columns if n in wanted])
+        missing = [backend.column(frame, name).missing(xp) for name in names]
+        masks = [mask for mask in missing if mask is not None]
+        frame = backend.select(frame, [n for n in frame.columns if n in outputs])
         if not masks or (self.how == "all" and len(masks) < len(names)):
             return frame
-        gone = masks[0]
+        is_dropped = masks[0]
         for mask in masks[1:]:
-            gone = gone | mask if self.how == "any" else gone & mask
-        return backend.filter(frame, ~gone)
+            is_dropped = is_dropped | mask if self.how == "any" else is_dropped & mask
+        return backend.filter(frame, ~is_dropped)
 
     def _looked_at(self, schema: Schema) -> list[str]:
         return schema.names if self.columns is None else self.columns
@@ -140,11 +140,11 @@ class Sample(ColumnwiseTransform):
         return schema
 
     def apply(
-        self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend, row_ids: Array | None = None
+        self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend, row_ids: Array | None = None
     ) -> Frame:
         """Return the drawn rows; `row_ids` are the ids of the rows that the index counts, by default its numbers."""
         rows = backend.positions(frame)
-        own = int(splitmix64(self.seed, np.array([_SAMPLE]))[0])
-        bits = splitmix64(own, rows if row_ids is None else row_ids[rows])
+        seed = int(splitmix64(self.seed, np.array([_SAMPLE]))[0])
+        bits = splitmix64(seed, rows if row_ids is None else row_ids[rows])
         keep = bits >> np.uint64(11) < np.uint64(np.round(self.fraction * 2**53))
         return backend.filter(frame, keep)

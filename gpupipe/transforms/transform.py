@@ -18,8 +18,8 @@ Names: TypeAlias = str | Sequence[str]  # of one column, or of several
 class Transform(Step, ABC):
     """Base class of pure maps from frame to frame.
 
-    A subclass says what it needs and what comes out, so that a pass reads and computes only what is asked for. `wanted`
-    is always the set of columns that something downstream still uses.
+    A subclass says what it needs and what comes out, so that a pass reads and computes only what is asked for.
+    `outputs` is always the set of columns that something downstream still uses.
     """
 
     changes_rows: bool = False  # whether rows may go or move; such a step has a parameter `when`: "train" or "always"
@@ -29,14 +29,14 @@ class Transform(Step, ABC):
         """Return the schema after this step; raises ColumnNotFound and BadConfig (two columns of one name)."""
 
     @abstractmethod
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        """Return the columns of the input (`schema`) that this step reads for `wanted`."""
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        """Return the columns of the input (`schema`) that this step reads for `outputs`."""
 
     @abstractmethod
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        """Return the coded frame after this step, holding at least `wanted`.
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        """Return the coded frame after this step, holding at least `outputs`.
 
-        `frame` holds at least `needs(wanted, schema)`; `schema` has all columns of the unpruned input.
+        `frame` holds at least `needs(outputs, schema)`; `schema` has all columns of the unpruned input.
         """
 
     def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
@@ -54,13 +54,13 @@ class Transform(Step, ABC):
         schema = backend.schema_of(coded, backend.classify(frame))
         result = self.apply(coded, schema, frozenset(self.output_schema(schema).names), backend)
         schema = self.output_schema(schema)
-        made = backend.decode(backend.select(result, schema.names), schema=schema)
-        made.index = frame.index.take(backend.positions(result))
-        return made
+        output = backend.decode(backend.select(result, schema.names), schema=schema)
+        output.index = frame.index.take(backend.positions(result))
+        return output
 
 
 class ColumnwiseTransform(Transform):
     """Base class of steps that make each column of itself alone."""
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        return set(wanted)
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        return set(outputs)

@@ -41,8 +41,8 @@ class Clip(ColumnwiseTransform):
 
     def __init__(self, columns: Names, low: float | str | None = None, high: float | str | None = None) -> None:
         check_names(self, columns=columns)
-        given: dict[str, Any] = {"low": low, "high": high}
-        for name, end in given.items():
+        ends: dict[str, Any] = {"low": low, "high": high}
+        for name, end in ends.items():
             is_whole = isinstance(end, int) and not is_bool(end)  # maybe beyond a float
             if not (end is None or isinstance(end, str) or is_whole or (is_number(end) and not math.isnan(end))):
                 remedy = f"{name}={end.isoformat() if hasattr(end, 'isoformat') else 0!r}"
@@ -62,13 +62,13 @@ class Clip(ColumnwiseTransform):
                 raise BadConfig("Clip", "the range is empty", got=got, expected=expected, remedy="swap them")
         return schema.assign(replace(item.with_instants(), step="Clip") for item in items)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        made = {}
-        for name in (name for name in self.columns if name in wanted):
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        columns = {}
+        for name in (name for name in self.columns if name in outputs):
             column = backend.column(frame, name)
             ends = [None if end is None else column.data.dtype.type(end) for end in self._ends(schema[name])]
-            made[name] = replace(column, data=backend.xp.clip(column.data, *ends))
-        return backend.assign(frame, made) if made else frame
+            columns[name] = replace(column, data=backend.xp.clip(column.data, *ends))
+        return backend.assign(frame, columns) if columns else frame
 
     def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
         return owned | {*self.columns}
@@ -106,8 +106,8 @@ class Log1p(ColumnwiseTransform):
         items = [_require_type(schema[name], (*INTEGERS, *FLOATS, "bool"), "Log1p") for name in self.columns]
         return schema.assign(replace(item, dtype=_get_float_type(item.dtype), step="Log1p", units="") for item in items)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        columns, xp = {name: backend.column(frame, name) for name in self.columns if name in wanted}, backend.xp
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        columns, xp = {name: backend.column(frame, name) for name in self.columns if name in outputs}, backend.xp
         if not columns:
             return frame
         signed = {name: column for name, column in columns.items() if not column.dtype.startswith(("u", "b"))}
@@ -119,8 +119,8 @@ class Log1p(ColumnwiseTransform):
                 remedy = f"Clip({name!r}, 0) or Filter('{name} > -1') before it"
                 got = backend.to_host(columns[name].data[mask][:1])[0].item()
                 raise BadData(f"Log1p of column {name!r}", problem, got=got, expected="numbers above -1", remedy=remedy)
-        made = {n: apply_function("log1p", c, _get_float_type(c.dtype), xp) for n, c in columns.items()}
-        return backend.assign(frame, made)
+        results = {n: apply_function("log1p", c, _get_float_type(c.dtype), xp) for n, c in columns.items()}
+        return backend.assign(frame, results)
 
     def list_owned(self, owned: AbstractSet[str], schema: Schema) -> AbstractSet[str]:
         return owned | {*self.columns}
@@ -154,26 +154,26 @@ class Replace(ColumnwiseTransform):
     def output_schema(self, schema: Schema) -> Schema:
         schema.require(self.values, "Replace")
         require_comparable([schema[name] for name in self.values], "Replace")
-        made = []
+        fields = []
         for item in schema.select(self.values):
             _, news, fill = self._stored(item)
             fills = None in self.values[item.name] and fill is not None
             is_nullable = None in news or (item.nullable and not fills)
-            made.append(replace(item.with_instants(), nullable=is_nullable, step="Replace"))
-        return schema.assign(made)
+            fields.append(replace(item.with_instants(), nullable=is_nullable, step="Replace"))
+        return schema.assign(fields)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        made = {}
-        for name in (name for name in self.values if name in wanted):
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        columns = {}
+        for name in (name for name in self.values if name in outputs):
             column = backend.column(frame, name)
             how = replace_texts if column.dictionary is not None else _replace_values
-            made[name] = how(column, *self._stored(schema[name]), backend)
-        return backend.assign(frame, made) if made else frame
+            columns[name] = how(column, *self._stored(schema[name]), backend)
+        return backend.assign(frame, columns) if columns else frame
 
     def _stored(self, item: Field) -> tuple[list[Any], list[Any], Any]:
         """Return old and new values as the column stores them, and the one for missing values."""
-        given = self.values[item.name].items()
-        pairs = {_convert_or_none(old, item): _convert_or_none(new, item) for old, new in given}
+        items = self.values[item.name].items()
+        pairs = {_convert_or_none(old, item): _convert_or_none(new, item) for old, new in items}
         fill = pairs.pop(None, None)
         olds = sorted(pairs)
         return olds, [pairs[old] for old in olds], fill
@@ -181,24 +181,24 @@ class Replace(ColumnwiseTransform):
 
 def _replace_values(column: Column, olds: list[Any], news: list[Any], fill: Any, backend: Backend) -> Column:
     """Replace numbers, booleans and times; `olds` ascend."""
-    xp, data, own = backend.xp, column.data, column.data.dtype
+    xp, data, dtype = backend.xp, column.data, column.data.dtype
     missing = column.missing(xp)
-    gone = None
+    is_blank = None
     if olds:
-        sortable = "int8" if own.name == "bool" else own.name
-        known = backend.to_device(np.array(olds, dtype=own).astype(sortable))
-        none = np.nan if own.kind == "f" else 0
-        table = backend.to_device(np.array([none if new is None else new for new in news], dtype=own))
-        place = xp.minimum(xp.searchsorted(known, data.astype(sortable)), len(olds) - 1)
-        found = known[place] == data if missing is None else (known[place] == data) & ~missing
-        data = xp.where(found, table[place], data)
-        if None in news and own.kind != "f":
-            gone = found & backend.to_device(np.array([new is None for new in news]))[place]
+        sortable = "int8" if dtype.name == "bool" else dtype.name
+        old_values = backend.to_device(np.array(olds, dtype=dtype).astype(sortable))
+        none = np.nan if dtype.kind == "f" else 0
+        table = backend.to_device(np.array([none if new is None else new for new in news], dtype=dtype))
+        positions = xp.minimum(xp.searchsorted(old_values, data.astype(sortable)), len(olds) - 1)
+        is_replaced = old_values[positions] == data if missing is None else (old_values[positions] == data) & ~missing
+        data = xp.where(is_replaced, table[positions], data)
+        if None in news and dtype.kind != "f":
+            is_blank = is_replaced & backend.to_device(np.array([new is None for new in news]))[positions]
     if fill is not None and missing is not None:
-        data, missing = xp.where(missing, own.type(fill), data), None
-    if own.kind == "f":
+        data, missing = xp.where(missing, dtype.type(fill), data), None
+    if dtype.kind == "f":
         return Column(column.dtype, data)
-    absent = gone if missing is None else missing if gone is None else missing | gone
+    absent = is_blank if missing is None else missing if is_blank is None else missing | is_blank
     return Column(column.dtype, data, None if absent is None else ~absent)
 
 
@@ -217,29 +217,29 @@ def _get_float_type(dtype: str) -> str:
 def _convert_value(value: Any, item: Field, where: str) -> Any:
     """Return a value as the column's type stores it."""
     plain = value.item() if isinstance(value, np.generic) else value
-    found: Any = None
+    result: Any = None
     if item.dtype == "string":
-        found = plain if isinstance(plain, str) else None
+        result = plain if isinstance(plain, str) else None
     elif item.dtype == "timestamp":
         require_comparable_constant(item, plain, f"{where} of column {item.name!r}")
         with suppress(ValueError):
-            found = parse_microseconds(plain) if isinstance(plain, str) else None
+            result = parse_microseconds(plain) if isinstance(plain, str) else None
     elif item.dtype == "bool":
-        found = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
+        result = bool(plain) if isinstance(plain, bool | int | float) and plain in (0, 1) else None
     elif isinstance(plain, int | float) and not isinstance(plain, bool):
         least, most = _limits(item.dtype)
         if item.dtype in FLOATS and (least <= plain <= most or plain in (-np.inf, np.inf)):
-            found = float(np.dtype(item.dtype).type(plain))
+            result = float(np.dtype(item.dtype).type(plain))
         elif item.dtype in INTEGERS and plain == plain // 1 and least <= plain <= most:
-            found = int(plain)
-    if found is None or _is_nan(found):
+            result = int(plain)
+    if result is None or _is_nan(result):
         remedy = f"Cast({{{item.name!r}: ...}}) before it, to a type that can"
         if item.dtype == "timestamp":
             remedy = repr(value.isoformat()) if hasattr(value, "isoformat") else "'2013-10-01 06:00'"
         problem = f"{item.dtype} cannot hold a value"
         expected = _TYPED.get(item.dtype, f"a number that {item.dtype} can hold")
         raise BadConfig(f"{where} of column {item.name!r}", problem, got=value, expected=expected, remedy=remedy)
-    return found
+    return result
 
 
 def _limits(dtype: str) -> tuple[Any, Any]:

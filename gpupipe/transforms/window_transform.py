@@ -71,11 +71,11 @@ class WholeTableTransform(Transform):
         return {When.NOW}
 
     @abstractmethod
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        """Build the plan of the new columns in `wanted`, with the rows' identities and in their order.
+    def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        """Build the plan of the new columns in `outputs`, with the rows' identities and in their order.
 
         `rows` has the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset
-        all rows, or all rows of some keys. No float is NaN. `schema` has all columns before the step, `wanted` maybe
+        all rows, or all rows of some keys. No float is NaN. `schema` has all columns before the step, `outputs` maybe
         others than new ones; the engine of `backend`, `"cpu"` or `"gpu"`, runs the plan.
         """
 
@@ -88,36 +88,36 @@ class WholeTableTransform(Transform):
         where, order = type(self).__name__, [*self.keys, *self.order]
         schema.require(self.reads, where)
         require_comparable(schema.select(dict.fromkeys(order)), where)
-        made, makes = self.made_fields(schema), self.makes
+        fields, makes = self.made_fields(schema), self.makes
         for name in makes:
             if name in schema or makes.count(name) > 1:
                 problem, expected = "a new column would have another one's name", "a name of its own for each column"
                 remedy = f"Rename({{{name!r}: {name + '_before'!r}}}) before it"
                 raise BadConfig(where, problem, got=name, expected=expected, remedy=remedy)
         keys = [schema[name] for name in order]
-        sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in made]
-        found_by = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in fields]
+        key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
         if not self.order:  # nobody knows which rows are earlier, and what they were sorted by says which are read
             rows = next((item.origins for item in schema if item.origins), frozenset())
-            found_by |= shift(rows, When.POSITION)
+            key_origins |= shift(rows, When.POSITION)
         added = []
-        for item, of in zip(made, sources, strict=True):
+        for item, of in zip(fields, sources, strict=True):
             whens = self.get_whens(item.name) if self.order else ANY_ROW
-            origins = shift(item.origins, *whens) | found_by
+            origins = shift(item.origins, *whens) | key_origins
             added.append(replace(item, lineage=of.lineage, origins=origins, role=of.role, step=where))
         return schema.assign(added)
 
-    def needs(self, wanted: AbstractSet[str], schema: Schema) -> set[str]:
-        made = set(self.makes)
-        return {*(wanted - made), *self.reads} if wanted & made else set(wanted)
+    def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
+        names = set(self.makes)
+        return {*(outputs - names), *self.reads} if outputs & names else set(outputs)
 
-    def apply(self, frame: Frame, schema: Schema, wanted: AbstractSet[str], backend: Backend) -> Frame:
-        if wanted.isdisjoint(self.makes):
+    def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
+        if outputs.isdisjoint(self.makes):
             return frame
-        made = [item for item in self.made_fields(schema) if item.name in wanted]
+        fields = [item for item in self.made_fields(schema) if item.name in outputs]
         inputs = list(schema.select(self.reads))
-        plan = partial(self.plan, schema=schema, wanted=wanted, backend=backend.name)
-        return backend.assign(frame, columns_by_plan(plan, frame, inputs, made, backend))
+        plan = partial(self.plan, schema=schema, outputs=outputs, backend=backend.name)
+        return backend.assign(frame, columns_by_plan(plan, frame, inputs, fields, backend))
 
     def _sorts(self, backend: str) -> bool:
         """Return whether all rows are sorted at once; those of each key are slow to sort by several columns."""
@@ -137,12 +137,12 @@ class WholeTableTransform(Transform):
             return value.over(self.keys)
         return value.over(self.keys, order_by=self.order, nulls_last=True)
 
-    def _select(self, rows: pl.LazyFrame, made: dict[str, pl.Expr], schema: Schema, backend: str) -> pl.LazyFrame:
+    def _select(self, rows: pl.LazyFrame, columns: dict[str, pl.Expr], schema: Schema, backend: str) -> pl.LazyFrame:
         """Select new columns, missing where a key is, and sort rows that were moved back by their ids."""
         gaps = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
         if gaps:
-            made = {name: pl.when(~pl.any_horizontal(gaps)).then(value) for name, value in made.items()}
-        rows = rows.select(ROW, **made)
+            columns = {name: pl.when(~pl.any_horizontal(gaps)).then(value) for name, value in columns.items()}
+        rows = rows.select(ROW, **columns)
         return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
 
     def _name(self, column: str, *what: object) -> str:
@@ -176,7 +176,11 @@ class _OfColumns(WholeTableTransform):
     @property
     def _outputs(self) -> list[tuple[str, Any, str]]:
         """The column, the choice and the name of each new column."""
-        return [(one, choice, self._name(one, *self._what(choice))) for one in self.columns for choice in self._choices]
+        return [
+            (column, choice, self._name(column, *self._what(choice)))
+            for column in self.columns
+            for choice in self._choices
+        ]
 
     def get_whens(self, name: str) -> set[When]:
         return next(self._whens(choice) for _, choice, out in self._outputs if out == name)
@@ -185,15 +189,15 @@ class _OfColumns(WholeTableTransform):
     def _whens(self, choice: Any) -> set[When]:
         """Return which rows the columns of a choice hold values of; see `get_whens`."""
 
-    def _asked(self, wanted: AbstractSet[str]) -> list[tuple[str, Any, str]]:
-        return [output for output in self._outputs if output[2] in wanted]
+    def _asked(self, outputs: AbstractSet[str]) -> list[tuple[str, Any, str]]:
+        return [output for output in self._outputs if output[2] in outputs]
 
-    def _require_numbers(self, schema: Schema, *others: str) -> None:
+    def _require_numbers(self, schema: Schema, *dtypes: str) -> None:
         """Raise `SchemaMismatch` for a column that holds neither numbers nor one of these types."""
         for name in self.columns:
-            if schema[name].dtype not in (*FLOATS, *INTEGERS, "bool", *others):
+            if schema[name].dtype not in (*FLOATS, *INTEGERS, "bool", *dtypes):
                 where, expected = f"{type(self).__name__}, column {name!r}", ["numbers", "booleans"]
-                expected += [f"{other}s" for other in others]
+                expected += [f"{dtype}s" for dtype in dtypes]
                 remedy, got = "another column, or numbers made of it before", schema[name].dtype
                 raise SchemaMismatch(where, "not a number", got=got, expected=" or ".join(expected), remedy=remedy)
 
@@ -220,12 +224,12 @@ class _Shifted(_OfColumns):
     def _choices(self) -> list[Any]:
         return list(map(int, self.periods if isinstance(self.periods, Iterable) else [self.periods]))
 
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
-        made = {}
-        for name, periods, out in self._asked(wanted):
+    def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
+        columns = {}
+        for name, periods, out in self._asked(outputs):
             before = self._over(pl.col(name).shift(periods), backend)
-            made[out] = self._value(pl.col(name), before, schema[name].dtype)
-        return self._select(self._in_order(rows, backend), made, schema, backend)
+            columns[out] = self._value(pl.col(name), before, schema[name].dtype)
+        return self._select(self._in_order(rows, backend), columns, schema, backend)
 
     @abstractmethod
     def _value(self, now: pl.Expr, before: pl.Expr, dtype: str) -> pl.Expr:
@@ -337,7 +341,7 @@ class CumulativeCount(WholeTableTransform):
     def made_fields(self, schema: Schema) -> list[Field]:
         return [Field(self.makes[0], "int64", nullable=any(schema[name].nullable for name in self.keys))]
 
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+    def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
         count = self._over(pl.col(ROW).is_not_null().cast(pl.Int64).cum_sum(), backend) - 1
         return self._select(self._in_order(rows, backend), {self.makes[0]: count}, schema, backend)
 
@@ -397,13 +401,13 @@ class _Windowed(_OfColumns):
     def made_fields(self, schema: Schema) -> list[Field]:
         self._require_numbers(schema)
         may_lack_key = any(schema[name].nullable for name in [*self.keys, *self.order])
-        made = []
+        fields = []
         for name, stat, out in self._outputs:
             new = Field.derived(out, "int64" if stat == "count" else "float64", [schema[name]], type(self).__name__)
-            made.append(replace(new, nullable=stat != "count" or may_lack_key))
-        return made
+            fields.append(replace(new, nullable=stat != "count" or may_lack_key))
+        return fields
 
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+    def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
         rows = self._in_order(self._with_values(rows), backend)
         window, is_left = min(self._rows or _LONGEST, _LONGEST), self.closed == "left"
         if is_left and backend == "gpu":  # its engine takes no shift inside a window
@@ -413,21 +417,21 @@ class _Windowed(_OfColumns):
             before = _value(name).shift(1) if is_left and backend != "gpu" else _value(name)
             return _roll(before, stat, "", window, min_samples=min(least, window))
 
-        return self._aggregate(rows, roll, schema, wanted, backend)
+        return self._aggregate(rows, roll, schema, outputs, backend)
 
     def _with_values(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """Add the values as floats, in columns of their own: one may be a key, too."""
         return rows.with_columns(pl.col(name).cast(pl.Float64).alias(f"⟨value⟩ {name}") for name in self.columns)
 
     def _aggregate(
-        self, rows: pl.LazyFrame, roll: _Roll, schema: Schema, wanted: AbstractSet[str], backend: str
+        self, rows: pl.LazyFrame, roll: _Roll, schema: Schema, outputs: AbstractSet[str], backend: str
     ) -> pl.LazyFrame:
         """Select the wanted statistics, given what makes one of a column, its name and the least number of values."""
-        made = {}
-        for name, stat, out in self._asked(wanted):
+        columns = {}
+        for name, stat, out in self._asked(outputs):
             value = self._over(roll(name, stat, 1 if stat == "count" else max(self._least, 1)), backend)
-            made[out] = value.fill_null(0) if stat == "count" or (stat == "sum" and not self._least) else value
-        return self._select(rows, made, schema, backend)
+            columns[out] = value.fill_null(0) if stat == "count" or (stat == "sum" and not self._least) else value
+        return self._select(rows, columns, schema, backend)
 
 
 class Rolling(_Windowed):
@@ -500,30 +504,30 @@ class Rolling(_Windowed):
     def _what(self, choice: str) -> list[Any]:
         return ["rolling", choice, re.sub(r"\s+", "_", str(self.window).strip())]
 
-    def plan(self, rows: pl.LazyFrame, schema: Schema, wanted: AbstractSet[str], backend: str) -> pl.LazyFrame:
+    def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
         if not self._microseconds:
-            return super().plan(rows, schema, wanted, backend)
+            return super().plan(rows, schema, outputs, backend)
         (time,) = self.order
         lacking = rows.filter(pl.col(time).is_null()).select(ROW)
         rows = rows.filter(pl.col(time).is_not_null()) if schema[time].nullable else rows
         rows = self._with_values(rows)
-        found = self._find_window(rows, time) if backend == "cpu" else None
-        if found is None:  # the plan for a GPU takes rows of any times
-            rows = self._merge_times(rows, time, schema, wanted)
+        pair = self._find_window(rows, time) if backend == "cpu" else None
+        if pair is None:  # the plan for a GPU takes rows of any times
+            rows = self._merge_times(rows, time, schema, outputs)
         else:
-            by, window = found
+            by, window = pair
 
             def roll(name: str, stat: str, least: int) -> pl.Expr:
                 return _roll(_value(name), stat, "_by", by, window, closed=self.closed, min_samples=least)
 
-            rows = self._aggregate(self._in_order(rows, backend), roll, schema, wanted, backend)
+            rows = self._aggregate(self._in_order(rows, backend), roll, schema, outputs, backend)
         return pl.concat([rows, lacking], how="diagonal").sort(ROW) if schema[time].nullable else rows
 
     @property
     def _period(self) -> str:
         """The window as Polars has it, which counts what is no days in nanoseconds, of which 292 years fit."""
-        days, rest = divmod(self._microseconds, _DAY)
-        return f"{days}d{rest}us"
+        days, microseconds = divmod(self._microseconds, _DAY)
+        return f"{days}d{microseconds}us"
 
     def _find_window(self, rows: pl.LazyFrame, time: str) -> tuple[pl.Expr, str] | None:
         """Return what orders the rows of a key, and the window in it, which holds only earlier ones of the same time.
@@ -534,7 +538,7 @@ class Rolling(_Windowed):
         """
         if self.closed == "left":
             return pl.col(time), self._period
-        at, place, unit = pl.col(time).cast(pl.Int64), pl.int_range(pl.len()), 1
+        at, position, unit = pl.col(time).cast(pl.Int64), pl.int_range(pl.len()), 1
         ends = rows.select(at.min().alias("low"), at.max().alias("high"), pl.len())
         low, high, most = ends.collect(engine="streaming").row(0)
         if self.keys:
@@ -543,34 +547,34 @@ class Rolling(_Windowed):
             return at, "1i"
         span = high - low + 1
         if most * span >= _MOST_NUMBERS:
-            divides = [(at % one == 0).all().alias(str(one)) for one in _UNITS]
+            divides = [(at % divisor == 0).all().alias(str(divisor)) for divisor in _UNITS]
             unit = _UNITS[rows.select(divides).collect(engine="streaming").row(0).index(True)]
             span = (high - low) // unit + 1
         offset, length = (at - low) // unit, min(-(-self._microseconds // unit), span)
         if most * span < _MOST_NUMBERS:
-            return offset * most + place, f"{length * most}i"
+            return offset * most + position, f"{length * most}i"
         most = self._count_largest_group(rows, [*self.keys, time])
         if 2 * most * span >= _MOST_NUMBERS:
             return None
-        first = pl.when(at != at.shift(1)).then(place).forward_fill().fill_null(0)
-        return offset * (2 * most) + place - first, f"{2 * length * most - most + 1}i"
+        first = pl.when(at != at.shift(1)).then(position).forward_fill().fill_null(0)
+        return offset * (2 * most) + position - first, f"{2 * length * most - most + 1}i"
 
     def _count_largest_group(self, rows: pl.LazyFrame, columns: Sequence[str]) -> Any:
         """Count the rows of the largest group of rows that are alike in some columns; None if there are no rows."""
         sizes = rows.drop_nulls(self.keys).group_by(columns).len().select(pl.col("len").max())
         return sizes.collect(engine="streaming").item()
 
-    def _merge_times(self, rows: pl.LazyFrame, time: str, schema: Schema, wanted: AbstractSet[str]) -> pl.LazyFrame:
+    def _merge_times(self, rows: pl.LazyFrame, time: str, schema: Schema, outputs: AbstractSet[str]) -> pl.LazyFrame:
         """Make statistics of a window of time from those of earlier times and those of the same time."""
         parts, find = _PARTS, _merge_sides
         closed: Literal["left", "none"] = "none"
         if self.closed == "left":
             parts = {stat: ("count", stat) if self._counts(stat) else (stat,) for stat in _STATS}
             closed, find = "left", _read_earlier
-        pairs = sorted({(name, part) for name, stat, _ in self._asked(wanted) for part in parts[stat]})
-        made = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in pairs]
+        pairs = sorted({(name, part) for name, stat, _ in self._asked(outputs) for part in parts[stat]})
+        statistics = [getattr(_value(name), stat)().alias(_EARLIER.format(name, stat)) for name, stat in pairs]
         same = [*self.keys, time]
-        rolled = rows.sort(same).rolling(time, period=self._period, group_by=self.keys, closed=closed).agg(made)
+        rolled = rows.sort(same).rolling(time, period=self._period, group_by=self.keys, closed=closed).agg(statistics)
         rows = rows.join(rolled.unique(same, keep="any"), on=same, how="left", nulls_equal=True)
         if self.closed == "right":
             rows = rows.with_columns(
@@ -579,13 +583,13 @@ class Rolling(_Windowed):
                 .alias(_SAME.format(name, stat))
                 for name, stat in pairs
             )
-        found = {}
-        for name, stat, out in self._asked(wanted):
-            found[out] = find(name, stat)
+        columns = {}
+        for name, stat, out in self._asked(outputs):
+            columns[out] = find(name, stat)
             if stat != "count" and self._counts(stat):
                 least = self._least if stat == "sum" else max(self._least, 1)
-                found[out] = pl.when(find(name, "count") >= least).then(found[out])
-        return self._select(rows, found, schema, "gpu")
+                columns[out] = pl.when(find(name, "count") >= least).then(columns[out])
+        return self._select(rows, columns, schema, "gpu")
 
     def _counts(self, stat: str) -> bool:
         """Return whether a window's values have to be counted for a statistic."""
@@ -630,8 +634,8 @@ def _roll(value: pl.Expr, stat: str, kind: str, *window: Any, **options: Any) ->
     """Make a statistic by Polars' `rolling_...` or `rolling_..._by`; a count is the sum of ones."""
     if stat == "count":
         value, stat = value.is_not_null().cast(pl.Int64), "sum"
-    made: pl.Expr = getattr(value, f"rolling_{stat}{kind}")(*window, **options)
-    return made
+    statistic: pl.Expr = getattr(value, f"rolling_{stat}{kind}")(*window, **options)
+    return statistic
 
 
 def _read_earlier(name: str, stat: str) -> pl.Expr:
@@ -651,13 +655,13 @@ def _merge_sides(name: str, stat: str) -> pl.Expr:
         return _merge_sides(name, "sum") / _merge_sides(name, "count")
     if stat == "std":
         return _merge_sides(name, "var").sqrt()
-    one, other = (pl.col(text.format(name, stat)) for text in (_EARLIER, _SAME))
+    earlier, same = (pl.col(text.format(name, stat)) for text in (_EARLIER, _SAME))
     if stat != "var":
-        return pl.min_horizontal(one, other) if stat == "min" else pl.max_horizontal(one, other)
+        return pl.min_horizontal(earlier, same) if stat == "min" else pl.max_horizontal(earlier, same)
     counts = [pl.col(text.format(name, "count")).fill_null(0) for text in (_EARLIER, _SAME)]
     sums = [pl.col(text.format(name, "sum")) for text in (_EARLIER, _SAME)]
     shift, count = sums[0] / counts[0] - sums[1] / counts[1], counts[0] + counts[1]
     are_both = (counts[0] > 0) & (counts[1] > 0)
     apart = pl.when(are_both).then(shift * shift * counts[0] * counts[1] / count).otherwise(0.0)
-    squares = sum(part.fill_null(0.0) * (number - 1) for part, number in zip((one, other), counts, strict=True))
+    squares = sum(part.fill_null(0.0) * (number - 1) for part, number in zip((earlier, same), counts, strict=True))
     return pl.when(count > 1).then((squares + apart) / (count - 1))

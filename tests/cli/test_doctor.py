@@ -71,6 +71,9 @@ def test_a_gpu_without_rapids_is_told_what_to_install() -> None:
     assert (advice.verdict, report.exit_code) == (Verdict.WARN, 0)
     assert "cudf, cuml, cupy, rmm not installed" in advice.found
     assert "conda install -c rapidsai -c conda-forge" in advice.remedy
+    without_cuml = {name: library for name, library in GPU_MACHINE.libraries.items() if name != "cuml"}
+    advice = row(diagnose(replace(GPU_MACHINE, libraries=without_cuml), "gpu"), "RAPIDS")
+    assert advice.found == "cuml not installed: k-means and PCA(solver='library') are not there"
 
 
 @pytest.mark.parametrize("name", ["numpy", "pandas", "pyarrow", "scikit_learn", "torch"])

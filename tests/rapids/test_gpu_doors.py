@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +24,10 @@ import rmm
 import gpupipe as gp
 from gpupipe import preprocessing as pre
 from gpupipe.backend.columns import Backend, Column
-from gpupipe.errors import BadFile, OutOfDeviceMemory
+from gpupipe.errors import BackendMissing, BadFile, OutOfDeviceMemory
 from gpupipe.schema import Field
 from tests.io.tables import damage
+from tests.raising import raises
 
 from .oracle import CPU, TYPES, both, host, same
 from .rehearsal import FREE, rehearsed_module, standins
@@ -186,6 +188,17 @@ def test_estimators(rehearsed_backend: Backend, columns: int) -> None:
         CPU.kmeans(block.copy(), centres, 100, 1e-6),
         atol=1e-9,
     )
+
+
+@pytest.mark.parametrize(("method", "module"), [("kmeans", "cuml.cluster"), ("pca", "cuml.decomposition")])
+def test_without_cuml_only_what_it_fits_is_refused(
+    method: str, module: str, rehearsed_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    block = rehearsed_backend.to_device(np.ones((4, 2)))
+    arguments = (np.ones((2, 2)), 100, 1e-6) if method == "kmeans" else (1,)
+    with raises(BackendMissing, where={"kmeans": "k-means", "pca": "PCA"}[method], match="(?s)does not load.*cuml-cu1"):
+        getattr(rehearsed_backend, method)(block, *arguments)
 
 
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])

@@ -140,6 +140,7 @@ LIBRARIES = (
 )
 _SUFFIXES = ("", *(f"-{kind}" for major in range(11, 20) for kind in (f"cu{major}", f"cuda{major}x")))
 RAPIDS = ("cudf", "cuml", "cupy", "rmm")  # cuDF and cuML install the other two
+_OPTIONAL = {"cuml"}  # it fits k-means and PCA, and nothing else asks for it
 RAPIDS_VERSION = "26.10"
 CUPY_VERSION = "14.2"
 """The first CuPy that can be used: before it `bincount` refuses an empty array, and `repeat` an array of counts."""
@@ -264,7 +265,7 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
         return machine.hidden, f'backend="cpu" here; on a machine with a GPU: {install_lines(machine)}'
     if machine.no_libcuda:
         return f"CUDA's driver library does not load ({machine.no_libcuda})", LIBCUDA
-    if missing := [name for name in RAPIDS if name not in machine.libraries]:
+    if missing := [name for name in RAPIDS if name not in {*machine.libraries, *_OPTIONAL}]:
         return f"{', '.join(missing)} not installed", install_lines(machine)
     if newer := cupy_line(machine):
         return f"CuPy {machine.libraries['cupy'].version} is older than {CUPY_VERSION}", newer
@@ -272,7 +273,7 @@ def _obstacle(machine: Machine) -> tuple[str, str]:
     if torch is None or torch.cuda is None:
         problem = "torch not installed" if torch is None else f"torch {torch.version} is built without CUDA"
         return problem, torch_line(machine.major)
-    for library in (*(machine.libraries[name] for name in RAPIDS), torch):
+    for library in (*(machine.libraries[name] for name in RAPIDS if name in machine.libraries), torch):
         if machine.cuda and library.cuda and library.cuda > machine.cuda[0]:
             runs = f"the driver ({machine.driver}) runs CUDA {machine.cuda[0]}"
             remedy = f"a newer driver, or {install_lines(machine)}"

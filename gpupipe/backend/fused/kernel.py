@@ -21,8 +21,8 @@ import triton.language as tl
 def _log1p(x):
     """Compute the logarithm of 1 + x, exact for a small x too: the rounding of 1 + x is compensated (Kahan)."""
     more = 1.0 + x
-    kept = more - 1.0
-    return tl.where(kept == 0.0, x, tl.log(more) * (x / tl.where(kept == 0.0, 1.0, kept)))
+    increment = more - 1.0
+    return tl.where(increment == 0.0, x, tl.log(more) * (x / tl.where(increment == 0.0, 1.0, increment)))
 
 
 @triton.jit
@@ -74,12 +74,12 @@ def write_tile(
 
     address, kind = _word(table, 0, num_columns, columns), _word(table, 1, num_columns, columns)
     x = tl.full([COLUMNS, ROWS], 0.0, tl.float64)
-    for place in tl.static_range(len(TYPES)):
-        values = address.to(tl.pointer_type(TYPES[place])) + along
+    for position in tl.static_range(len(TYPES)):
+        values = address.to(tl.pointer_type(TYPES[position])) + along
         if WHOLE:
             values = tl.multiple_of(values, [1, 16])  # along a column, whose values lie side by side
-        mine = kind == place
-        x = tl.where(mine, tl.load(values, mask=mine & inside, other=0).to(tl.float64), x)
+        is_of_type = kind == position
+        x = tl.where(is_of_type, tl.load(values, mask=is_of_type & inside, other=0).to(tl.float64), x)
 
     missing = x != x  # noqa: PLR0124 - NaN
     if MASKS:

@@ -77,8 +77,8 @@ class _Source:
     def numbers(self) -> list[float]:
         """Return the other rows of the table: fill, limits, scale."""
         scale, fill = self.program.scale or _AS_IS, nan if self.program.fill is None else self.program.fill
-        held = (scale.offset, scale.divisor, scale.multiplier, scale.shift, scale.low, scale.high)
-        return [fill, *(self.program.clip or (-inf, inf)), *held]
+        constants = (scale.offset, scale.divisor, scale.multiplier, scale.shift, scale.low, scale.high)
+        return [fill, *(self.program.clip or (-inf, inf)), *constants]
 
 
 _NOTHING = _Source(None, _PLAIN, is_id=False)

@@ -57,17 +57,17 @@ class FusedRows:
 
     def _count_differences(self, words: Array, columns: Sequence[Column], ids: Sequence[bool], halves: int) -> int:
         """Count the words of a block that differ from the steps' results. Memory: the columns, and four temporaries."""
-        found, first = [], -(-halves // 2) - halves
+        counts, first = [], -(-halves // 2) - halves
         for number, (column, is_id) in enumerate(zip(columns, ids, strict=True)):
-            wanted = column.data
+            values = column.data
             stored, apart = words[:, first + number], _APART
             if is_id:
-                found.append((stored != wanted.astype("int32")).sum())
+                counts.append((stored != values.astype("int32")).sum())
                 continue
             if number < halves:
                 stored, apart = words.view("int16")[:, number].astype("int32") << 16, _HALVES_APART
-            found.append((~(abs(stored.view("float32") - wanted) <= apart * (1 + abs(wanted)))).sum())
-        return int(self._xp.stack(found).sum()) if found else 0
+            counts.append((~(abs(stored.view("float32") - values) <= apart * (1 + abs(values)))).sum())
+        return int(self._xp.stack(counts).sum()) if counts else 0
 
 
 def _kind(column: Column, is_id: bool) -> object:

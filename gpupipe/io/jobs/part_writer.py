@@ -89,7 +89,8 @@ def write_file(tables: Iterable[pa.Table], schema: Schema, path: Path, options: 
         # One that grows too large in the middle of a chunk leaves pages of two encodings.
         sizes = {"dictionary_pagesize_limit": _DICTIONARY_BYTES, "max_rows_per_page": layout.page_rows(first.num_rows)}
     fields = [item for item in schema if item.name in layout.dictionary]
-    coded = [parquet_path(item) for item in fields if _has_repeats(first.column(item.name), sampled_rows)]
+    repeats = (_has_repeats(first.column(item.name), sampled_rows, item.cardinality) for item in fields)
+    coded = [parquet_path(item) for item, is_coded in zip(fields, repeats, strict=True) if is_coded]
     with pq.ParquetWriter(path, types, compression=layout.compression, use_dictionary=coded, **sizes) as writer:
         for table in chain([first], groups):
             writer.write_table(table, row_group_size=layout.rows_per_group)
@@ -206,16 +207,25 @@ def _count_gpu_group_rows(schema: Schema) -> int:
     return rows if limit is None else max(1, min(rows, limit // (4 * default_threads() * max(1, row_bytes(schema)))))
 
 
-def _has_repeats(column: pa.ChunkedArray, most: int) -> bool:
-    """Return whether a dictionary halves a column at least, by so many first values; True where these are missing."""
+def _has_repeats(column: pa.ChunkedArray, most: int, cardinality: int | None) -> bool:
+    """Return whether a dictionary halves a column at least, by so many first values; True where these are missing.
+
+    Values are counted only where the `cardinality` does not tell, nor an eighth of them: more have as many at least.
+    """
     values = column.slice(0, most)
     values = pc.list_flatten(values).slice(0, most) if is_list(values.type) else values
     values = values.drop_null()
     if not len(values) or pa.types.is_nested(values.type):
         return True  # of a dictionary that is too large pyarrow makes no more use
-    distinct = pc.count_distinct(values).as_py()
-    codes = distinct.bit_length() * len(values) / (8 * values.nbytes)
-    return bool(codes + distinct / len(values) <= 0.5)
+
+    def halves(distinct: int) -> bool:
+        codes = distinct.bit_length() * len(values) / (8 * values.nbytes)
+        return bool(codes + distinct / len(values) <= 0.5)
+
+    if cardinality is not None and halves(cardinality):
+        return True
+    parts = (values.slice(0, len(values) // 8), values)
+    return all(halves(pc.count_distinct(part).as_py()) for part in parts)
 
 
 def _get_file_types(schema: Schema) -> pa.Schema:

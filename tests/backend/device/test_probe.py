@@ -158,6 +158,8 @@ def test_auto_takes_the_gpu_where_everything_is_there() -> None:
     assert choose_backend("auto", full) == ("gpu", "NVIDIA H200 is visible and RAPIDS is installed")
     assert choose_backend("gpu", full) == ("gpu", "asked for")
     assert choose_backend("cpu", full) == ("cpu", "asked for")
+    without_cuml = replace(full, libraries={name: one for name, one in full.libraries.items() if name != "cuml"})
+    assert choose_backend("gpu", without_cuml) == ("gpu", "asked for")
 
 
 OBSTACLES = [
@@ -168,7 +170,7 @@ OBSTACLES = [
     ),
     (
         machine(TORCH_13, GPU),
-        "cudf, cuml, cupy, rmm not installed",
+        "cudf, cupy, rmm not installed",
         "pip install 'cudf-cu13==26.10.*' 'cuml-cu13==26.10.*'",
     ),
     (machine(TORCH_13, GPU), "cudf", "conda install -c rapidsai -c conda-forge cudf=26.10 cuml=26.10 'cupy>=14.2'"),
@@ -178,7 +180,6 @@ OBSTACLES = [
         "pip install 'cupy-cuda13x>=14.2'",
     ),
     (machine(TORCH_13, GPU, cuda=(12, 8)), "cudf", "pip install 'cudf-cu12==26.10.*'"),
-    (machine({k: v for k, v in RAPIDS_13.items() if k != "cuml"} | TORCH_13, GPU), "cuml not installed", "pip install"),
     (
         replace(machine(RAPIDS_13 | TORCH_13, GPU), no_libcuda="libcuda.so.1: cannot open shared object file"),
         "CUDA's driver library does not load (libcuda.so.1",

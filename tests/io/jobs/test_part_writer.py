@@ -22,6 +22,7 @@ import gpupipe as gp
 from gpupipe import files
 from gpupipe.backend import Backend, Column
 from gpupipe.errors import BadConfig, BadFile, PartitionFailed
+from gpupipe.io.jobs import part_writer
 from gpupipe.io.planning.table import map_frames
 from gpupipe.schema import Field, Schema
 from tests.examples import examples
@@ -79,6 +80,39 @@ def test_the_flights_are_written_as_others_expect_them(tmp_path: Path) -> None:
     assert chunks["flight"].physical_type == "INT32"
     assert chunks["dep_delay"].statistics.null_count == expected["dep_delay"].null_count()
     assert {chunk.compression for chunk in chunks.values()} == {"ZSTD"}
+
+
+@pytest.mark.parametrize(
+    ("distinct", "cardinality", "is_coded", "num_counted"),
+    [
+        (100, 102, True, 0),
+        (100, None, True, 90_000),
+        (3000, 50_000, True, 90_000),
+        (9000, 9002, False, 10_000),
+        (80_000, None, False, 10_000),
+    ],
+)
+def test_values_are_counted_as_far_as_they_decide_on_a_dictionary(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    distinct: int,
+    cardinality: int | None,
+    is_coded: bool,
+    num_counted: int,
+) -> None:
+    """Of 80,000 int32, 9,000 different ones take 14 bits a row and their dictionary 3.6: more than half of 32."""
+    counted, count = [], part_writer.pc.count_distinct
+
+    def note(part: pa.Array) -> pa.Scalar:
+        counted.append(len(part))
+        return count(part)
+
+    monkeypatch.setattr(part_writer.pc, "count_distinct", note)
+    schema = Schema([Field("x", "int32", cardinality=cardinality)])
+    table = pa.table({"x": pa.array(np.arange(80_000, dtype=np.int32) % distinct)})
+    part_writer.write_file([table], schema, tmp_path / "x.parquet", part_writer.ParquetOptions())
+    assert pq.read_metadata(tmp_path / "x.parquet").row_group(0).column(0).has_dictionary_page == is_coded
+    assert sum(counted) == num_counted
 
 
 def test_a_mapped_dataset_is_written_in_the_types_of_its_schema(tmp_path: Path) -> None:
@@ -281,6 +315,7 @@ WRITER = """
 import sys, time
 import pandas as pd
 import gpupipe as gp
+from gpupipe.io.jobs import part_writer
 from gpupipe.io.planning.table import map_frames
 
 def slow(frame, backend):
