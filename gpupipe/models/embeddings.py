@@ -56,7 +56,7 @@ class SharedEmbedding(nn.Module):
         super().__init__()
         lists = lists or {}
         self.mode, self._num_codes = bag, len(cardinalities)
-        self._places = {name: place for place, name in enumerate(lists, len(cardinalities))}
+        self._places = {name: index for index, name in enumerate(lists, len(cardinalities))}
         cardinalities = [*cardinalities, *lists.values()]
         *starts, num_rows = itertools.accumulate(cardinalities, initial=0)
         if isinstance(dim, str):
@@ -89,8 +89,8 @@ class SharedEmbedding(nn.Module):
 
     def _rows(self, ids: Tensor, columns: slice | int) -> Tensor:
         """Return the table's rows of ids of these columns; unknown for those the column has no row for."""
-        known = (ids >= 0) & (ids < self.cardinalities[columns])
-        return torch.where(known, ids, 1) + self.starts[columns]
+        valid = (ids >= 0) & (ids < self.cardinalities[columns])
+        return torch.where(valid, ids, 1) + self.starts[columns]
 
 
 class NumericEmbedding(nn.Module):
@@ -186,17 +186,17 @@ class PiecewiseLinear:
 Numbers: TypeAlias = Periodic | PiecewiseLinear
 
 
-def parse_numbers(given: Any) -> Numbers | None:
+def parse_numbers(argument: Any) -> Numbers | None:
     """Return the settings, given themselves or the result of `to_json`; else raise `BadConfig`."""
-    if given is None or isinstance(given, Periodic | PiecewiseLinear):
-        return given
-    settings = {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}
-    wanted = settings.pop("kind", None)
+    if argument is None or isinstance(argument, Periodic | PiecewiseLinear):
+        return argument
+    settings = {str(name): value for name, value in argument.items()} if isinstance(argument, Mapping) else {}
+    kind_name = settings.pop("kind", None)
     for kind in (Periodic, PiecewiseLinear):
-        if wanted == kind.kind and set(settings) <= {item.name for item in fields(kind)}:
+        if kind_name == kind.kind and set(settings) <= {item.name for item in fields(kind)}:
             return kind(**settings)
     expected = "None, Periodic(...) or PiecewiseLinear.from_schema(schema)"
-    raise refuse_argument("model", "numbers", given, expected, "numbers=Periodic()")
+    raise refuse_argument("model", "numbers", argument, expected, "numbers=Periodic()")
 
 
 class _Waves(NumericEmbedding):

@@ -58,9 +58,9 @@ class Tabular(nn.Module):
         super().__init_subclass__(**options)
         answer_constructor(cls)
 
-    def start(self, given: Mapping[str, Any], *, dim: int | Literal["outputs"] | None = None) -> torch.Generator:
+    def start(self, arguments: Mapping[str, Any], *, dim: int | Literal["outputs"] | None = None) -> torch.Generator:
         """Check and keep a constructor's `locals()`, make embeddings of width `dim`, return the weights' generator."""
-        self.remember(given)
+        self.remember(arguments)
         config = self._config
         lists = config["lists"]
         generator, cardinalities = torch.Generator("cpu").manual_seed(config["seed"]), config["cardinalities"]
@@ -78,9 +78,9 @@ class Tabular(nn.Module):
     def remember(self, arguments: Mapping[str, Any]) -> None:
         """Check and keep a constructor's `locals()`; it needs nothing else where a model has no weights to draw."""
         super().__init__()
-        given = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
-        _check(self, given)
-        config = {name: _plain(value) for name, value in given.items()}
+        options = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
+        _check(self, options)
+        config = {name: _plain(value) for name, value in options.items()}
         config |= {name: [config[name]] for name in _WIDTHS if is_integer(config.get(name))}
         config["lists"] = {name: int(n) for name, n in (config.get("lists") or {}).items()}
         self.quantiles: tuple[float, ...] | None = None
@@ -92,7 +92,7 @@ class Tabular(nn.Module):
         self.num_features: tuple[int, int] = (config["numeric"], len(config["cardinalities"]))
         self.lists = list(config["lists"])
         self._sizes = [*config["cardinalities"], *config["lists"].values()]
-        self.id_names = [f"column {place} of ids" for place in range(len(self._sizes))]
+        self.id_names = [f"column {index} of ids" for index in range(len(self._sizes))]
         self.register_buffer("id_keys", torch.zeros(sum(self._sizes), dtype=torch.int64, device="cpu"))
 
     @classmethod
@@ -114,17 +114,17 @@ class Tabular(nn.Module):
             1
         """
         make: Callable[..., Self] = cls  # with the arguments of the network, not with those here
-        where, given = f"{cls.__name__}.from_schema", cast(Any, schema)
-        if not isinstance(given, Schema):
-            has_one = isinstance(getattr(given, "schema", None), Schema)
-            remedy = f"{where}({type(given).__name__.lower() if has_one else 'pipeline'}.schema)"
+        where, argument = f"{cls.__name__}.from_schema", cast(Any, schema)
+        if not isinstance(argument, Schema):
+            has_one = isinstance(getattr(argument, "schema", None), Schema)
+            remedy = f"{where}({type(argument).__name__.lower() if has_one else 'pipeline'}.schema)"
             expected = "the schema of a fitted pipeline"
-            raise BadConfig(where, "not a schema", got=type(given), expected=expected, remedy=remedy)
+            raise BadConfig(where, "not a schema", got=type(argument), expected=expected, remedy=remedy)
         parameters = signature(cls).parameters
-        known = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists", "task")]
+        names = [name for name in parameters if name not in ("numeric", "cardinalities", "outputs", "lists", "task")]
         if all(each.kind != each.VAR_KEYWORD for each in parameters.values()):
-            for option in [option for option in options if option not in known]:
-                near, expected = find_argument(option, known), f"some of {', '.join(known)}"
+            for option in [option for option in options if option not in names]:
+                near, expected = find_argument(option, names), f"some of {', '.join(names)}"
                 remedy = f"{where}(schema)" if near is None else f"{near}="
                 if option in cls.params_names:
                     remedy = f"params={{{option!r}: ...}}"
@@ -152,14 +152,14 @@ class Tabular(nn.Module):
             expected = "a gpupipe.Batch, which a loader of gp.Pipeline gives"
             remedy = "trainer.fit(pipeline.loader(train)), or model(gp.Batch(numeric, codes))"
             raise SchemaMismatch(name, "not a batch", got=type(batch), expected=expected, remedy=remedy)
-        found = (batch.numeric.shape[1], batch.codes.shape[1])
-        if found == self.num_features and self.lists == list(batch.lists):
+        shape = (batch.numeric.shape[1], batch.codes.shape[1])
+        if shape == self.num_features and self.lists == list(batch.lists):
             return
         got: Any = list(batch.lists)
         problem, expected = "the batch has other lists than the model", str(self.lists)
-        if found != self.num_features:
+        if shape != self.num_features:
             problem = "the batch has other features than the model"
-            got, expected = ("{} numeric and {} categorical columns".format(*n) for n in (found, self.num_features))
+            got, expected = ("{} numeric and {} categorical columns".format(*n) for n in (shape, self.num_features))
         remedy = f"{name}.from_schema(pipeline.schema) with the pipeline that makes the batches"
         raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
 
@@ -171,12 +171,12 @@ class Tabular(nn.Module):
         if self.quantiles is not None:
             _check_quantile_target(schema, f"{type(self).__name__}(quantiles=)")
         ids = [*self._config["cardinalities"], *self._config["lists"].values()]
-        given = [field.cardinality or 0 for field in (*schema.categorical, *schema.lists)]
+        sizes = [field.cardinality or 0 for field in (*schema.categorical, *schema.lists)]
         same = (len(schema.numeric), len(schema.categorical)) == self.num_features
         same = same and [field.name for field in schema.lists] == self.lists
-        if not same or any(found > own for found, own in zip(given, ids, strict=True)):
+        if not same or any(size > limit for size, limit in zip(sizes, ids, strict=True)):
             name, problem = type(self).__name__, "the model was made for the output of another pipeline"
-            got = f"{len(schema.numeric)} numeric features, ids {given}"
+            got = f"{len(schema.numeric)} numeric features, ids {sizes}"
             expected = f"{self.num_features[0]} numeric features, ids {ids}"
             remedy = f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches"
             raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
@@ -185,9 +185,9 @@ class Tabular(nn.Module):
     def check_ids(self, schema: Schema) -> None:
         """Raise `SchemaMismatch` for a column whose ids stand for other values than those the model has learned."""
         fields = [*schema.categorical, *schema.lists]
-        for item, mine in zip(fields, torch.split(self.id_keys.cpu(), self._sizes), strict=False):
-            theirs = _make_keys(item)
-            if mine.any() and theirs.any() and not torch.equal(mine[: len(theirs)], theirs):
+        for item, model_keys in zip(fields, torch.split(self.id_keys.cpu(), self._sizes), strict=False):
+            column_keys = _make_keys(item)
+            if model_keys.any() and column_keys.any() and not torch.equal(model_keys[: len(column_keys)], column_keys):
                 where, problem = f"{type(self).__name__}, column {item.name!r}", "its ids are those of another fit"
                 remedy = "gp.training.load_weights(new_model, model.state_dict()), which moves the rows to their values"
                 expected = "the column and vocabulary the model was made for: new fits give values other ids"
@@ -200,27 +200,27 @@ class Tabular(nn.Module):
         not known which values the rows of a column belong to, all of them stay as they are here.
         """
         keys, table = f"{prefix}id_keys", f"{prefix}embedding.table"
-        mine, theirs = self.id_keys.cpu(), weights.get(keys, self.id_keys[:0]).cpu()
-        is_own = not mine.any()  # ids of the user's own: what is known of the given ones is taken over
-        weights[keys] = theirs if is_own and theirs.shape == mine.shape else self.id_keys
+        model_keys, loaded_keys = self.id_keys.cpu(), weights.get(keys, self.id_keys[:0]).cpu()
+        is_own = not model_keys.any()  # ids of the user's own: what is known of the given ones is taken over
+        weights[keys] = loaded_keys if is_own and loaded_keys.shape == model_keys.shape else self.id_keys
         if is_own:
             return IdMatch(keys)
-        places = _find_places(mine, theirs)
+        places = _find_places(model_keys, loaded_keys)
         columns = dict(zip(self.id_names, torch.split(places, self._sizes), strict=True))
         firsts = [int(each[0]) for each in columns.values()]  # of missing values, which are there in every fit
         unknown = [name for name, each in columns.items() if each[0] < 0 or firsts != sorted(firsts)]
         embedding: SharedEmbedding | None = getattr(self, "embedding", None)
         if embedding is None:  # trees, whose splits are of no other ids
-            if torch.equal(mine, theirs):
+            if torch.equal(model_keys, loaded_keys):
                 return IdMatch(keys, unknown=unknown)
             for name in [name for name in weights if name.startswith(prefix) and name != keys]:
                 del weights[name]
             return IdMatch(keys, unknown=self.id_names)
-        rows, here = weights.get(table), embedding.table.detach()
-        if rows is not None and rows.shape == (len(theirs), here.shape[1]):
+        rows, model_table = weights.get(table), embedding.table.detach()
+        if rows is not None and rows.shape == (len(loaded_keys), model_table.shape[1]):
             moved = torch.cat([(each >= 0) & (name not in unknown) for name, each in columns.items()])
-            weights[table] = here.cpu().clone()
-            weights[table][moved] = rows.detach().cpu()[places[moved]].to(here.dtype)
+            weights[table] = model_table.cpu().clone()
+            weights[table][moved] = rows.detach().cpu()[places[moved]].to(model_table.dtype)
         elif rows is not None and unknown:
             del weights[table]
         new = {name: int((each < 0).sum()) for name, each in columns.items() if name not in unknown}
@@ -380,7 +380,7 @@ def _check_quantile_target(schema: Schema, where: str) -> None:
 def _plain(value: Any) -> Any:
     """Return an argument as a JSON value: a number of NumPy's as Python's, several as a list."""
     if validation.is_sequence(value):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value.item() if is_number(value) and hasattr(value, "item") else value
 
 

@@ -236,8 +236,8 @@ class XGB(Tabular):
         """Take trees over that are checked; others are among torch's errors of loading."""
         arrays = {name: state_dict[f"{prefix}{name}"].cpu() for name in DTYPES if f"{prefix}{name}" in state_dict}
         missing_keys += [f"{prefix}{name}" for name in DTYPES if name not in arrays]
-        known = {f"{prefix}{name}" for name in (*DTYPES, "id_keys")}
-        unexpected_keys += [name for name in state_dict if name.startswith(prefix) and name not in known]
+        names = {f"{prefix}{name}" for name in (*DTYPES, "id_keys")}
+        unexpected_keys += [name for name in state_dict if name.startswith(prefix) and name not in names]
         keys = state_dict.get(f"{prefix}id_keys", self.id_keys)
         if keys.shape == self.id_keys.shape:
             self.id_keys.copy_(keys)

@@ -50,14 +50,14 @@ _KEPT_BYTES = 8  # of a kept column, per row
 class _Stage(NamedTuple):
     step: Transform
     schema: Schema  # of its input
-    wanted: frozenset[str]
+    outputs: frozenset[str]
 
 
 class TransformPlan:
     """Plan of the transforms in order, pruned to the columns that are wanted after the last (all, with None).
 
-    `predicting` leaves out the steps that drop rows only in training. `there` are the source's columns that the data
-    has: others are not checked by `Expect`, of which those that raise are applied, or if `counting` all.
+    `predicting` leaves out the steps that drop rows only in training. `data_columns` are those of the source that the
+    data has: others are not checked by `Expect`, of which those that raise are applied, or if `counting` all.
     """
 
     casts: Mapping[str, str] = {}  # the types that steps expect of the columns that the data stores as another
@@ -68,21 +68,21 @@ class TransformPlan:
         self,
         steps: Sequence[Transform],
         schema: Schema,
-        wanted: Iterable[str] | None,
+        outputs: Iterable[str] | None,
         *,
         predicting: bool = False,
-        there: AbstractSet[str] | None = None,
+        data_columns: AbstractSet[str] | None = None,
         counting: bool = False,
     ) -> None:
         self.steps, schemas = [s for s in steps if not (predicting and getattr(s, "when", "") == "train")], [schema]
         for step in self.steps:
             schemas.append(step.output_schema(schemas[-1]))
         self.output_schema = schemas.pop()
-        needed = set(self.output_schema.names if wanted is None else wanted)
-        self.wanted = [name for name in self.output_schema.names if name in needed]
-        if len(self.wanted) < len(needed):
+        needed = set(self.output_schema.names if outputs is None else outputs)
+        self.outputs = [name for name in self.output_schema.names if name in needed]
+        if len(self.outputs) < len(needed):
             self.output_schema.require(sorted(needed), "pipeline")
-        lacking = set() if there is None else {*schema.names} - there
+        lacking = set() if data_columns is None else {*schema.names} - data_columns
         self._stages: list[_Stage] = []
         for step, before in zip(reversed(self.steps), reversed(schemas), strict=True):
             used_as = step
@@ -104,17 +104,17 @@ class TransformPlan:
     def window_steps(self) -> dict[int, tuple[WholeTableTransform, Schema, list[str]]]:
         """By its position each window step whose columns are wanted, the schema before it, and these columns."""
         return {
-            position: (step, before, [name for name in step.makes if name in wanted])
-            for position, (step, before, wanted) in enumerate(self._stages)
-            if isinstance(step, WholeTableTransform) and not wanted.isdisjoint(step.makes)
+            position: (step, before, [name for name in step.makes if name in outputs])
+            for position, (step, before, outputs) in enumerate(self._stages)
+            if isinstance(step, WholeTableTransform) and not outputs.isdisjoint(step.makes)
         }
 
     def list_unused(self) -> list[str]:
         """List the steps with columns that neither they nor anything after them uses, as sentences."""
         sentences = []
-        for step, before, wanted in self._stages:
+        for step, before, outputs in self._stages:
             added = [name for name in step.output_schema(before).names if name not in before]
-            used = {*wanted, *step.trace(wanted)[1]} if isinstance(step, Derive) else wanted
+            used = {*outputs, *step.trace(outputs)[1]} if isinstance(step, Derive) else outputs
             unused = [name for name in added if name not in used]
             is_table = isinstance(step, TableJoin) and len(unused) < len(added)  # a table has columns for other uses
             if unused and not is_table and not isinstance(step, Rename):
@@ -130,9 +130,9 @@ class TransformPlan:
 
     def replace(self, **attributes: Any) -> TransformPlan:
         """Return the plan with other attributes."""
-        made = copy(self)
-        vars(made).update(attributes)
-        return made
+        plan = copy(self)
+        vars(plan).update(attributes)
+        return plan
 
     def copy(self) -> TransformPlan:
         """Return a copy with copies of the steps, whose joins count from 0."""
@@ -152,43 +152,43 @@ class TransformPlan:
         """What gives the wanted columns where no step has to run any more; None where one has to."""
         if not self.side_columns or not self._only_attaches:
             return None
-        found = ((self.side_columns[place], tuple(names)) for place, (_, _, names) in self.window_steps.items())
-        return Attach(tuple(found), tuple(self.wanted))
+        pairs = ((self.side_columns[position], tuple(names)) for position, (_, _, names) in self.window_steps.items())
+        return Attach(tuple(pairs), tuple(self.outputs))
 
     def run(
         self,
         frame: Frame,
         backend: Backend,
         row_ids: Array | None = None,
-        found: dict[Hashable, Any] | None = None,
-        place: int = 0,
+        summaries: dict[Hashable, Any] | None = None,
+        first_row: int = 0,
     ) -> Frame:
         """Run all steps on a coded frame that holds `reads`; return the frame of the wanted columns.
 
         With `draws_rows`, `row_ids` are the identities of the rows that the frame's index counts, by default its
-        numbers. `found` gets what steps count, as summaries; `place` is the identity of the first row there.
+        numbers. `summaries` gets what steps count; `first_row` is the identity of the first row there.
         """
         frame = backend.select(frame, self.reads)
         if casts := {name: dtype for name, dtype in self.casts.items() if name in frame.columns}:
             cast = {name: _cast(backend.column(frame, name), dtype, name, backend) for name, dtype in casts.items()}
             frame = backend.assign(frame, cast)
-        for position, (step, before, wanted) in enumerate(self._stages):
+        for position, (step, before, outputs) in enumerate(self._stages):
             with in_step(step):
                 if isinstance(step, Sample):
-                    frame = step.apply(frame, before, wanted, backend, row_ids)
+                    frame = step.apply(frame, before, outputs, backend, row_ids)
                 elif position in self.side_columns and isinstance(step, WholeTableTransform):
                     assert row_ids is not None, "these columns are found by the rows' identities"
-                    names, ids = [name for name in step.makes if name in wanted], row_ids[backend.positions(frame)]
+                    names, ids = [name for name in step.makes if name in outputs], row_ids[backend.positions(frame)]
                     frame = backend.assign(frame, self.side_columns[position].columns(names, ids, backend))
-                elif isinstance(step, Cast) and step.errors == "coerce" and found is not None:
-                    frame, found["coerced", position] = step.convert(frame, before, wanted, backend)
-                elif isinstance(step, Expect) and found is not None:
-                    found["expect", position] = step.look(frame, before, backend, place)
+                elif isinstance(step, Cast) and step.errors == "coerce" and summaries is not None:
+                    frame, summaries["coerced", position] = step.convert(frame, before, outputs, backend)
+                elif isinstance(step, Expect) and summaries is not None:
+                    summaries["expect", position] = step.look(frame, before, backend, first_row)
                 else:
-                    frame = step.apply(frame, before, wanted, backend)
-            if isinstance(step, TableJoin) and found is not None:
-                found["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
-        return backend.select(frame, self.wanted)
+                    frame = step.apply(frame, before, outputs, backend)
+            if isinstance(step, TableJoin) and summaries is not None:
+                summaries["join", step.name] = Counter(seen=step.rows_seen_, lost=step.rows_unmatched_)
+        return backend.select(frame, self.outputs)
 
     @property
     def window_reads(self) -> set[str]:
@@ -199,14 +199,16 @@ class TransformPlan:
     @property
     def current_reads(self) -> set[str]:
         """The source's columns of which more is wanted than values of strictly earlier rows."""
-        read = list(self.output_schema.select(self.wanted))
+        read = list(self.output_schema.select(self.outputs))
         for step, before, _ in self._stages:  # what steps read whatever is wanted, as filters do
             read += before.select(sorted(step.needs(frozenset(), before)))
-        return {one.column for item in read for one in item.origins if not one.table and not is_earlier(one)}
+        return {
+            origin.column for item in read for origin in item.origins if not origin.table and not is_earlier(origin)
+        }
 
     def _before(self, position: int, step: WholeTableTransform) -> TransformPlan:
         """Return the plan of what a window step reads; each `Expect` checks in `run`."""
-        return TransformPlan(self.steps[:position], self._source, step.reads, there=frozenset())
+        return TransformPlan(self.steps[:position], self._source, step.reads, data_columns=frozenset())
 
     def warn_of_cuts(self, dataset: Dataset) -> None:
         """Warn of window steps that look at a part of a table without the rows before it."""
@@ -240,22 +242,24 @@ class TransformPlan:
         if not windows:
             return self, dataset
         dataset = ensure_unique_row_ids(replace(dataset, backend=backend))
-        found: dict[int, SideColumns] = {}
-        for position, (step, schema, wanted) in windows.items():
+        side_columns: dict[int, SideColumns] = {}
+        for position, (step, schema, names) in windows.items():
             before = self._before(position, step)
             for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
                 problem, expected = "a window step follows a join that repeats rows", "rows that can be told apart"
                 remedy = "the join after it, or Dataset.join(..., many=True) before the pipeline"
                 raise BadConfig("Pipeline", problem, got=repeating, expected=expected, remedy=remedy)
-            before.casts, before.side_columns = self.casts, {n: found[n] for n in before.window_steps}
+            before.casts, before.side_columns = self.casts, {n: side_columns[n] for n in before.window_steps}
             inputs = list(schema.select(step.reads))
-            made = [item for item in step.made_fields(schema) if item.name in wanted]
-            plan = partial(step.plan, schema=schema, outputs=frozenset(wanted), backend=backend)
+            fields = [item for item in step.made_fields(schema) if item.name in names]
+            plan = partial(step.plan, schema=schema, outputs=frozenset(names), backend=backend)
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
             with in_step(step):
-                found[position] = compute_columns(dataset, inputs, step.keys, plan, made, type(step).__name__, rows)
-        return self.replace(side_columns=found), dataset
+                side_columns[position] = compute_columns(
+                    dataset, inputs, step.keys, plan, fields, type(step).__name__, rows
+                )
+        return self.replace(side_columns=side_columns), dataset
 
 
 def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
@@ -268,23 +272,23 @@ def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
 def list_state(steps: Sequence[Transform], features: Features | None, source: Schema) -> tuple[list[Any], Hashable]:
     """List every object that a bound pipeline depends on; return with them what tells that none has changed."""
     holders: list[Any] = list(steps)
-    found: list[Any] = [source, features]
+    objects: list[Any] = [source, features]
     lists: list[list[str]] = []  # which may be changed in place
     if features is not None:
         holders += [*features._steps, *features._labels]
         lists = [features.keep, features.allow_leak, *(group.columns for group in features.groups)]
-        found += [*features.groups, *lists]
+        objects += [*features.groups, *lists]
     for holder in holders:
-        found.append(holder)
-        found += [value for name, value in vars(holder).items() if name not in _COUNTERS]
-    return found, (*map(tuple, lists), *map(id, found))
+        objects.append(holder)
+        objects += [value for name, value in vars(holder).items() if name not in _COUNTERS]
+    return objects, (*map(tuple, lists), *map(id, objects))
 
 
 class BoundPipeline:
     """A pipeline fitted on data of the schema `source`, bound to data that holds the columns `names`.
 
     `predicting` gives features and kept columns only; with `out_of_fold` the rows are those of the fit, and get what
-    was learned from the target of others. `wanted` are the columns after the transforms, by default those needed.
+    was learned from the target of others. `outputs` are the columns after the transforms, by default those needed.
     `history` are the columns of earlier rows: the data may lack what only windows that end before a row read of them.
     """
 
@@ -298,37 +302,39 @@ class BoundPipeline:
         with_target_only: bool = False,
         predicting: bool = False,
         out_of_fold: bool = False,
-        wanted: AbstractSet[str] | None = None,
+        outputs: AbstractSet[str] | None = None,
         also: str | None = None,
         counting: bool = False,
         history: AbstractSet[str] | None = None,
     ) -> None:
         past = (history or frozenset()) - {*names}
         source = source.assign(replace(source[name], nullable=True) for name in source.names if name in past)
-        after, there, target = None, set(names), None if features is None else features.target
+        after, data_columns, target = None, set(names), None if features is None else features.target
         if features is not None:
             after = TransformPlan(steps, source, None, predicting=predicting).output_schema
-            wanted = _select_wanted(features, after, source, there, predicting) if wanted is None else wanted
-            wanted = wanted if also is None else {*wanted, also}
+            outputs = _select_wanted(features, after, source, data_columns, predicting) if outputs is None else outputs
+            outputs = outputs if also is None else {*outputs, also}
             if with_target_only:
-                _check_weight(features, after, {*source.names} - there)
-        self.plan = TransformPlan(steps, source, wanted, predicting=predicting, there=there, counting=counting)
-        self.seen = self.plan.output_schema.select(self.plan.wanted)
+                _check_weight(features, after, {*source.names} - data_columns)
+        self.plan = TransformPlan(
+            steps, source, outputs, predicting=predicting, data_columns=data_columns, counting=counting
+        )
+        self.plan_schema = self.plan.output_schema.select(self.plan.outputs)
         self._features, self._only_with = features, target if with_target_only else None
-        self.schema, self.owned_columns = self.seen, self.plan.list_owned()
+        self.schema, self.owned_columns = self.plan_schema, self.plan.list_owned()
         if features is not None and after is not None:
             owned = [group for group in features.groups if group.steps and group.steps[-1].allocates]
             self.owned_columns = {group.rename(item.name) for group in owned for item in group.fields(after)}
-            self.schema = features._output_schema(self.seen, features._output_fields(after))
+            self.schema = features._output_schema(self.plan_schema, features._output_fields(after))
         self.table_schema = self.schema if target is None else target.in_own_units(self.schema)
         self.reads = self.plan.reads
         self.keeps_rows = self.plan.keeps_rows and self._only_with is None
         self._out_of_fold = out_of_fold
         if history is not None:
             self._check_history(history)
-            there |= past - self.plan.current_reads
+            data_columns |= past - self.plan.current_reads
         for name in self.reads:
-            if name not in there:
+            if name not in data_columns:
                 is_past = history is None and name not in self.plan.current_reads
                 offer = f"history=, a table of earlier rows with {name!r}, beside the data" if is_past else None
                 raise ColumnNotFound.among("the data", name, names, offer)
@@ -363,7 +369,9 @@ class BoundPipeline:
             return data if rows is None else data.filter(rows)
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
-        parts = [ensure_unique_row_ids(replace(self._conform(one, schema), backend=backend)) for one in (history, data)]
+        parts = [
+            ensure_unique_row_ids(replace(self._conform(table, schema), backend=backend)) for table in (history, data)
+        ]
         self.plan.warn_of_overlap(*parts)
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
@@ -380,20 +388,20 @@ class BoundPipeline:
         return self._compare(dtypes, _zones(data.schema), partial(_is_empty, data))
 
     def _compare(
-        self, there: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]
+        self, dtypes: Mapping[str, str], zones: Mapping[str, str], is_empty: Callable[[str], bool]
     ) -> dict[str, str]:
         """Return the columns of another dtype than in the fit; raise where it or a time zone does not fit."""
-        pairs = ((item.name, item.dtype) for item in self._source if item.name in there)
-        casts = {name: dtype for name, dtype in pairs if there[name] != dtype}
+        pairs = ((item.name, item.dtype) for item in self._source if item.name in dtypes)
+        casts = {name: dtype for name, dtype in pairs if dtypes[name] != dtype}
         for name, dtype in casts.items():
-            if _differs(there[name], dtype) and not is_empty(name):
-                raise _another_type(name, there[name], dtype)
+            if _differs(dtypes[name], dtype) and not is_empty(name):
+                raise _another_type(name, dtypes[name], dtype)
         for name in self._zones.keys() & zones.keys():
-            got, wanted = zones[name] or "no zone", self._zones[name] or "no zone"
-            if "no zone" in {got, wanted} and got != wanted and not is_empty(name):
+            got, expected = zones[name] or "no zone", self._zones[name] or "no zone"
+            if "no zone" in {got, expected} and got != expected and not is_empty(name):
                 problem = f"its times have {'no' if got == 'no zone' else 'a'} time zone, other than in fit"
                 remedy = f"data[{name!r}].dt.tz_localize({self._zones[name] or None!r})"
-                raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=wanted, remedy=remedy)
+                raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
         return casts
 
     def run_on(
@@ -403,14 +411,14 @@ class BoundPipeline:
         schema: Schema,
         backend: str,
         identity: Callable[[], str | None],
-        own: Collection[str] = (),
+        owned_columns: Collection[str] = (),
         rows: str | None = None,
         history: Dataset | None = None,
     ) -> Any:
         """Map `function`, from a coded frame of `reads` to one of `schema`, over a Dataset (lazily) or a frame.
 
         With `draws_rows` it takes the rows' identities as a third argument, by default the frame's own row numbers.
-        `own` are the columns it puts out in memory nobody else holds; for `rows` and `history` see `prepare`. The
+        `owned_columns` are those it puts out in memory nobody else holds; for `rows` and `history` see `prepare`. The
         result has the given frame's index.
         """
         if isinstance(data, Dataset):
@@ -428,13 +436,13 @@ class BoundPipeline:
                 backend=backend,
                 identity=identity,
                 draws_rows=self.draws_rows,
-                owned_columns=own,
+                owned_columns=owned_columns,
             )
         owner = infer_backend(data)
         coded, row_ids = self._read_frame(data, owner, rows, history)
-        made = function(coded, owner, row_ids)
-        result = owner.decode(made, own, schema)
-        result.index = data.index.take(owner.positions(made))
+        output = function(coded, owner, row_ids)
+        result = owner.decode(output, owned_columns, schema)
+        result.index = data.index.take(owner.positions(output))
         return result
 
     def _read_frame(
@@ -449,7 +457,7 @@ class BoundPipeline:
             return table.read(partition, self.reads, owner), partition.row_ids(owner.xp)
         coded = owner.encode(owner.select(data, self.reads))
         readings = owner.classify(owner.select(data, list(self._zones))) if self._zones else {}
-        times = [Field(name, one.dtype, written_as=one.written_as) for name, one in readings.items() if one.dtype]
+        times = [Field(name, item.dtype, written_as=item.written_as) for name, item in readings.items() if item.dtype]
         casts = self._compare(
             owner.dtypes(coded), _zones(times), lambda name: _is_missing(owner.column(coded, name), owner)
         )
@@ -458,28 +466,28 @@ class BoundPipeline:
 
     def apply(self, frame: Frame, backend: Backend, row_ids: Array | None = None) -> Frame:
         """Compute the output frame of a coded frame, the target in its own units; its index holds the row positions."""
-        outputs, seen = self.columns(frame, backend, row_ids)
+        outputs, inputs = self.columns(frame, backend, row_ids)
         if self._features is None:
-            return seen
-        made = backend.frame(outputs, len(seen))
-        made.index = seen.index
-        return made
+            return inputs
+        output = backend.frame(outputs, len(inputs))
+        output.index = inputs.index
+        return output
 
     def columns(
         self, frame: Frame, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> tuple[Mapping[str, Column], Frame]:
         """Compute the output columns, with the target in its units or as `stored`, and the frame they are made of."""
-        seen = self.plan.run(frame, backend, row_ids)
-        if self._only_with is not None and self._only_with.is_in(self.seen):
-            present = self._only_with.present(seen, self.seen, backend)
-            seen = seen if present is None else backend.filter(seen, present)
+        inputs = self.plan.run(frame, backend, row_ids)
+        if self._only_with is not None and self._only_with.is_in(self.plan_schema):
+            present = self._only_with.present(inputs, self.plan_schema, backend)
+            inputs = inputs if present is None else backend.filter(inputs, present)
         if self._features is None:
-            return {name: backend.column(seen, name) for name in seen.columns}, seen
+            return {name: backend.column(inputs, name) for name in inputs.columns}, inputs
         ids = None
         if self._out_of_fold:
-            positions = backend.positions(seen)
+            positions = backend.positions(inputs)
             ids = positions.astype("uint64") if row_ids is None else row_ids[positions]
-        return self._features._columns(seen, self.seen, backend, ids, stored=stored), seen
+        return self._features._columns(inputs, self.plan_schema, backend, ids, stored=stored), inputs
 
 
 def select_rows(dataset: Dataset, rows: str | None) -> Dataset:
@@ -503,29 +511,29 @@ def _conform(schema: Schema, casts: Mapping[str, str], frame: Frame, backend: Ba
 
 
 def _add_inputs(identity: Callable[[], str | None], data: Dataset, history: Dataset | None) -> str | None:
-    found, inputs = identity(), sorted((data.source.inputs() or {}).items())
-    if found is None or history is None:
-        return None if found is None else f"{found} {inputs}"
+    key, inputs = identity(), sorted((data.source.inputs() or {}).items())
+    if key is None or history is None:
+        return None if key is None else f"{key} {inputs}"
     earlier, job = history.source.inputs(), identify_job(history)
-    return None if earlier is None or job is None else f"{found} {inputs} {sorted(earlier.items())} {job}"
+    return None if earlier is None or job is None else f"{key} {inputs} {sorted(earlier.items())} {job}"
 
 
 def _select_wanted(
-    features: Features, after: Schema, source: Schema, there: AbstractSet[str], predicting: bool
+    features: Features, after: Schema, source: Schema, data_columns: AbstractSet[str], predicting: bool
 ) -> set[str]:
     """Return the features, kept columns, and the labels whose source columns are all in the data."""
 
     def is_there(name: str) -> bool:
-        return all(column in there for column in after[name].lineage if column in source)
+        return all(column in data_columns for column in after[name].lineage if column in source)
 
     after.require(features.keep, "Features")
-    wanted = features.inputs | {name for name in features.keep if after[name].role != Role.LABEL or is_there(name)}
+    names = features.inputs | {name for name in features.keep if after[name].role != Role.LABEL or is_there(name)}
     for label in () if predicting else features._labels:
         reads = label.reads(after)
         after.require(reads, "Features")
         if all(map(is_there, reads)):
-            wanted |= set(reads)
-    return wanted
+            names |= set(reads)
+    return names
 
 
 def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -> None:
@@ -542,17 +550,17 @@ def _check_weight(features: Features, after: Schema, absent: AbstractSet[str]) -
     raise error
 
 
-def _differs(found: str, wanted: str) -> bool:
+def _differs(got: str, expected: str) -> bool:
     """Return whether values of one type cannot stand for the other's; lists are compared by their elements."""
-    if is_passenger(found) and is_passenger(wanted) and not holds_fields(arrow_type(wanted), arrow_type(found)):
+    if is_passenger(got) and is_passenger(expected) and not holds_fields(arrow_type(expected), arrow_type(got)):
         return True
-    elements = (get_element_dtype(found), get_element_dtype(wanted))
+    elements = (get_element_dtype(got), get_element_dtype(expected))
     of_lists = None not in elements
-    one, other = elements if of_lists else (found, wanted)
-    if one == "float64":  # in which a column of missing values may come; it is checked again with its values
+    first, second = elements if of_lists else (got, expected)
+    if first == "float64":  # in which a column of missing values may come; it is checked again with its values
         return False
-    mixed = any(elements) != of_lists or is_passenger(found) != is_passenger(wanted)
-    return mixed or bool({"string", "timestamp"} & {one, other})
+    mixed = any(elements) != of_lists or is_passenger(got) != is_passenger(expected)
+    return mixed or bool({"string", "timestamp"} & {first, second})
 
 
 def _cast(column: Column, dtype: str, name: str, backend: Backend) -> Column:
@@ -582,11 +590,11 @@ def _zones(fields: Iterable[Field]) -> dict[str, str]:
     return {item.name: item.zone for item in fields if item.dtype == "timestamp"}
 
 
-def _another_type(name: str, found: str, wanted: str) -> SchemaMismatch:
-    remedy = f"the column as {wanted} before it is given"
-    if found == "string" and (wanted == "timestamp" or wanted in (*INTEGERS, *FLOATS)):
-        remedy = f"pd.to_{'datetime' if wanted == 'timestamp' else 'numeric'}(data[{name!r}])"
-    return SchemaMismatch(f"column {name!r}", "another type than in fit", got=found, expected=wanted, remedy=remedy)
+def _another_type(name: str, got: str, expected: str) -> SchemaMismatch:
+    remedy = f"the column as {expected} before it is given"
+    if got == "string" and (expected == "timestamp" or expected in (*INTEGERS, *FLOATS)):
+        remedy = f"pd.to_{'datetime' if expected == 'timestamp' else 'numeric'}(data[{name!r}])"
+    return SchemaMismatch(f"column {name!r}", "another type than in fit", got=got, expected=expected, remedy=remedy)
 
 
 class TargetInverse:
@@ -618,12 +626,12 @@ class TargetInverse:
             assert isinstance(step, Invertible), "the constructor checks that"
             columns = step.inverse_columns(columns, backend)
         # Written into torch's memory: what CuPy frees may be taken by another thread before torch's stream has read it.
-        made: torch.Tensor = wide.new_empty(wide.shape, dtype=import_module("torch").float64, device=device)
-        backend.xp.stack([column.data for column in columns.values()], axis=1, out=backend.xp.from_dlpack(made))
-        if made.device.type == "cuda":  # CuPy has written on the default stream; the caller reads on its own
+        output: torch.Tensor = wide.new_empty(wide.shape, dtype=import_module("torch").float64, device=device)
+        backend.xp.stack([column.data for column in columns.values()], axis=1, out=backend.xp.from_dlpack(output))
+        if output.device.type == "cuda":  # CuPy has written on the default stream; the caller reads on its own
             cuda = import_module("torch").cuda
-            cuda.current_stream(made.device).wait_stream(cuda.default_stream(made.device))
-        return made.to(values.device).reshape(values.shape)
+            cuda.current_stream(output.device).wait_stream(cuda.default_stream(output.device))
+        return output.to(values.device).reshape(values.shape)
 
 
 class StreamedParts:
@@ -651,8 +659,8 @@ class StreamedParts:
         work, rows = partial(_count_rows, self._run, self.backend.name), [0] * len(self._pieces)
         dataset, number, counted = self._dataset.of_partitions(self._pieces), 0, 0
         with closing(run_partitions(work, dataset, self.backend.name, "count")) as counts:
-            for given, kept in counts:  # a part in halves gives two counts
-                rows[number], counted = rows[number] + kept, counted + given
+            for num_inputs, num_outputs in counts:  # a part in halves gives two counts
+                rows[number], counted = rows[number] + num_outputs, counted + num_inputs
                 if counted == self._pieces[number].num_rows:
                     number, counted = number + 1, 0
         return rows
@@ -664,8 +672,8 @@ def load_columns(
     """Compute the output columns of one partition; a worker's go to the host, lest they are opened on the GPU here."""
     backend, partition = select(backend_name), part.partitions[0]
     row_ids = partition.row_ids(backend.xp) if run.draws_rows else None
-    made = run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
-    return {name: column.move(backend.to_host) for name, column in made.items()} if on_host else made
+    columns = run.columns(part.read(partition, run.reads, backend), backend, row_ids, stored=True)[0]
+    return {name: column.move(backend.to_host) for name, column in columns.items()} if on_host else columns
 
 
 def _count_rows(run: BoundPipeline, backend_name: str, part: Dataset) -> tuple[int, int]:
@@ -678,8 +686,8 @@ def make_loader(
     """Build the loader of `Pipeline.loader`; check `options`, which are `Loader`'s own, before anything is read."""
     made_by: type[Loader] = import_module("gpupipe.tensors.loader").Loader
     check_call("Pipeline.loader", made_by, None, **options)
-    table, wanted, chosen = build_table(run, dataset, backend, device=device, residency=residency, dtype=dtype)
-    return made_by(table, device=wanted, residency=chosen, **options)
+    table, batch_device, location = build_table(run, dataset, backend, device=device, residency=residency, dtype=dtype)
+    return made_by(table, device=batch_device, residency=location, **options)
 
 
 def build_table(
@@ -688,33 +696,33 @@ def build_table(
     """Build a table of the transformed rows; return it, the batches' device and the table's location."""
     tensors, torch = import_module("gpupipe.tensors.loader"), import_module("torch")
     check_choice("loader", tensors.RESIDENCIES, residency=residency)
-    here, kept = get_executor().in_process, run.schema.with_role(Role.KEEP)
+    is_local, keep_fields = get_executor().in_process, run.schema.with_role(Role.KEEP)
     bound = sum(partition.num_rows for partition in dataset.partitions)
     row_bytes = tensors.FeatureTable.row_bytes_of(run.schema, dtype)
     if device == "auto":  # the backend's, or a GPU of this process where the backend is elsewhere
-        is_backends = here or backend == "cpu"
+        is_backends = is_local or backend == "cpu"
         device = select(backend).device if is_backends else ("cuda" if torch.cuda.is_available() else "cpu")
     tensors.require_device(device)
-    wanted = torch.device(device)
-    if carried := [item.name for item in kept if is_passenger(item.dtype)]:
+    batch_device = torch.device(device)
+    if carried := [item.name for item in keep_fields if is_passenger(item.dtype)]:
         _log.info("loader: batches are without the kept columns %s, which no tensor can hold", carried)
-    size = bound * (row_bytes + _KEPT_BYTES * len(kept))
+    size = bound * (row_bytes + _KEPT_BYTES * len(keep_fields))
     free_bytes: dict[str, int | None] = {}
     if residency == "auto":
-        if here:
+        if is_local:
             select(backend).trim()  # what the fit has left is free
-        free_bytes = {kind: tensors.get_free_bytes(torch.device(kind)) for kind in {"cpu", wanted.type}}
-    chosen = tensors.choose_residency(residency, size, wanted, free_bytes)
-    if chosen != "device":
-        _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, chosen)
-    if chosen == "stream":
-        return StreamedParts(run, dataset, select(backend if here else "auto"), dtype), wanted, chosen
-    place = wanted if chosen == "device" else torch.device("cpu")
-    if here and place.type == torch.device(select(backend).device).type:
+        free_bytes = {kind: tensors.get_free_bytes(torch.device(kind)) for kind in {"cpu", batch_device.type}}
+    location = tensors.choose_residency(residency, size, batch_device, free_bytes)
+    if location != "device":
+        _log.info("loader: a table of %.2f GB, residency=%r", size / 1e9, location)
+    if location == "stream":
+        return StreamedParts(run, dataset, select(backend if is_local else "auto"), dtype), batch_device, location
+    table_device = batch_device if location == "device" else torch.device("cpu")
+    if is_local and table_device.type == torch.device(select(backend).device).type:
         select(backend).make_room(bound * row_bytes)
-    block, rows = tensors.FeatureTable.allocate(run.schema, bound, place, dtype=dtype), 0
-    work, writer = partial(load_columns, run, backend, on_host=not here), select(backend if here else "cpu")
+    block, rows = tensors.FeatureTable.allocate(run.schema, bound, table_device, dtype=dtype), 0
+    work, writer = partial(load_columns, run, backend, on_host=not is_local), select(backend if is_local else "cpu")
     with closing(run_partitions(work, dataset, backend, "load")) as parts:
         for columns in parts:
             rows += block.write(rows, columns, writer)
-    return block.narrow(rows), wanted, chosen
+    return block.narrow(rows), batch_device, location

@@ -121,11 +121,11 @@ class ClusterLoader:
             raise ClusterLost("Trainer.fit", "no worker is there", expected="one at least", remedy="gp.Cluster()")
         plans = [loader._plan(workers) for loader in (self, valid) if loader is not None]
         (port,) = self.executor.run_on_each(_open_store, {workers[0]: None})
-        sent = copy(trainer)
+        worker_trainer = copy(trainer)
         if any(tensor.is_cuda for tensor in trainer.model.state_dict().values()):
-            sent.model = deepcopy(trainer.model).cpu()
+            worker_trainer.model = deepcopy(trainer.model).cpu()
         address = urlsplit(workers[0]).hostname, port
-        train = partial(_train, trainer=sent, plans=plans, resume=resume, size=len(workers), address=address)
+        train = partial(_train, trainer=worker_trainer, plans=plans, resume=resume, size=len(workers), address=address)
         content, history = self.executor.run_on_each(train, {name: rank for rank, name in enumerate(workers)})[0]
         trainer.model.load_state_dict(tensors_from(content))
         trainer.model.eval()
@@ -145,7 +145,7 @@ class ClusterLoader:
             name: (rank, dataset.of_partitions(dataset.partitions[rank::size])) for rank, name in enumerate(workers)
         }
         settings = {"key": self._key, "size": size, "run": run, "backend": backend, "table": self._table}
-        rows = self.executor.run_on_each(partial(_build, **settings, program=_program, kept=set(_living)), shares)
+        rows = self.executor.run_on_each(partial(_build, **settings, program=_program, keys=set(_living)), shares)
         return partial(_open_loader, key=self._key, rows=rows, options=self._options)
 
 
@@ -165,11 +165,11 @@ def _build(
     backend: str,
     table: Mapping[str, Any],
     program: str,
-    kept: set[str],
+    keys: set[str],
 ) -> int:
     """Build the block of a rank in its worker, and return its number of rows; unused blocks make room."""
     rank, share = item
-    _drop(None, program=program, kept=kept)
+    _drop(None, program=program, keys=keys)
     if (key, rank, size) not in _tables:
         block, device, residency = build_table(run, share, backend, **table)
         if not isinstance(block, FeatureTable):
@@ -181,9 +181,9 @@ def _build(
     return len(_tables[key, rank, size][0])
 
 
-def _drop(_: None, *, program: str, kept: Collection[str] = ()) -> None:
-    for there in [there for there in _tables if there[0].startswith(program) and there[0] not in kept]:
-        del _tables[there]
+def _drop(_: None, *, program: str, keys: Collection[str] = ()) -> None:
+    for key in [key for key in _tables if key[0].startswith(program) and key[0] not in keys]:
+        del _tables[key]
 
 
 def _leave(cluster: Any) -> None:

@@ -33,21 +33,21 @@ class ColumnStats(NamedTuple):
         return (self.low, self.high) if isfinite(self.low) and isfinite(self.high) else None
 
 
-def collect_stats(found: Summaries, uses: ColumnUses) -> dict[str, ColumnStats]:
+def collect_stats(summaries: Summaries, uses: ColumnUses) -> dict[str, ColumnStats]:
     """Return the statistics of the columns that features read, from a pass's summaries."""
     names = {*uses.numbers, *uses.unscaled}
     stats: dict[str, ColumnStats] = {}
-    for block in select_kind(found, "extremes").values():
+    for block in select_kind(summaries, "extremes").values():
         numbers = zip(block.names, block.missing.tolist(), block.low.tolist(), block.high.tolist(), strict=True)
-        stats |= {name: ColumnStats(*seen) for name, *seen in numbers if name in names}
-    return stats | {name: ColumnStats(missing) for name, missing in select_kind(found, "missing").items()}
+        stats |= {name: ColumnStats(*facts) for name, *facts in numbers if name in names}
+    return stats | {name: ColumnStats(missing) for name, missing in select_kind(summaries, "missing").items()}
 
 
-def build_profiles(found: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> Profiles:
+def build_profiles(summaries: Summaries, stats: Mapping[str, ColumnStats], uses: ColumnUses) -> Profiles:
     """Return the profile of each column that features read, from a pass's summaries and the columns' statistics."""
-    sample: Sample = found["sample"]
-    missing = {name: seen.missing / max(found["described"], 1) for name, seen in stats.items()}
-    counts = select_kind(found, "drawn values")
+    sample: Sample = summaries["sample"]
+    missing = {name: stat.missing / max(summaries["described"], 1) for name, stat in stats.items()}
+    counts = select_kind(summaries, "drawn values")
     unknown = {
         name: compute_unknown_share(counts[name], step.vocabularies_[name]) for name, step in uses.categories.items()
     }
@@ -59,25 +59,25 @@ def profile_rows(
 ) -> tuple[Sample, Profiles]:
     """Draw a sample of a dataset's rows in one pass, and profile the columns of `schema` that features read."""
     total = sum(partition.num_rows for partition in dataset.partitions)
-    found = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")
+    summaries = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")
     uses = ColumnUses.of(features, schema)
-    return found["sample"], build_profiles(found, collect_stats(found, uses), uses)
+    return summaries["sample"], build_profiles(summaries, collect_stats(summaries, uses), uses)
 
 
 def compute_ranges(
     fields: GroupFields, schema: Schema, stats: Mapping[str, ColumnStats]
 ) -> dict[str, tuple[float, float]]:
     """Compute the minimum and maximum of ids, and of numbers that go through steps which keep their order."""
-    found: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     for group, outputs in fields:
         for item in outputs:
             if item.kind == Kind.CATEGORICAL and item.cardinality is not None:
-                found[group.rename(item.name)] = (0, item.cardinality - 1)
+                ranges[group.rename(item.name)] = (0, item.cardinality - 1)
         if group.steps and all(step.monotone for step in group.steps):
             ends = {name: stats[name] for name in group.columns if name in stats and stats[name].range is not None}
             if len(ends) == len(group.columns):
-                found |= _transform_ranges(group, schema, ends)
-    return found
+                ranges |= _transform_ranges(group, schema, ends)
+    return ranges
 
 
 def _transform_ranges(
@@ -85,10 +85,10 @@ def _transform_ranges(
 ) -> dict[str, tuple[float, float]]:
     columns: Mapping[str, Column]
     if stats and all(schema[name].dtype == "float64" for name in stats):
-        ends = [(seen.low, seen.high, np.nan if seen.missing else seen.low) for seen in stats.values()]
+        ends = [(stat.low, stat.high, np.nan if stat.missing else stat.low) for stat in stats.values()]
         columns = Matrix([*stats], np.array(ends))
     else:
-        columns = {name: _build_ends(schema[name].dtype, seen) for name, seen in stats.items()}
+        columns = {name: _build_ends(schema[name].dtype, stat) for name, stat in stats.items()}
     outputs = {name: item for name, item in group.apply_steps(columns, select("cpu")).items() if item.dtype != "bool"}
     table = np.stack([floats(column, np) for column in outputs.values()]) if outputs else np.zeros((0, 3))
     table[np.isinf(table)] = np.nan
@@ -97,12 +97,12 @@ def _transform_ranges(
     return {name: (least, most) for name, least, most in ranges if least <= most}
 
 
-def _build_ends(dtype: str, seen: ColumnStats) -> Column:
+def _build_ends(dtype: str, stats: ColumnStats) -> Column:
     """Build a column of the minimum, the maximum, and a third row: missing if the column has gaps, else the minimum."""
-    ends = [seen.low, seen.high, seen.low]
+    ends = [stats.low, stats.high, stats.low]
     if dtype in FLOATS:
-        return Column(dtype, np.array([seen.low, seen.high, np.nan if seen.missing else seen.low]).astype(dtype))
+        return Column(dtype, np.array([stats.low, stats.high, np.nan if stats.missing else stats.low]).astype(dtype))
     if dtype != "bool":
         info = np.iinfo(dtype)  # the float nearest to 2**63 - 1 is one more than it
         ends = [min(max(int(end), info.min), info.max) for end in ends]
-    return Column(dtype, np.array(ends, dtype=dtype), np.array([True, True, False]) if seen.missing else None)
+    return Column(dtype, np.array(ends, dtype=dtype), np.array([True, True, False]) if stats.missing else None)

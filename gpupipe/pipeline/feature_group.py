@@ -39,7 +39,7 @@ class FeatureGroup:
         return replace(self, steps=[copy(step) for step in self.steps])
 
     @property
-    def given(self) -> str:
+    def caption(self) -> str:
         """The columns, or what will choose them, for people."""
         return repr(self.selector) if self.selector is not None and not self.columns else format_columns(self.columns)
 
@@ -57,7 +57,7 @@ class FeatureGroup:
         """Return the fields after the steps, for an input of `schema`."""
         for name in self.columns:
             if name not in schema:
-                schema.require(name, f"Features({self.given if len(self.columns) > _MANY else self.columns})")
+                schema.require(name, f"Features({self.caption if len(self.columns) > _MANY else self.columns})")
         fields = [schema[name] for name in self.columns]
         refuse_passengers(fields, "Features")
         for step in self.steps:
@@ -103,11 +103,11 @@ class FeatureGroup:
         """Apply the first `upto` steps to columns already selected from a frame."""
         steps = self.steps[:upto]
         alone = find_fused_start(steps) if upto is None and backend.fuses() else len(steps)
-        for place, step in enumerate(steps):
-            if place == alone:
+        for position, step in enumerate(steps):
+            if position == alone:
                 stored = {name: get_storage(column) for name, column in columns.items()}
                 read = {name: partial(columns.__getitem__, name) for name in columns}
-                if (late := defer_columns(stored, read, steps[place:], backend)) is not None:
+                if (late := defer_columns(stored, read, steps[position:], backend)) is not None:
                     return late
             with in_step(step):
                 if row_ids is not None and isinstance(step, pre.CrossFittedStep):
@@ -138,16 +138,16 @@ def format_names(names: Sequence[str], *, single: bool = True) -> str:
     return repr(names[0] if single and len(names) == 1 else list(names))
 
 
-def to_feature_group(given: Any) -> FeatureGroup:
+def to_feature_group(argument: Any) -> FeatureGroup:
     """Convert an item of `Features(groups)` to a feature group."""
-    is_chain = isinstance(given, tuple) and len(given) in (2, 3)
-    columns, steps, name = (*given, None)[:3] if is_chain else (given, [], None)
+    is_chain = isinstance(argument, tuple) and len(argument) in (2, 3)
+    columns, steps, name = (*argument, None)[:3] if is_chain else (argument, [], None)
     selector = columns if isinstance(columns, Selector) else None
     columns = list(columns) if isinstance(columns, tuple) else columns
     if not (selector or isinstance(columns, str) or _are_names(columns)) or not isinstance(name, str | None):
         expected = "columns, (columns, steps) or (columns, steps, name); columns are a name, some, or a selector"
-        remedy = _format_spelling(given)
-        raise BadConfig("Features", "a group is malformed", got=given, expected=expected, remedy=remedy)
+        remedy = _format_spelling(argument)
+        raise BadConfig("Features", "a group is malformed", got=argument, expected=expected, remedy=remedy)
     chain = list(map(to_learned_step, steps if isinstance(steps, list | tuple) else [steps]))
     return FeatureGroup([] if selector else as_list(columns), chain, name, selector=selector)
 
@@ -165,13 +165,13 @@ def _are_names(value: Any) -> bool:
     return is_sequence(value) and len(value) > 0 and all(isinstance(name, str) for name in value)
 
 
-def _format_spelling(given: Any) -> str:
+def _format_spelling(argument: Any) -> str:
     """Format the correct spelling of a group whose parts are in another order, as scikit-learn's are."""
-    parts = list(given) if isinstance(given, tuple) else [given]
+    parts = list(argument) if isinstance(argument, tuple) else [argument]
     columns = next((part for part in parts if _are_names(part)), None)
     step = next((part for part in parts if isinstance(part, pre.LearnedStep) or is_estimator(part)), None)
     name = next((part for part in parts if isinstance(part, str)), None)
-    if isinstance(given, list) and given and all(isinstance(part, tuple) for part in given):
-        return f"Features({', '.join(map(repr, given))})"
+    if isinstance(argument, list) and argument and all(isinstance(part, tuple) for part in argument):
+        return f"Features({', '.join(map(repr, argument))})"
     spelled = ", ".join(repr(part) for part in (columns or ["distance"], step, name) if part is not None)
     return f"({spelled})"

@@ -68,8 +68,8 @@ class Features:
         keep: str | Sequence[str] = (),
         allow_leak: str | Sequence[str] = (),
     ) -> None:
-        listed = (given.items() if isinstance(given, Mapping) else [given] for given in groups)
-        self.groups = [to_feature_group(one) for some in listed for one in some]
+        listed = (argument.items() if isinstance(argument, Mapping) else [argument] for argument in groups)
+        self.groups = [to_feature_group(entry) for entries in listed for entry in entries]
         _check_labels("Features", target, weight, keep)
         check_choice("Features", TASKS, task=task)
         check_names("Features", allow_leak=allow_leak)
@@ -141,7 +141,7 @@ class Features:
         dataset = None if isinstance(data, Schema) else as_dataset(data)
         schema: Schema = data if dataset is None else dataset.schema
         labels = set() if target is None else {*TargetSet(as_list(target)).reads(schema)}
-        taken = {*as_list(keep), *labels, *([] if weight is None else Weight([weight]).reads(schema))}
+        role_names = {*as_list(keep), *labels, *([] if weight is None else Weight([weight]).reads(schema))}
         first = look_at_rows(schema, dataset)
         secret: Origins = frozenset().union(*(item.origins for item in schema if item.name in labels))
         leaks = {item.name: find_leaks(item.origins, secret) for item in schema}
@@ -150,69 +150,69 @@ class Features:
         }
         useless |= first.useless
         least = first.min_frequency if min_frequency is None else min_frequency
-        free = [item for item in schema if item.name not in taken and item.name not in useless]
+        free = [item for item in schema if item.name not in role_names and item.name not in useless]
         groups = propose_groups(free, first.ids, least)
         task = "auto" if dataset is None or target is None else decide_task(TargetSet(as_list(target)), dataset)
-        made = cls(*groups, target=target, task=task, weight=weight, keep=keep)
-        used = taken.union(*(group[0] for group in groups))
+        features = cls(*groups, target=target, task=task, weight=weight, keep=keep)
+        used = role_names.union(*(group[0] for group in groups))
         reasons = {item.name: useless.get(item.name, item.dtype) for item in schema if item.name not in used}
-        made.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
-        made.remarks = [
+        features.omitted = [f"{name or repr(name)} ({reason})" for name, reason in reasons.items()]
+        features.remarks = [
             f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
         ]
-        made.constants = first.constants
-        for line in made._proposal_notes():
+        features.constants = first.constants
+        for line in features._proposal_notes():
             _log.warning("%s", line)
-        for name in sorted(taken - set(schema.names)):
+        for name in sorted(role_names - set(schema.names)):
             _log.warning("Features.auto: no column %r is there: a step before the features has to make it", name)
-        return made
+        return features
 
     def _resolve(self, schema: Schema, *, strict: bool) -> None:
         """Resolve selectors against the columns after the transforms, which may lack some unless `strict`."""
         self.left_out = self._proposal_notes()
         if not any(group.selector is not None for group in self.groups):
             return
-        there = [label for label in self._labels if label.is_in(schema)]
-        named = {name for label in there for name in label.reads(schema)}
-        kept = named | set(self.keep)
-        secret: Origins = frozenset().union(*(label.origins(schema) for label in there))
+        labels = [label for label in self._labels if label.is_in(schema)]
+        named = {name for label in labels for name in label.reads(schema)}
+        role_names = named | set(self.keep)
+        secret: Origins = frozenset().union(*(label.origins(schema) for label in labels))
         leaks = {item.name: find_leaks(item.origins, secret) for item in schema if item.name not in self.allow_leak}
-        tied = {name for name, sources in leaks.items() if sources} - kept
+        tied = {name for name, sources in leaks.items() if sources} - role_names
         for position, group in enumerate(self.groups):
             if group.selector is None:
                 continue
             if strict:
                 group.selector.check(schema)
-            taken = [item.name for item in schema if group.selector.takes(item)]
-            lost = [name for name in taken if name in tied]
+            matches = [item.name for item in schema if group.selector.takes(item)]
+            lost = [name for name in matches if name in tied]
             sources = sorted({source for name in lost for source in leaks[name]})
-            chosen = [name for name in taken if name not in kept | tied]
-            if strict and not chosen:
+            columns = [name for name in matches if name not in role_names | tied]
+            if strict and not columns:
                 where, problem = f"Features({group.selector!r})", "it chooses no column that may be a feature"
-                expected = f"one at least of {sorted({*schema.names} - kept - tied)}"
+                expected = f"one at least of {sorted({*schema.names} - role_names - tied)}"
                 remedy = f"allow_leak={lost} if that is meant" if lost else "another selector, or names"
-                raise BadConfig(where, problem, got=taken, expected=expected, remedy=remedy)
-            self.groups[position] = replace(group, columns=chosen)
+                raise BadConfig(where, problem, got=matches, expected=expected, remedy=remedy)
+            self.groups[position] = replace(group, columns=columns)
             reason = f"computed from {', '.join(sources)}, as the target or weight is; "
             reason += f"Features(allow_leak={lost}) takes them"
-            told = {"the target or weight": [name for name in taken if name in named], reason: lost}
-            for reason, names in told.items():
+            exclusions = {"the target or weight": [name for name in matches if name in named], reason: lost}
+            for reason, names in exclusions.items():
                 self.left_out += [f"{group.selector!r} leaves out {shorten_list(names)}: {reason}"] if names else []
 
     def _proposal_notes(self) -> list[str]:
         """List what `auto` has left out, and what it has seen in columns that it took."""
-        told = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
+        notes = [f"Features.auto leaves out {shorten_list(self.omitted, _SHOWN)}"] if self.omitted else []
         more = len(self.remarks) - _SHOWN
-        told += [f"Features.auto takes {remark}" for remark in self.remarks[:_SHOWN]]
-        return told + ([f"Features.auto says as much of {more} columns more"] if more > 0 else [])
+        notes += [f"Features.auto takes {remark}" for remark in self.remarks[:_SHOWN]]
+        return notes + ([f"Features.auto says as much of {more} columns more"] if more > 0 else [])
 
     def __repr__(self) -> str:
         lines = []
         for group in self.groups:
-            shown = format_names(group.columns, single=False) if group.selector is None else repr(group.selector)
+            text = format_names(group.columns, single=False) if group.selector is None else repr(group.selector)
             if group.steps or group.name:
-                shown = f"({shown}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
-            lines.append(shown)
+                text = f"({text}, {group.steps!r}{'' if group.name is None else f', {group.name!r}'})"
+            lines.append(text)
         if self.target is not None:
             texts, steps = self.target.texts, self.target.group.steps
             lines.append(f"target={(texts[0] if len(texts) == 1 else texts)!r}")
@@ -230,10 +230,10 @@ class Features:
 
     def __copy__(self) -> Features:
         """Copy the steps and labels too; what was learned is shared."""
-        made = object.__new__(type(self))
+        features = object.__new__(type(self))
         parts = {"groups": list(map(copy, self.groups)), "target": copy(self.target), "weight": copy(self.weight)}
-        vars(made).update(vars(self) | parts)
-        return made
+        vars(features).update(vars(self) | parts)
+        return features
 
     @property
     def _learned(self) -> list[FeatureGroup]:
@@ -262,12 +262,12 @@ class Features:
 
     def _output_schema(self, schema: Schema, outputs: GroupFields) -> Schema:
         """Return the schema of features, the `outputs`, and of labels and kept columns that are there."""
-        fields = [_feature(item, group.rename(item.name)) for group, made in outputs for item in made]
-        taken = {item.name for item in fields}
+        fields = [_feature(item, group.rename(item.name)) for group, group_fields in outputs for item in group_fields]
+        names = {item.name for item in fields}
         for label in (label for label in self._labels if label.is_in(schema)):
-            fields += [replace(item, name=label.rename(item.name, taken)) for item in label.fields(schema)]
-        taken = {item.name for item in fields}
-        fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._kept(schema, taken).items()]
+            fields += [replace(item, name=label.rename(item.name, names)) for item in label.fields(schema)]
+        names = {item.name for item in fields}
+        fields += [replace(schema[n], name=out, role=Role.KEEP) for n, out in self._name_keep(schema, names).items()]
         try:
             return Schema(fields)
         except BadConfig as error:
@@ -278,10 +278,10 @@ class Features:
     def _labels(self) -> list[TargetSet | Weight]:
         return [label for label in (self.target, self.weight) if label is not None]
 
-    def _kept(self, schema: Schema, taken: AbstractSet[str]) -> dict[str, str]:
+    def _name_keep(self, schema: Schema, names: AbstractSet[str]) -> dict[str, str]:
         """Map the kept columns that exist to their output names, which are the same with labels and without."""
-        taken = taken | {name for label in self._labels for name in (label.text, str(label.role), *label.texts)}
-        return {name: f"{name}_keep" if name in taken else name for name in self.keep if name in schema}
+        names = names | {name for label in self._labels for name in (label.text, str(label.role), *label.texts)}
+        return {name: f"{name}_keep" if name in names else name for name in self.keep if name in schema}
 
     def _check_leaks(self, schema: Schema) -> list[str]:
         """Raise for a feature that holds the target, unless that is allowed; return notes on those that are."""
@@ -311,7 +311,7 @@ class Features:
             if _follows_order(origins, secret):
                 why = f"its step has no order_by, and the rows stand in the order of {leaked}, {why.partition(', ')[2]}"
                 remedy = f"order_by= in its step, such as a time; or {remedy}"
-            step, is_later = schema[name].step, any(one.when == When.AFTER for one in origins)
+            step, is_later = schema[name].step, any(origin.when == When.AFTER for origin in origins)
             if step in ("Rolling", "Expanding") and not is_later:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
@@ -321,17 +321,17 @@ class Features:
         self, frame: Frame, schema: Schema, backend: Backend, row_ids: Array | None = None, *, stored: bool = False
     ) -> Mapping[str, Column]:
         """Compute all columns of `_output_schema` for one frame; see `compute_columns`, `TargetSet.columns`."""
-        made = [group.renamed(group.compute_columns(frame, backend, row_ids=row_ids)) for group in self.groups]
-        there = [label for label in self._labels if label.is_in(schema)]
-        taken = set[str]().union(*made) if there or self.keep else set[str]()
-        labels = {
-            label.rename(name, taken): column
-            for label in there
+        groups = [group.renamed(group.compute_columns(frame, backend, row_ids=row_ids)) for group in self.groups]
+        labels = [label for label in self._labels if label.is_in(schema)]
+        names = set[str]().union(*groups) if labels or self.keep else set[str]()
+        label_columns = {
+            label.rename(name, names): column
+            for label in labels
             for name, column in label.columns(frame, schema, backend, stored=stored).items()
         }
-        taken |= labels.keys()
-        kept = {out: backend.column(frame, name) for name, out in self._kept(schema, taken).items()}
-        return chain_columns(*made, labels, kept)
+        names |= label_columns.keys()
+        keep_columns = {out: backend.column(frame, name) for name, out in self._name_keep(schema, names).items()}
+        return chain_columns(*groups, label_columns, keep_columns)
 
     def _mark_own_target(self, schema: Schema, after: Schema) -> Schema:
         """Return the output's schema, where columns learned from these rows' target have its origins too."""
@@ -394,8 +394,8 @@ def _to_chain(target_transform: Any) -> list[pre.LearnedStep] | Literal["auto"]:
         if target_transform != "auto":
             raise refuse_choice("Features", "target_transform", target_transform, ["auto", None], "steps")
         return "auto"
-    given = () if target_transform is None else target_transform
-    return list(given) if isinstance(given, list | tuple) else [to_learned_step(given)]
+    steps = () if target_transform is None else target_transform
+    return list(steps) if isinstance(steps, list | tuple) else [to_learned_step(steps)]
 
 
 def _feature(item: Field, name: str) -> Field:

@@ -104,31 +104,31 @@ class PipelineFit:
         self._check(features)
         for note in list_unused(self.steps, features, self.source):
             self._note(note)
-        given, number, later = self.dataset, 0, plan_passes(features) or [[]]
+        dataset, number, later = self.dataset, 0, plan_passes(features) or [[]]
         self._unscaled = ColumnUses.of(features, self.schema).unscaled
-        wanted = collect_wanted(later, features, self.schema).union(self._unscaled)
-        whole = TransformPlan(self.steps, self.source, wanted, counting=True)  # `Expect` looks at window columns too
-        whole.warn_of_cuts(given)
-        whole, self.dataset = whole.attach_window_columns(given, self.backend)
+        columns = collect_wanted(later, features, self.schema).union(self._unscaled)
+        whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
+        whole.warn_of_cuts(dataset)
+        whole, self.dataset = whole.attach_window_columns(dataset, self.backend)
         self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)
         self._side_columns = whole.side_columns
         self.report.num_reads += len(self._side_columns)
-        if self.dataset is not given:  # what was read of it may be in other partitions now
+        if self.dataset is not dataset:  # what was read of it may be in other partitions now
             self._first = {}
         observed: Summaries = {}
         while later:
             tasks, *later = later
             repeatable = [task.last for task in tasks if task.steps[-1].may_repeat]
-            found = self._fold(features, number, tasks, [repeatable, *later] if repeatable else later)
+            summaries = self._fold(features, number, tasks, [repeatable, *later] if repeatable else later)
             if number == 0:
-                observed = found
-                self._observe_rows(features, found)
-            self._finalize(number, tasks, found)
+                observed = summaries
+                self._observe_rows(features, summaries)
+            self._finalize(number, tasks, summaries)
             again = [task for task in repeatable if task.steps[-1].unfinished]
             later, number = [again, *later] if again else later, number + 1
         self._observe_columns(features, observed)
         # For `gp.calibrate` the rows of a fit are worth knowing where that costs next to nothing.
-        is_cheap = given.source.inputs() is not None or sum(p.num_rows for p in given.partitions) <= MAX_HASHED_ROWS
+        is_cheap = dataset.source.inputs() is not None or sum(p.num_rows for p in dataset.partitions) <= MAX_HASHED_ROWS
         if features._cross_fits or (features.target is not None and is_cheap):
             features.lineage_ = compute_lineage(self._selected, features._label_sources(self.schema))
             features._fitted_rows = RowSet.of(self._selected, features._target_sources(self.schema))
@@ -138,9 +138,9 @@ class PipelineFit:
     ) -> Summaries:
         """Run one pass: return the sums of the partitions' summaries, and keep what the `later` passes read again."""
         is_first = number == 0
-        wanted = collect_wanted([tasks, *later], features, self.schema).union(self._unscaled if is_first else ())
+        columns = collect_wanted([tasks, *later], features, self.schema).union(self._unscaled if is_first else ())
         checked = None if is_first else frozenset[str]()  # by each Expect, once
-        plan = TransformPlan(self.steps, self.source, wanted, there=checked, counting=is_first)
+        plan = TransformPlan(self.steps, self.source, columns, data_columns=checked, counting=is_first)
         limit = settings().memory_limit
         cached, self._cache = self._cache, FrameCache(KEEP_BYTES if limit is None else min(KEEP_BYTES, limit // 4))
         self.report.num_reads += is_first or len(cached) < self.dataset.num_partitions
@@ -152,38 +152,38 @@ class PipelineFit:
             tasks,
             of_target=is_first,
             total=sum(part.num_rows for part in self.dataset.partitions) if is_first else None,
-            sampled=list_sampled_columns(self.outputs, plan.output_schema.select(plan.wanted)) if is_first else (),
+            sampled=list_sampled_columns(self.outputs, plan.output_schema.select(plan.outputs)) if is_first else (),
             first=self._first,
             cached=cached,
             cache=self._cache,
             again=again if get_executor().in_process else (),
         )
-        found = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
-        if not found:
+        summaries = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
+        if not summaries:
             expected, remedy = "rows to learn from", "a look at the files or the split"
             raise BadData("fit", "the dataset has no partitions", expected=expected, remedy=remedy)
-        self.report.num_halved += sum(times > 1 for times in found["partitions"].values())
-        return found
+        self.report.num_halved += sum(times > 1 for times in summaries["partitions"].values())
+        return summaries
 
-    def _observe_rows(self, features: Features, found: Summaries) -> None:
+    def _observe_rows(self, features: Features, summaries: Summaries) -> None:
         """Report the rows of the first pass; decide on the target's task."""
-        self.report.num_rows = found["rows"]
+        self.report.num_rows = summaries["rows"]
         if features.target is not None:
-            self.report.num_without_target = found["without target"]
-            for note, level in features.target.finalize(select_kind(found, "target"), self.schema):
+            self.report.num_without_target = summaries["without target"]
+            for note, level in features.target.finalize(select_kind(summaries, "target"), self.schema):
                 self._note(note, level)
-        self.report.coerced = dict(sum(select_kind(found, "coerced").values(), Counter[str]()))
+        self.report.coerced = dict(sum(select_kind(summaries, "coerced").values(), Counter[str]()))
         for join in (step for step in self.steps if isinstance(step, TableJoin)):
-            join.rows_seen_, join.rows_unmatched_ = (found["join", join.name][key] for key in ("seen", "lost"))
+            join.rows_seen_, join.rows_unmatched_ = (summaries["join", join.name][key] for key in ("seen", "lost"))
 
-    def _finalize(self, number: int, tasks: Sequence[FitTask], found: Summaries) -> None:
+    def _finalize(self, number: int, tasks: Sequence[FitTask], summaries: Summaries) -> None:
         """Let the steps learn from the sums of their summaries."""
-        for place, task in enumerate(tasks):
-            self._learned.append((number, task, [found["timing", place, n] for n in range(len(task.steps))]))
+        for index, task in enumerate(tasks):
+            self._learned.append((number, task, [summaries["timing", index, n] for n in range(len(task.steps))]))
             fill = task.steps[task.free]
             try:
                 for n, step in enumerate(task.steps):
-                    summary = found["step", place, n]
+                    summary = summaries["step", index, n]
                     if n > task.free:
                         assert isinstance(fill, pre.SimpleImputer), "only an imputer folds with the step after it"
                         summary = summary.filled(fill.statistics_)
@@ -192,18 +192,18 @@ class PipelineFit:
                 raise self._add_missing_targets(error) from error
 
     @pause_collector()
-    def _observe_columns(self, features: Features, found: Summaries) -> None:
+    def _observe_columns(self, features: Features, summaries: Summaries) -> None:
         """Report what the first pass has seen of columns, now that all steps hold their state."""
         # Of the fitted pipeline each column of the source is the start, wherever it has come from.
         self.source = Schema(item.as_origin() for item in self.source)
         self.schema = TransformPlan(self.steps, self.source, None).output_schema
         self.outputs = features._output_fields(self.schema)
         uses = ColumnUses.of(features, self.schema)
-        stats, unscaled = collect_stats(found, uses), {*uses.unscaled}.difference(uses.numbers)
-        self.profiles = build_profiles(found, stats, uses)
-        self.stats = {name: seen for name, seen in stats.items() if name not in unscaled}
+        stats, unscaled = collect_stats(summaries, uses), {*uses.unscaled}.difference(uses.numbers)
+        self.profiles = build_profiles(summaries, stats, uses)
+        self.stats = {name: stat for name, stat in stats.items() if name not in unscaled}
         self.ranges = compute_ranges(self.outputs, self.schema, self.stats)
-        self.edges = compute_edges(features, self.schema, found["sampled rows"], self.backend)
+        self.edges = compute_edges(features, self.schema, summaries["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         columns = {item.name: item for item in self.schema if item.name in self.stats}
         same = [item.name for item in self.source if item == columns.get(item.name)]
@@ -212,7 +212,7 @@ class PipelineFit:
         self._warn_of_float32(stats)
         for line in _list_uninformative(features, self.stats):
             self._note(line, logging.WARNING)
-        if findings := select_kind(found, "expect"):
+        if findings := select_kind(summaries, "expect"):
             self.report.checks = ExpectationReport.of(findings, self.steps, self.dataset.partitions)
             if not self.report.checks.passed:
                 _log.warning("Expect: %s", self.report.checks.summary)
@@ -229,8 +229,8 @@ class PipelineFit:
                 is_number = item.kind == Kind.CONTINUOUS
                 if is_number and ends is not None and (fact := describe_coarse(name, item.dtype, *ends)):
                     coarse[name] = fact
-        remedy, told = f"({list(coarse)[:5]}, pre.StandardScaler())", list(coarse.values())[:5]
-        for note, level in note_lost_digits(f"features {shorten_list(coarse)} lose", "their", told, remedy):
+        remedy, facts = f"({list(coarse)[:5]}, pre.StandardScaler())", list(coarse.values())[:5]
+        for note, level in note_lost_digits(f"features {shorten_list(coarse)} lose", "their", facts, remedy):
             self._note(note, level)
 
     def _note(self, note: str, level: int = logging.INFO) -> None:
@@ -260,7 +260,7 @@ class PipelineFit:
                 continue
             source = mark_source(self.steps, self.features, self.dataset.schema)
             schemas = infer_schemas(self.steps, source)
-            plan = TransformPlan(self.steps[: position + 1], source, step.adds or (), there=frozenset())
+            plan = TransformPlan(self.steps[: position + 1], source, step.adds or (), data_columns=frozenset())
             names = set(plan.reads)
             if self.features is not None:  # what the first pass will read, by names alone: others have not run yet
                 fed = self.features.inputs | self.features._label_reads(schemas[-1])
@@ -290,34 +290,35 @@ class PipelineFit:
         without = self.report.num_without_target
         if not without:
             return error
-        there, lost = format_count(self.report.num_rows - without, "row"), format_count(without, "row")
-        problem = f"{error.problem} in the {there} with a target; {lost} without one teach nothing"
+        rows, lost = format_count(self.report.num_rows - without, "row"), format_count(without, "row")
+        problem = f"{error.problem} in the {rows} with a target; {lost} without one teach nothing"
         facts = {} if error.got is None else {"got": error.got}
         return BadData(error.where, problem, expected=error.expected, remedy=error.remedy, **facts)
 
 
 def _list_uninformative(features: Features, stats: Mapping[str, ColumnStats]) -> list[str]:
     """List the columns that the fit has shown to be constant, or nearly so."""
-    found = []
+    sentences = []
     for group in features.groups:
-        empty, one = [], []
+        empty, constants = [], []
         for step in (step for step in group.steps if isinstance(step, pre.Categorify)):
             sizes = {name: len(values) for name, values in step.vocabularies_.items()}
             empty += [name for name, size in sizes.items() if size == 0 and not step.num_buckets]
             whole = step.min_frequency is None and step.max_categories is None and step.vocabulary is None
-            one += [name for name, size in sizes.items() if size == 1 and whole]
-        one = [name for name in one if name in stats and not stats[name].missing]
+            constants += [name for name, size in sizes.items() if size == 1 and whole]
+        constants = [name for name in constants if name in stats and not stats[name].missing]
         numbers = {name: stats[name] for name in group.columns if name in stats and group.steps}
         # Integers from 2**53 on may differ although their floats are equal.
         alike = [name for name, column in numbers.items() if column.low == column.high and not column.missing]
-        one += [name for name in alike if abs(numbers[name].low) < _EXACT]
-        one = [name for name in one if name not in features.constants]  # of which `Features.auto` has said it
+        constants += [name for name in alike if abs(numbers[name].low) < _EXACT]
+        # Of the others `Features.auto` has said it.
+        constants = [name for name in constants if name not in features.constants]
         if empty:
             reason = "no value occurs often enough, so its vocabulary is empty"
-            found.append(f"Categorify of {shorten_list(empty)}: {reason}")
-        if one:
-            found.append(f"{shorten_list(one)}: the same value in every row of the fit")
-    return list(dict.fromkeys(found))  # a column may be in two groups
+            sentences.append(f"Categorify of {shorten_list(empty)}: {reason}")
+        if constants:
+            sentences.append(f"{shorten_list(constants)}: the same value in every row of the fit")
+    return list(dict.fromkeys(sentences))  # a column may be in two groups
 
 
 def _finish(step: pre.LearnedStep, summary: Any, backend: str) -> None:

@@ -49,16 +49,16 @@ class FitReport:
     def __str__(self) -> str:
         if not self.num_reads:
             return f"nothing to learn; {self.seconds:.1f} s"
-        told = [f"fitted on {format_count(self.num_rows, 'row')}"]
-        told += [f"{self.num_without_target:,} without a target left out"] if self.num_without_target else []
-        told += [f"{share:.1%} without a match in {name}" for name, share in self.unmatched.items()]
-        told += [
+        parts = [f"fitted on {format_count(self.num_rows, 'row')}"]
+        parts += [f"{self.num_without_target:,} without a target left out"] if self.num_without_target else []
+        parts += [f"{share:.1%} without a match in {name}" for name, share in self.unmatched.items()]
+        parts += [
             f"{format_count(count, 'value')} of {name!r} made missing by Cast" for name, count in self.coerced.items()
         ]
-        told += [f"{format_count(len(self.rejected), 'file')} rejected"] if self.rejected else []
+        parts += [f"{format_count(len(self.rejected), 'file')} rejected"] if self.rejected else []
         halved = f", {format_count(self.num_halved, 'partition')} in halves for want of memory"
         reads = format_count(self.num_reads, "read") + (halved if self.num_halved else "")
-        return f"{', '.join(told)}; {reads}, {self.seconds:.1f} s"
+        return f"{', '.join(parts)}; {reads}, {self.seconds:.1f} s"
 
     def _table(self) -> list[list[str]]:
         return [["pass", "step", "columns", "missing", "rare", "seconds", "MB"], *(item._cells for item in self.steps)]
@@ -70,5 +70,5 @@ class FitReport:
 
     def _repr_html_(self) -> str:
         table = html_table(self._table()) if self.steps else ""
-        told = "".join(f"<p>{html.escape(line)}</p>" for line in [str(self), *self.notes])
-        return f"{told}{table}{'' if self.checks.passed else self.checks._repr_html_()}"
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in [str(self), *self.notes])
+        return f"{lines}{table}{'' if self.checks.passed else self.checks._repr_html_()}"

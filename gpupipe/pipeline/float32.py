@@ -20,7 +20,7 @@ def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
     return f"{spacing:g} in a range of {high - low:g} ({name})" if spacing > (high - low) / 1000 else ""
 
 
-def note_lost_digits(what: str, whose: str, told: Sequence[str], remedy: str) -> list[tuple[str, int]]:
+def note_lost_digits(what: str, whose: str, facts: Sequence[str], remedy: str) -> list[tuple[str, int]]:
     """Return the note for the log, with its level, on what `describe_coarse` has told; none where that is nothing."""
     fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
-    return [(f"{what} digits: {fact}: {', '.join(told)}; try {remedy}", logging.WARNING)] if told else []
+    return [(f"{what} digits: {fact}: {', '.join(facts)}; try {remedy}", logging.WARNING)] if facts else []

@@ -44,7 +44,7 @@ class Labels:
     def reads(self, schema: Schema, texts: Sequence[str] | None = None) -> list[str]:
         """List the columns that these labels (by default all) are computed from."""
         parsed = {text: self._parse(text, schema) for text in (self.texts if texts is None else texts)}
-        return list(dict.fromkeys(n for text, found in parsed.items() for n in (found.reads if found else [text])))
+        return list(dict.fromkeys(n for text, tree in parsed.items() for n in (tree.reads if tree else [text])))
 
     def is_in(self, schema: Schema) -> bool:
         """Return whether all columns they read are present."""
@@ -53,9 +53,9 @@ class Labels:
         except ExpressionError:  # the name of a column, and no expression, where that column is not there
             return False
 
-    def rename(self, name: str, taken: AbstractSet[str]) -> str:
+    def rename(self, name: str, names: AbstractSet[str]) -> str:
         """Return an output's name: the role for an expression, or its text where a feature has that name."""
-        return self.text if name in taken and name == self.role else name
+        return self.text if name in names and name == self.role else name
 
     def lineage(self, schema: Schema) -> frozenset[str]:
         """Return the source columns they are computed from."""
@@ -67,29 +67,29 @@ class Labels:
 
     def raw_fields(self, schema: Schema) -> dict[str, Field]:
         """Return by text the fields of the values before they are stored."""
-        found: dict[str, Field] = {}
+        fields: dict[str, Field] = {}
         for text in self.texts:
             expression = self._parse(text, schema)
             if expression is None:
                 refuse_passengers([schema[text]], self.role.value)
-                made = replace(schema[text], written_as="")
+                raw = replace(schema[text], written_as="")
             else:
                 read = map(schema.__getitem__, expression.reads)
-                made = Field.derived(self.role.value, expression.check(schema), read, "Features")
-            found[text] = replace(made, role=self.role)
-        return found
+                raw = Field.derived(self.role.value, expression.check(schema), read, "Features")
+            fields[text] = replace(raw, role=self.role)
+        return fields
 
     def raw_columns(self, frame: Frame, schema: Schema, backend: Backend) -> dict[str, Column]:
         """Compute by text the values of one frame."""
-        found: dict[str, Column] = {}
+        values: dict[str, Column] = {}
         for text in self.texts:
             expression = self._parse(text, schema)
             if expression is None:
-                found[text] = backend.column(frame, text)
+                values[text] = backend.column(frame, text)
             else:
                 columns = {name: backend.column(frame, name) for name in expression.reads}
-                found[text] = evaluate(expression, columns, backend, len(frame))
-        return found
+                values[text] = evaluate(expression, columns, backend, len(frame))
+        return values
 
 
 class Weight(Labels):
@@ -114,10 +114,10 @@ class Weight(Labels):
         bad = (data < 0) | ~xp.isfinite(data)
         bad = bad if missing is None else bad | missing
         if bool(bad.any()):
-            there = data if missing is None else data[~missing]
+            present = data if missing is None else data[~missing]
             text = f"coalesce({self.text}, 1.0)"
-            if len(there) == len(data):
-                text = f"abs({self.text})" if bool((there < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
+            if len(present) == len(data):
+                text = f"abs({self.text})" if bool((present < 0).any()) else f"clip({self.text}, 0.0, 1e6)"
             where, problem = f"weight {self.text!r}", f"{int(bad.sum())} weights are negative, infinite or missing"
             raise BadData(where, problem, expected="numbers from 0 up", remedy=f"weight={text!r} or a Filter")
         return {self.fields(schema)[0].name: Column("float32", data)}

@@ -35,7 +35,7 @@ class FrameCache:
     """Cache of partitions' frames in this process; it holds all or, where they take more than `room` bytes, none."""
 
     def __init__(self, room: int = 0) -> None:
-        self._room, self._frames, self._seen, self._lock = room, dict[int, Frame](), set[int](), Lock()
+        self._room, self._frames, self._partitions, self._lock = room, dict[int, Frame](), set[int](), Lock()
 
     def __reduce__(self) -> tuple[type[FrameCache], tuple[()]]:
         return FrameCache, ()
@@ -46,10 +46,10 @@ class FrameCache:
     def put(self, partition: int, frame: Frame) -> None:
         """Keep a partition's frame, unless it comes in halves."""
         with self._lock:
-            if partition in self._seen:
+            if partition in self._partitions:
                 self._frames.pop(partition, None)
                 return
-            self._seen.add(partition)
+            self._partitions.add(partition)
             self._room -= int(frame.memory_usage(index=False).sum())
             if self._room < 0:
                 self._frames.clear()
@@ -96,24 +96,24 @@ class PartitionPass:
     def __call__(self, part: Dataset) -> Summaries:
         (partition,) = part.partitions
         backend, plan = select(self.backend), self.plan.copy()
-        found: Summaries = {"partitions": Counter([partition.index])}
+        summaries: Summaries = {"partitions": Counter([partition.index])}
         frame = self.cached.take(partition.index)
         if frame is None:
             frame = _read(part, plan.reads, backend, self.first.pop(partition.index, None))
-            place = partition.spans[0].identity if partition.spans else 0
-            frame = plan.run(frame, backend, _row_ids(plan, partition, backend), found, place)
+            first_row = partition.spans[0].identity if partition.spans else 0
+            frame = plan.run(frame, backend, _row_ids(plan, partition, backend), summaries, first_row)
         rows = self._rows(frame, partition, backend)
-        found["rows"] = len(frame)
+        summaries["rows"] = len(frame)
         for number, task in enumerate(self.tasks):
-            found |= _learn(number, task, rows, backend)
+            summaries |= _learn(number, task, rows, backend)
         if self.of_target and self.features is not None and self.features.target is not None:
-            found |= self.features.target.summarize(frame, plan.output_schema, backend)
-            found["without target"] = len(frame) - len(rows.frame)
+            summaries |= self.features.target.summarize(frame, plan.output_schema, backend)
+            summaries["without target"] = len(frame) - len(rows.frame)
         if self.total is not None:
-            found |= self._describe(rows.frame, partition, found, backend)
+            summaries |= self._describe(rows.frame, partition, summaries, backend)
         if self.again:
             self.cache.put(partition.index, backend.select(rows.frame, self.again))
-        return found
+        return summaries
 
     def _rows(self, frame: Frame, partition: Partition, backend: Backend) -> _Rows:
         raw, schema = dict[str, Any](), self.plan.output_schema
@@ -131,29 +131,29 @@ class PartitionPass:
     @cached_property
     def _uses(self) -> ColumnUses:
         assert self.features is not None
-        return ColumnUses.of(self.features, self.plan.output_schema.select(self.plan.wanted))
+        return ColumnUses.of(self.features, self.plan.output_schema.select(self.plan.outputs))
 
-    def _describe(self, frame: Frame, partition: Partition, found: Summaries, backend: Backend) -> Summaries:
+    def _describe(self, frame: Frame, partition: Partition, step_summaries: Summaries, backend: Backend) -> Summaries:
         """Summarize the features' columns, as far as the steps' summaries do not already, and draw the sample."""
         assert self.total is not None
-        numbers, unscaled, others, categories = self._uses
+        numbers, unscaled, rangeless, categories = self._uses
         first = [n for n, task in enumerate(self.tasks) if task.position == 0 and not task.group.of_target]
-        blocks = [block for n in first if isinstance(block := found["step", n, 0], Extremes)]
-        known = {name for block in blocks for name in block.names}
-        columns = {name: backend.column(frame, name) for name in [*numbers, *unscaled] if name not in known}
+        blocks = [block for n in first if isinstance(block := step_summaries["step", n, 0], Extremes)]
+        names = {name for block in blocks for name in block.names}
+        columns = {name: backend.column(frame, name) for name in [*numbers, *unscaled] if name not in names}
         if columns:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
-        drawn = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *self.sampled])))
-        drawn = draw_rows(drawn, partition, self.total, len(numbers) + len(categories), backend)
+        rows = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *self.sampled])))
+        rows = draw_rows(rows, partition, self.total, len(numbers) + len(categories), backend)
         summaries: Summaries = {
             "described": len(frame),
-            "sample": Sample.of(drawn, numbers, backend),
-            **{("drawn values", name): ValueCounts.of(backend.column(drawn, name), backend) for name in categories},
+            "sample": Sample.of(rows, numbers, backend),
+            **{("drawn values", name): ValueCounts.of(backend.column(rows, name), backend) for name in categories},
             **{("extremes", number): block for number, block in enumerate(blocks)},
-            **count_missing({name: backend.column(frame, name) for name in others}, backend),
+            **count_missing({name: backend.column(frame, name) for name in rangeless}, backend),
         }
         if self.of_target:
-            summaries["sampled rows"] = SampledRows.of(drawn, self.sampled, backend)
+            summaries["sampled rows"] = SampledRows.of(rows, self.sampled, backend)
         return summaries
 
 
@@ -162,17 +162,17 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     xp = backend.xp
     masks = {name: column.missing(xp) for name, column in columns.items()}
     counts = [xp.asarray(xp.count_nonzero(mask)) for mask in masks.values() if mask is not None]
-    found = iter(backend.to_host(xp.stack(counts)).tolist() if counts else [])
-    return {("missing", name): 0 if mask is None else next(found) for name, mask in masks.items()}
+    host_counts = iter(backend.to_host(xp.stack(counts)).tolist() if counts else [])
+    return {("missing", name): 0 if mask is None else next(host_counts) for name, mask in masks.items()}
 
 
 def fold(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
     """Add up the summaries of all partitions, in their order."""
     total: Summaries = {}
     with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
-        for found in partitions:
+        for summaries in partitions:
             sums: dict[tuple[int, int], Any] = {}  # a summary under several keys, which steps share, is merged once
-            for key, summary in found.items():
+            for key, summary in summaries.items():
                 pair = id(total.get(key)), id(summary)
                 if pair not in sums:
                     sums[pair] = total[key] + summary if key in total else summary
@@ -180,9 +180,9 @@ def fold(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
     return total
 
 
-def select_kind(found: Summaries, kind: str) -> dict[Any, Any]:
+def select_kind(summaries: Summaries, kind: str) -> dict[Any, Any]:
     """Return the summaries of one kind, by the second part of their key."""
-    return {key[1]: summary for key, summary in found.items() if isinstance(key, tuple) and key[0] == kind}
+    return {key[1]: summary for key, summary in summaries.items() if isinstance(key, tuple) and key[0] == kind}
 
 
 def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> Summaries:
@@ -190,10 +190,10 @@ def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> Summari
         columns = task.group.apply_steps(rows.target, backend, task.position)
     else:
         columns = task.group.compute_columns(rows.frame, backend, task.position, rows.row_ids)
-    before, summary, made = task.steps[task.free].summary_key, None, Summaries()
-    for place, step in enumerate(task.steps):
+    before, summary, summaries = task.steps[task.free].summary_key, None, Summaries()
+    for index, step in enumerate(task.steps):
         started = time.perf_counter()
-        if not (place > task.free and step.summary_key is not None and step.summary_key == before):
+        if not (index > task.free and step.summary_key is not None and step.summary_key == before):
             more: dict[str, Any] = {"target": rows.target} if isinstance(step, pre.CrossFittedStep) else {}
             if isinstance(step, pre.CrossFittedStep | pre.GatheredStep):
                 more["row_numbers"] = rows.row_ids
@@ -201,19 +201,19 @@ def _learn(number: int, task: FitTask, rows: _Rows, backend: Backend) -> Summari
                 summary = step.summarize(columns, backend, **more)
         seconds: Any = time.perf_counter() - started
         arrays = [array for column in columns.values() for array in (column.data, column.valid) if array is not None]
-        made["step", number, place] = summary
-        made["timing", number, place] = Counter(seconds=seconds, num_bytes=sum(array.nbytes for array in arrays))
-        columns = step.transform_columns(columns, backend) if place < task.free else columns
-    return made
+        summaries["step", number, index] = summary
+        summaries["timing", number, index] = Counter(seconds=seconds, num_bytes=sum(array.nbytes for array in arrays))
+        columns = step.transform_columns(columns, backend) if index < task.free else columns
+    return summaries
 
 
-def _read(part: Dataset, names: Sequence[str], backend: Backend, known: Frame | None) -> Frame:
-    """Read at least these source columns of the partition; those in `known` are not read again."""
-    missing = [name for name in names if known is None or name not in known.columns]
-    if known is not None and not missing:
-        return known
+def _read(part: Dataset, names: Sequence[str], backend: Backend, frame: Frame | None) -> Frame:
+    """Read at least these source columns of the partition; those in `frame` are not read again."""
+    missing = [name for name in names if frame is None or name not in frame.columns]
+    if frame is not None and not missing:
+        return frame
     more = part.read(part.partitions[0], missing, backend)
-    return more if known is None else backend.assign(known, {name: backend.column(more, name) for name in missing})
+    return more if frame is None else backend.assign(frame, {name: backend.column(more, name) for name in missing})
 
 
 def _row_ids(plan: TransformPlan, partition: Partition, backend: Backend) -> Array | None:
@@ -226,16 +226,16 @@ def probe_dtypes(
     """Run the transforms on one partition's rows, to infer the dtypes that the last, a user's function, puts out."""
     backend, (whole,) = select(backend_name), part.partitions
 
-    def infer(some: Dataset) -> dict[str, str] | None:
-        (partition,) = some.partitions
-        frame, tried = _read(some, reads, backend, first.pop(partition.index, None)), plan.copy()
+    def infer(piece: Dataset) -> dict[str, str] | None:
+        (partition,) = piece.partitions
+        frame, tried = _read(piece, reads, backend, first.pop(partition.index, None)), plan.copy()
         tried.run(frame, backend, _row_ids(tried, partition, backend))
         if partition == whole:
             first[partition.index] = frame
-        made: dict[str, str] | None = vars(tried._stages[-1].step)["dtypes_"]
-        return made
+        dtypes: dict[str, str] | None = vars(tried._stages[-1].step)["dtypes_"]
+        return dtypes
 
-    return next((found for found in in_halves(infer, part) if found is not None), None)
+    return next((dtypes for dtypes in in_halves(infer, part) if dtypes is not None), None)
 
 
 def check_rows(plan: TransformPlan, backend: str, steps: Sequence[Transform], dataset: Dataset) -> ExpectationReport:

@@ -317,7 +317,7 @@ class Pipeline:
         state, unchanged = list_state(self.steps, self.features, source)
         key = (names, *options.items(), unchanged)
         try:
-            found = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
+            entry = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
         except ColumnNotFound as error:
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
                 raise
@@ -326,8 +326,8 @@ class Pipeline:
             indexed.column = error.column
             raise indexed from None
         if key not in self._bound:  # threads may ask at once: the worst is that two of them make the same
-            self._bound = {**dict([*self._bound.items()][1 - _MOST_BOUND :]), key: found}
-        return copy(found[1])  # which then learns the data's types
+            self._bound = {**dict([*self._bound.items()][1 - _MOST_BOUND :]), key: entry}
+        return copy(entry[1])  # which then learns the data's types
 
     def _fingerprint(self) -> str | None:
         """Compute a hash of the steps and their learned state; None where a function has no import path."""
@@ -347,7 +347,7 @@ class Pipeline:
         Memory: one partition per thread; see `T.Expect`.
         """
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
-        run = BoundPipeline(self.steps, None, self._fitted_source(), dataset.columns, wanted=set(), counting=True)
+        run = BoundPipeline(self.steps, None, self._fitted_source(), dataset.columns, outputs=set(), counting=True)
         dataset = run.prepare(dataset, backend)
         return check_rows(run.plan, backend, self.steps, dataset)
 
@@ -373,12 +373,12 @@ class Pipeline:
             raise BadConfig("Pipeline.drift", "nothing was learned", expected=expected, remedy=remedy)
         dataset, backend = as_dataset(data), get_executor().resolve(self.backend)
         labels = [] if features.target is None else features.target.reads(self._after)
-        there = {*dataset.columns}
-        labelled = all(self._after[name].lineage & {*source.names} <= there for name in labels)
-        wanted = {*self.profiles, *(labels if labelled else ())}
-        run = BoundPipeline(self.steps, features, source, dataset.columns, predicting=not labelled, wanted=wanted)
+        data_columns = {*dataset.columns}
+        labelled = all(self._after[name].lineage & {*source.names} <= data_columns for name in labels)
+        outputs = {*self.profiles, *(labels if labelled else ())}
+        run = BoundPipeline(self.steps, features, source, dataset.columns, predicting=not labelled, outputs=outputs)
         dataset = run.prepare(dataset, backend)
-        sample, profiles = profile_rows(run.plan, backend, features, run.seen, dataset)
+        sample, profiles = profile_rows(run.plan, backend, features, run.plan_schema, dataset)
         return DriftReport.of(sample.num_rows, sample.sorted_values, profiles, self.profiles, thresholds)
 
     # looking ----------------------------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ class Pipeline:
     def __repr__(self) -> str:
         lines, features = [repr(step) for step in self.steps], self.features
         if features is not None:
-            lines += [f"features: {' -> '.join([group.given, *map(repr, group.steps)])}" for group in features.groups]
+            lines += [f"features: {' -> '.join([group.caption, *map(repr, group.steps)])}" for group in features.groups]
             if features.target is not None:
                 lines.append(f"target: {' -> '.join([features.target.text, *map(repr, features.target.group.steps)])}")
             lines += [] if features.weight is None else [f"weight: {features.weight.text}"]
@@ -415,8 +415,8 @@ class Pipeline:
             rows += [_draw_group(group, "features") for group in features.groups]
             rows += [] if features.target is None else [_draw_group(features.target.group, "target")]
             rows += [] if features.weight is None else [[_box(features.weight.text), _box("weight", sign="&rarr;")]]
-            kept = [_box(shorten_list(features.keep), format_columns(features.keep)), _box("kept", sign="&rarr;")]
-            rows += [kept] if features.keep else []
+            keep_row = [_box(shorten_list(features.keep), format_columns(features.keep)), _box("kept", sign="&rarr;")]
+            rows += [keep_row] if features.keep else []
         lines = "".join(f'<div style="{_ROW}">{"".join(cells)}</div>' for cells in rows)
         return f'<div style="font-family:monospace;font-size:90%">{lines}</div>'
 
@@ -478,7 +478,7 @@ class Encoder:
     def unfitted(self, step: Step, /, **instead: Any) -> dict[str, Any]:
         """Describe a step's class and parameters, some of them by others in their place."""
         cls = type(step)
-        homes = (module for module, ours in _OURS.items() if getattr(ours, cls.__name__, None) is cls)
+        homes = (module for module, namespace in _OURS.items() if getattr(namespace, cls.__name__, None) is cls)
         home = next(homes, None)
         path = f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
         return {"class": path, "params": self._plain_items(step, step.get_params() | instead)}
@@ -488,15 +488,15 @@ class Encoder:
 
     def digest(self, description: Mapping[str, Any]) -> str:
         """Compute a hash of a description and the stored values it refers to."""
-        found = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
+        hasher = hashlib.sha256(json.dumps(description, sort_keys=True).encode())
         for array in self.arrays.values():
-            found.update(f"{array.dtype} {array.shape}".encode())
-            found.update(array.tobytes())
+            hasher.update(f"{array.dtype} {array.shape}".encode())
+            hasher.update(array.tobytes())
         for table in (*(pa.table([values], ["values"]) for values in self.values.values()), *self.tables.values()):
             with pa.ipc.new_stream(sink := pa.BufferOutputStream(), table.schema) as stream:
                 stream.write_table(table.combine_chunks())
-            found.update(sink.getvalue())
-        return found.hexdigest()
+            hasher.update(sink.getvalue())
+        return hasher.hexdigest()
 
     def features(self, features: Features | None) -> dict[str, Any] | None:
         """Describe groups, target, weight and the other arguments of `Features`."""
@@ -566,7 +566,7 @@ class Decoder:
     embedded: Mapping[str, Path]
     tables: dict[str, Any]
     allow: frozenset[str]
-    _seen: set[str] = field(default_factory=set)
+    _table_names: set[str] = field(default_factory=set)
 
     def step(self, described: Mapping[str, Any]) -> Any:
         """Build the step with its learned state."""
@@ -594,8 +594,8 @@ class Decoder:
 
     def check_all_used(self) -> None:
         """Raise for a table given under a name no join has."""
-        for name in self.tables.keys() - self._seen:
-            where, expected = "load(tables=...)", f"one of {sorted(self._seen)}"
+        for name in self.tables.keys() - self._table_names:
+            where, expected = "load(tables=...)", f"one of {sorted(self._table_names)}"
             raise ArtifactError(where, "no join has this name", got=name, expected=expected, remedy="tables={}")
 
     def value(self, value: Any) -> Any:
@@ -622,7 +622,7 @@ class Decoder:
         return value
 
     def _table(self, name: str, schema: Schema) -> Dataset:
-        self._seen.add(name)
+        self._table_names.add(name)
         if name in self.tables:
             table = as_dataset(self.tables[name])
         elif name in self.embedded:
@@ -634,16 +634,16 @@ class Decoder:
             expected, remedy = f"a table with the columns {schema.names}", f"gp.load(path, tables={{{name!r}: table}})"
             raise ArtifactError(f"table {name!r}", problem, expected=expected, remedy=remedy)
         for item in schema:
-            if (found := table.schema[item.name].dtype) != item.dtype:
+            if (dtype := table.schema[item.name].dtype) != item.dtype:
                 where, problem = f"table {name!r}, column {item.name!r}", "another type than when it was saved"
                 remedy = "the same table with newer rows"
-                raise SchemaMismatch(where, problem, got=found, expected=item.dtype, remedy=remedy)
+                raise SchemaMismatch(where, problem, got=dtype, expected=item.dtype, remedy=remedy)
         return table
 
     def _class(self, path: str) -> type[Step]:
         module, _, name = path.rpartition(".")
-        ours = _OURS.get(module)
-        cls = getattr(ours, name) if ours and name in ours.__all__ else self._import_allowed(path)
+        namespace = _OURS.get(module)
+        cls = getattr(namespace, name) if namespace and name in namespace.__all__ else self._import_allowed(path)
         if not (isinstance(cls, type) and issubclass(cls, Step)):
             expected = "a class of steps"
             raise ArtifactError("pipeline.json", "it is no step", got=path, expected=expected, remedy="saving again")
@@ -666,13 +666,13 @@ class Decoder:
 
 def list_unsaveable(steps: Sequence[Transform], features: Features | None) -> list[str]:
     """List a line for each step that `save` would refuse, judged by the steps' parameters."""
-    found, encoder = list[str](), Encoder(select("cpu"), 0)
+    lines, encoder = list[str](), Encoder(select("cpu"), 0)
     for step in (*steps, *([] if features is None else features._steps)):
         try:
             encoder.unfitted(step, **({"right": None} if isinstance(step, TableJoin) else {}))
         except ArtifactError as error:
-            found.append(f"cannot be saved: {error.where}, {error.problem}: {error.got}")
-    return found
+            lines.append(f"cannot be saved: {error.where}, {error.problem}: {error.got}")
+    return lines
 
 
 def _function_path(function: Any, where: str) -> str:
@@ -694,11 +694,11 @@ _PALE = "opacity:.7"
 _LONGEST_DETAIL = 60  # letters
 
 
-def _draw_group(group: FeatureGroup, made: str) -> list[str]:
-    names = group.given if group.selector is not None else shorten_list(group.columns)
+def _draw_group(group: FeatureGroup, label: str) -> list[str]:
+    names = group.caption if group.selector is not None else shorten_list(group.columns)
     steps = list(map(_box_step, group.steps))
-    made = made if group.name is None else f"{made} {group.name}_*"
-    return [_box(names, group.given), *steps, _box(made, sign="&rarr;")]
+    label = label if group.name is None else f"{label} {group.name}_*"
+    return [_box(names, group.caption), *steps, _box(label, sign="&rarr;")]
 
 
 def _box_step(step: Step) -> str:
@@ -710,10 +710,10 @@ def _box_step(step: Step) -> str:
 
 
 def _box(text: str, title: str = "", sign: str = "", detail: str = "") -> str:
-    told = f' title="{html.escape(title)}"' if title and title != text else ""
+    tooltip = f' title="{html.escape(title)}"' if title and title != text else ""
     before = f'<span style="{_PALE}">{sign}</span>' if sign else ""
     small = f"<br><small>{html.escape(detail)}</small>" if detail else ""
-    return f'{before}<span style="{_BOX}"{told}>{html.escape(text)}{small}</span>'
+    return f'{before}<span style="{_BOX}"{tooltip}>{html.escape(text)}{small}</span>'
 
 
 class Explanation(str):

@@ -39,18 +39,18 @@ def resolve_selectors(steps: Sequence[Transform], features: Features, schema: Sc
 
 def infer_schemas(steps: Sequence[Transform], schema: Schema) -> list[Schema]:
     """List the schema before each step and after the last, up to the first function that has not run yet."""
-    schemas, known = [schema], True
+    schemas, is_known = [schema], True
     for step in steps:
-        known = known and not (isinstance(step, Map) and step.dtypes_ is None)
-        schemas.append(step.output_schema(schemas[-1]) if known else schemas[-1])
+        is_known = is_known and not (isinstance(step, Map) and step.dtypes_ is None)
+        schemas.append(step.output_schema(schemas[-1]) if is_known else schemas[-1])
     return schemas
 
 
 def trace_columns(
-    steps: Sequence[Transform], schemas: Sequence[Schema], wanted: AbstractSet[str], *, predicting: bool = False
+    steps: Sequence[Transform], schemas: Sequence[Schema], names: AbstractSet[str], *, predicting: bool = False
 ) -> set[str]:
-    """Return the columns that `wanted` is computed from; functions that read everything, and checks, name none."""
-    needed = set(wanted)
+    """Return the columns that `names` are computed from; functions that read everything, and checks, name none."""
+    needed = set(names)
     for step, before in zip(reversed(steps), reversed(schemas[:-1]), strict=True):
         if isinstance(step, Map) and step.reads is None:
             needed -= set(step.adds or ())
@@ -129,7 +129,7 @@ class ColumnUses(NamedTuple):
 
     numbers: list[str]
     unscaled: list[str]  # wide numbers that are features without a step
-    others: list[str]  # those that steps read, which have no range
+    rangeless: list[str]  # those that steps read, which have no range
     categories: dict[str, pre.Categorify]  # those that become ids unchanged, except for missing values
 
     @classmethod
@@ -143,14 +143,14 @@ class ColumnUses(NamedTuple):
         numbers = [item.name for item in schema if item.name in scaled and item.dtype in dtypes]
         unscaled = [item.name for item in schema if item.name in alone and item.dtype in WIDE]
         read = {name for group in groups for name in group.looks_at}.difference(numbers)
-        others = [item.name for item in schema if item.name in read and item.dtype not in LISTS]
+        rangeless = [item.name for item in schema if item.name in read and item.dtype not in LISTS]
         categories: dict[str, pre.Categorify] = {}
         for group in groups:
             *before, last = group.steps
             if isinstance(last, pre.Categorify) and all(isinstance(step, pre.SimpleImputer) for step in before):
                 names = [name for name in group.columns if name in schema and schema[name].dtype not in LISTS]
                 categories = dict.fromkeys(names, last) | categories
-        return cls(numbers, unscaled, others, categories)
+        return cls(numbers, unscaled, rangeless, categories)
 
 
 def explain_fit(
@@ -168,7 +168,7 @@ def explain_fit(
         of_what = f"of each {', '.join(window.keys)}" if window.keys else "of the table"
         lines.append(f"before: {what} brings all rows {of_what} together")
     lines += [
-        f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.given}"
+        f"pass {number}: {' + '.join(step.class_name for step in task.steps)} of {task.group.caption}"
         for number, tasks in enumerate(passes, 1)
         for task in tasks
     ]
@@ -179,7 +179,7 @@ def explain_fit(
             how, of_what = "gathered", "from all rows, in memory"
             if rows is None or rows > step.max_rows:
                 how, of_what = "sampled", f"from at most {step.max_rows:,} rows, gathered in memory"
-            lines.append(f"{how}: {step.class_name} of {task.group.given} learns {of_what}")
+            lines.append(f"{how}: {step.class_name} of {task.group.caption} learns {of_what}")
     if dataset is None:
         return [*lines, *features.left_out]
     unused = list_unused(steps, features, mark_source(steps, features, dataset.schema))
@@ -189,25 +189,25 @@ def explain_fit(
 def list_unused(steps: Sequence[Transform], features: Features, source: Schema) -> list[str]:
     """List the steps that make columns for nothing."""
     after = TransformPlan(steps, source, None).output_schema
-    wanted = features.inputs.union(features.keep, features._label_reads(after))
-    return TransformPlan(steps, source, wanted, counting=True).list_unused()
+    names = features.inputs.union(features.keep, features._label_reads(after))
+    return TransformPlan(steps, source, names, counting=True).list_unused()
 
 
 def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
     """Estimate what the first pass reads, and its memory: a partition per thread, read and transformed."""
     source = mark_source(steps, features, dataset.schema)
-    wanted = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
-    plan = TransformPlan(steps, source, wanted, counting=True)
-    width = row_bytes(source.select(plan.reads)) + row_bytes(plan.output_schema.select(plan.wanted))
+    names = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
+    plan = TransformPlan(steps, source, names, counting=True)
+    width = row_bytes(source.select(plan.reads)) + row_bytes(plan.output_schema.select(plan.outputs))
     rows = max(partition.num_rows for partition in dataset.partitions)
     at_once = min(1 if backend == "gpu" else default_threads(), dataset.num_partitions)
     parts = f"{at_once} of {format_count(dataset.num_partitions, 'partition')} at a time"
     parts += f", up to {format_count(rows, 'row')} of {width} bytes"
     size = rows * width * at_once / 1e9
-    others = _format_names([name for name in source.names if name not in plan.reads]) or "nothing"
+    unread = _format_names([name for name in source.names if name not in plan.reads]) or "nothing"
     return [
         f"the fit reads: {_format_names(plan.reads)}",
-        f"the fit does not read: {others}",
+        f"the fit does not read: {unread}",
         f"memory: {f'about {size:.2f}' if size >= _LEAST_GB else f'less than {_LEAST_GB}'} GB ({parts})",
     ]
 

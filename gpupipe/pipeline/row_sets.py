@@ -38,8 +38,8 @@ class RowSet:
         if any(stamps[name] != stamp for name, stamp in self.stamps.items() if name in stamps):
             return False
         is_nested = self.filters <= other.filters or other.filters <= self.filters
-        tables = {one.table for one in other.origins}
-        return is_nested and any(are_related(one.table, table) for one in self.origins for table in tables)
+        tables = {origin.table for origin in other.origins}
+        return is_nested and any(are_related(origin.table, table) for origin in self.origins for table in tables)
 
 
 def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:

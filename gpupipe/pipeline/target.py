@@ -51,31 +51,31 @@ class TargetValues:
         """Summarize one partition for the decision on the task; keep up to `limit` distinct numbers."""
         xp, missing = backend.xp, column.missing(backend.xp)
         present = column.data if missing is None else column.data[~missing]
-        made = cls(len(column), len(column) - len(present), limit)
+        summary = cls(len(column), len(column) - len(present), limit)
         if column.dictionary is not None:
-            return replace(made, strings=column.dictionary.take(backend.to_host(sort_unique(present, xp))))
+            return replace(summary, strings=column.dictionary.take(backend.to_host(sort_unique(present, xp))))
         if column.dtype == "bool":
-            return replace(made, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
+            return replace(summary, numbers=frozenset({int(present.any()), int(present.all())} if len(present) else ()))
         if len(present):
             low, high = backend.to_host(xp.stack([present.min(), present.max()])).tolist()
-            made = replace(made, low=float(low), high=float(high))
+            summary = replace(summary, low=float(low), high=float(high))
         if column.dtype in FLOATS and bool((~xp.isfinite(present) | (present != xp.floor(present))).any()):
-            return replace(made, numbers=None, fractions=True)
-        for some in (present[: 4 * limit], present):  # the first rows of a regression are enough
-            ordered = xp.sort(some)  # NumPy's unique hashes, which takes three times as long
+            return replace(summary, numbers=None, fractions=True)
+        for block in (present[: 4 * limit], present):  # the first rows of a regression are enough
+            ordered = xp.sort(block)  # NumPy's unique hashes, which takes three times as long
             distinct = xp.concatenate([ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]])
             if len(distinct) > limit:
-                return replace(made, numbers=None)
-        return replace(made, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
+                return replace(summary, numbers=None)
+        return replace(summary, numbers=frozenset(int(value) for value in backend.to_host(distinct)))
 
     def __add__(self, other: TargetValues) -> TargetValues:
-        found = [part for part in (self.strings, other.strings) if part is not None]
+        parts = [part for part in (self.strings, other.strings) if part is not None]
         numbers = None if self.numbers is None or other.numbers is None else self.numbers | other.numbers
         return replace(
             self,
             num_rows=self.num_rows + other.num_rows,
             num_missing=self.num_missing + other.num_missing,
-            strings=unite_dictionaries(found) if found else None,
+            strings=unite_dictionaries(parts) if parts else None,
             numbers=None if numbers is None or len(numbers) > self.limit else numbers,
             fractions=self.fractions or other.fractions,
             low=min(self.low, other.low),
@@ -113,10 +113,10 @@ class TargetValues:
             problem, got = "all rows have the same value", bool(value) if dtype == "bool" else value
             expected, remedy = "two values at least", "another split or target"
             for name, constant in () if expression is None else _list_texts(expression):
-                known = self.compared[name].to_pylist() if name in self.compared else []
-                if known and constant not in known:
-                    expected = f"values that column {name!r} has: {shorten_list(map(repr, sorted(known)), FEW)}"
-                    if near := nearest(constant, known):
+                texts = self.compared[name].to_pylist() if name in self.compared else []
+                if texts and constant not in texts:
+                    expected = f"values that column {name!r} has: {shorten_list(map(repr, sorted(texts)), FEW)}"
+                    if near := nearest(constant, texts):
                         remedy = f"target={_replace_text(text, constant, near)!r} (the closest value)"
             raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
         if dtype == "timestamp":
@@ -146,28 +146,28 @@ class TargetSet(Labels):
     ) -> None:
         super().__init__(texts)
         self.auto = steps == "auto"
-        given, where = (
+        chain, where = (
             [] if isinstance(steps, str) else list(map(to_learned_step, steps)),
             "Features(target_transform=)",
         )
-        for step in given:
+        for step in chain:
             if not isinstance(step, pre.Invertible):
                 expected = "steps with inverse_transform: Log1p, StandardScaler, MinMaxScaler, ..."
                 remedy = "target_transform=[pre.Log1p(), pre.StandardScaler()]"
                 raise BadConfig(where, "a step that cannot be undone", got=step, expected=expected, remedy=remedy)
-        if given and task == "classification":
+        if chain and task == "classification":
             expected, remedy = "a regression's target, or no steps", "task='regression', or no target_transform"
-            raise BadConfig(where, "classes go through no steps", got=given, expected=expected, remedy=remedy)
-        self.task = "regression" if given else task
-        self.group = FeatureGroup(list(texts), given, of_target=True)
+            raise BadConfig(where, "classes go through no steps", got=chain, expected=expected, remedy=remedy)
+        self.task = "regression" if chain else task
+        self.group = FeatureGroup(list(texts), chain, of_target=True)
         self.classes_: dict[str, tuple[Any, ...]] = {}
         self.first_task: str | None = None
         """What the first fit has decided of whole numbers; with more or fewer rows the same values could be both."""
 
     def __copy__(self) -> TargetSet:
-        made = object.__new__(TargetSet)
-        vars(made).update(vars(self) | {"group": copy(self.group)})
-        return made
+        target = object.__new__(TargetSet)
+        vars(target).update(vars(self) | {"group": copy(self.group)})
+        return target
 
     # learning ---------------------------------------------------------------------------------------------------------
     def reset(self) -> None:
@@ -179,8 +179,8 @@ class TargetSet(Labels):
 
     def present(self, frame: Frame, schema: Schema, backend: Backend) -> Array | None:
         """Return n booleans, False where a target is missing; None when none is."""
-        found = [column.missing(backend.xp) for column in self.raw_columns(frame, schema, backend).values()]
-        masks = [~missing for missing in found if missing is not None]
+        missing_masks = [column.missing(backend.xp) for column in self.raw_columns(frame, schema, backend).values()]
+        masks = [~missing for missing in missing_masks if missing is not None]
         return None if not masks else backend.xp.stack(masks).all(axis=0)
 
     def summarize(self, frame: Frame, schema: Schema, backend: Backend) -> dict[Hashable, TargetValues]:
@@ -191,7 +191,7 @@ class TargetSet(Labels):
             summary, expression = TargetValues.of(column, backend, limit), self._parse(text, schema)
             if column.dtype == "bool" and expression is not None and summary.numbers and len(summary.numbers) == 1:
                 texts = {name: backend.column(frame, name).dictionary for name, _ in _list_texts(expression)}
-                compared = {name: some for name, some in texts.items() if some is not None and len(some) <= _MANY_TEXTS}
+                compared = {name: item for name, item in texts.items() if item is not None and len(item) <= _MANY_TEXTS}
                 summary = replace(summary, compared=compared)
             summaries["target", text] = summary
         return summaries
@@ -211,57 +211,57 @@ class TargetSet(Labels):
     def finalize(self, values: Mapping[str, TargetValues], schema: Schema) -> list[tuple[str, int]]:
         """Decide on the task as scikit-learn's `type_of_target` does, and fix the classes; return notes for the log."""
         raw = self._raw_schema(schema)
-        found = [(values[item.name], item) for item in raw]
-        for each, item in found:
+        pairs = [(values[item.name], item) for item in raw]
+        for each, item in pairs:
             each.check(item.name, item.dtype, self._parse(item.name, schema))
-        has_classes, reason, doubt = self._decide([each for each, _ in found], raw)
-        are_whole = all(item.dtype not in _NO_NUMBERS and not each.fractions for each, item in found)
+        has_classes, reason, doubt = self._decide([each for each, _ in pairs], raw)
+        are_whole = all(item.dtype not in _NO_NUMBERS and not each.fractions for each, item in pairs)
         self.first_task = ("classification" if has_classes else "regression") if are_whole else None
         if has_classes:
-            self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in found}
-        if self.auto and (has_classes or any(each.is_binary for each, _ in found)):
+            self.classes_ = {item.name: each.list_classes(item.name, item.dtype) for each, item in pairs}
+        if self.auto and (has_classes or any(each.is_binary for each, _ in pairs)):
             self._standardise(False)
         inside = ", standardised inside (target_transform='auto')" if self.auto and self.group.steps else ""
         note = f"target {self.text!r}: {Schema(self.fields(schema)).task} ({reason}){inside}{doubt}"
-        plain = [] if has_classes or self.group.steps else found
-        told = [describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in plain]
+        plain = [] if has_classes or self.group.steps else pairs
+        facts = [describe_coarse(item.name, item.dtype, each.low, each.high) for each, item in plain]
         remedy = "Features(target_transform=pre.StandardScaler())"
-        lost = note_lost_digits(f"target {self.text!r} loses", "its", [*filter(None, told)], remedy)
+        lost = note_lost_digits(f"target {self.text!r} loses", "its", [*filter(None, facts)], remedy)
         return [(note, logging.WARNING if doubt else logging.INFO), *lost]
 
-    def _decide(self, found: Sequence[TargetValues], raw: Schema) -> tuple[bool, str, str]:
+    def _decide(self, summaries: Sequence[TargetValues], raw: Schema) -> tuple[bool, str, str]:
         """Return whether the targets are classes, why, and what to do where they may be something else."""
-        given = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
-        if len(found) > 1:
-            are_binary = all(item.is_binary for item in found)
+        argument = f"task={self.task!r}" if self.auto or not self.group.steps else "target_transform="
+        if len(summaries) > 1:
+            are_binary = all(item.is_binary for item in summaries)
             if are_binary and self.task == "auto" and self.first_task == "regression":
                 return False, "as in the fit before", ""
-            return *self._decide_several(are_binary, raw, given), ""
+            return *self._decide_several(are_binary, raw, argument), ""
         if self.task != "auto":
-            return self.task == "classification", given, ""
-        ((one,), (item,)) = found, raw
-        if one.strings is not None:
+            return self.task == "classification", argument, ""
+        ((summary,), (item,)) = summaries, raw
+        if summary.strings is not None:
             doubt = "; an id is no target: choose another column, or say Features(task='classification')"
-            is_id = len(one.strings) > FEW and not one.is_repeated(one.strings)
-            return True, f"{len(one.strings)} distinct strings", doubt if is_id else ""
+            is_id = len(summary.strings) > FEW and not summary.is_repeated(summary.strings)
+            return True, f"{len(summary.strings)} distinct strings", doubt if is_id else ""
         if item.dtype == "bool":
             return True, "true or false", ""
-        if one.fractions:
+        if summary.fractions:
             return False, "numbers with fractions", ""
         if self.first_task is not None:
             return self.first_task == "classification", "as in the fit before", ""
-        if one.numbers is None:
+        if summary.numbers is None:
             return False, f"more than {FEW} distinct whole numbers", ""
-        values, rows = ", ".join(map(str, sorted(one.numbers))), one.num_present
+        values, rows = ", ".join(map(str, sorted(summary.numbers))), summary.num_present
         doubt = "; say Features(task='regression') or Features(task='classification')"
         few = f": with other rows it may be the other task{doubt}" if rows < 2 * FEW else ""
-        if len(one.numbers) == 2:
-            return True, f"the numbers {values}", "" if one.is_binary else few
-        if one.is_repeated(one.numbers):
-            return True, f"{len(one.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
-        return False, f"fewer than two rows for each of {len(one.numbers)} distinct whole numbers", few
+        if len(summary.numbers) == 2:
+            return True, f"the numbers {values}", "" if summary.is_binary else few
+        if summary.is_repeated(summary.numbers):
+            return True, f"{len(summary.numbers)} distinct whole numbers in {rows:,} rows: {values}", few or doubt
+        return False, f"fewer than two rows for each of {len(summary.numbers)} distinct whole numbers", few
 
-    def _decide_several(self, are_binary: bool, raw: Schema, given: str) -> tuple[bool, str]:
+    def _decide_several(self, are_binary: bool, raw: Schema, argument: str) -> tuple[bool, str]:
         for item in raw:
             if item.dtype == "bool" and not are_binary:
                 raise _refuse_number(item)
@@ -271,11 +271,11 @@ class TargetSet(Labels):
             remedy = "a condition of each, such as 'stars > 3', or task='regression'"
             raise BadConfig(where, problem, got=raw.names, expected=expected, remedy=remedy)
         if self.task == "regression":
-            return False, given
+            return False, argument
         return are_binary, "0 and 1 only, each" if are_binary else "several numbers"
 
-    def _standardise(self, wanted: bool) -> None:
-        self.group = replace(self.group, steps=[pre.StandardScaler()] if wanted else [])
+    def _standardise(self, is_scaled: bool) -> None:
+        self.group = replace(self.group, steps=[pre.StandardScaler()] if is_scaled else [])
 
     def _raw_schema(self, schema: Schema) -> Schema:
         return Schema(replace(item, name=text) for text, item in self.raw_fields(schema).items())
@@ -283,18 +283,18 @@ class TargetSet(Labels):
     # applying ---------------------------------------------------------------------------------------------------------
     def fields(self, schema: Schema) -> list[Field]:
         """List the stored targets' fields: float32 0/1 or number, or int32 class index; several go by their texts."""
-        found = []
+        outputs = []
         for text, raw in self.raw_fields(schema).items():
             classes = self.classes_.get(text)
-            made = replace(raw, classes=classes, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None)
+            output = replace(raw, classes=classes, dtype="float32", kind=Kind.CONTINUOUS, cardinality=None)
             if classes is not None and len(classes) > 2:
-                made = replace(made, dtype="int32", kind=Kind.CATEGORICAL, cardinality=len(classes))
+                output = replace(output, dtype="int32", kind=Kind.CATEGORICAL, cardinality=len(classes))
             if len(self.texts) > 1:
-                made = replace(made, name=text)
+                output = replace(output, name=text)
             elif self.group.steps:
-                made = replace(made, step=self.group.steps[-1].class_name)
-            found.append(made)
-        return found
+                output = replace(output, step=self.group.steps[-1].class_name)
+            outputs.append(output)
+        return outputs
 
     def in_own_units(self, schema: Schema) -> Schema:
         """Return the output schema, with the targets in their own units, as `columns` computes them."""
@@ -304,12 +304,12 @@ class TargetSet(Labels):
 
     def columns(self, frame: Frame, schema: Schema, backend: Backend, *, stored: bool) -> dict[str, Column]:
         """Compute one frame's targets, as `stored` or in their own units; missing stays missing."""
-        made: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
+        targets: Mapping[str, Column] = self.raw_columns(frame, schema, backend)
         if stored and self.group.steps:
-            made = self.group.apply_steps(made, backend)
+            targets = self.group.apply_steps(targets, backend)
         else:
-            made = {text: self._column(text, column, backend) for text, column in made.items()}
-        return dict(zip((item.name for item in self.fields(schema)), made.values(), strict=True))
+            targets = {text: self._column(text, column, backend) for text, column in targets.items()}
+        return dict(zip((item.name for item in self.fields(schema)), targets.values(), strict=True))
 
     def _column(self, text: str, column: Column, backend: Backend) -> Column:
         """Convert values to numbers, or to the indices of their classes; missing stays missing."""
@@ -318,26 +318,26 @@ class TargetSet(Labels):
             number = "float64" if self.group.steps else "float32"
             data = as_floats(column.data, number)
             return Column(number, data if missing is None else xp.where(missing, data.dtype.type(xp.nan), data))
-        there = xp.ones(len(column), dtype=bool) if missing is None else ~missing
+        present = xp.ones(len(column), dtype=bool) if missing is None else ~missing
         if column.dictionary is not None:
             table = backend.to_device(find_positions(column.dictionary, strings(classes)))
             index = xp.append(table, -1)[column.data]
-            unknown = (index < 0) & there
+            unknown = (index < 0) & present
         elif column.dtype == "bool":
-            index, unknown = column.data, xp.zeros_like(there)
+            index, unknown = column.data, xp.zeros_like(present)
         else:
-            known = xp.asarray(classes, dtype=column.data.dtype)
-            index = xp.clip(xp.searchsorted(known, column.data), 0, len(known) - 1)
-            unknown = (known[index] != column.data) & there
+            values = xp.asarray(classes, dtype=column.data.dtype)
+            index = xp.clip(xp.searchsorted(values, column.data), 0, len(values) - 1)
+            unknown = (values[index] != column.data) & present
         if bool(unknown.any()):
             first = backend.to_host(column.data[unknown][:1])[0].item()
             got = first if column.dictionary is None else column.dictionary[first].as_py()
             problem, remedy = "a class that was not there in fit", "fit on data that holds every class"
             raise BadData(f"target {text!r}", problem, got=got, expected=f"one of {classes}", remedy=remedy)
         if len(classes) == 2:
-            return Column("float32", xp.where(there, index.astype("float32"), xp.float32(xp.nan)))
-        index = xp.where(there, index, -1).astype("int32")
-        return Column("int32", index, None if bool(there.all()) else there)
+            return Column("float32", xp.where(present, index.astype("float32"), xp.float32(xp.nan)))
+        index = xp.where(present, index, -1).astype("int32")
+        return Column("int32", index, None if bool(present.all()) else present)
 
     def get_state(self) -> list[dict[str, Any]]:
         """Return the classes of each."""
@@ -346,8 +346,8 @@ class TargetSet(Labels):
     def set_state(self, state: Sequence[Mapping[str, Any]], steps: Sequence[pre.LearnedStep]) -> None:
         """Restore what `get_state` returned, and the fitted steps."""
         self.group = replace(self.group, steps=list(steps))
-        known = zip(self.texts, (item["classes_"] for item in state), strict=True)
-        self.classes_ = {text: tuple(classes) for text, classes in known if classes is not None}
+        pairs = zip(self.texts, (item["classes_"] for item in state), strict=True)
+        self.classes_ = {text: tuple(classes) for text, classes in pairs if classes is not None}
         if any(len(classes) < 2 or sorted(set(classes)) != [*classes] for classes in self.classes_.values()):
             raise ValueError(f"classes are two or more, ascending, not {self.classes_}")
         self.first_task = "classification" if self.classes_ else "regression"
@@ -355,8 +355,8 @@ class TargetSet(Labels):
 
 def _list_texts(expression: Expression) -> list[tuple[str, str]]:
     """List the texts that a condition asks for, each with its column."""
-    wanted = [(name, text) for name, sign, text in expression.conjuncts() if sign in ("==", "in")]
-    pairs = [(name, one) for name, some in wanted for one in (some if isinstance(some, tuple) else (some,))]
+    conditions = [(name, text) for name, sign, text in expression.conjuncts() if sign in ("==", "in")]
+    pairs = [(name, item) for name, texts in conditions for item in (texts if isinstance(texts, tuple) else (texts,))]
     return [(name, text) for name, text in pairs if isinstance(text, str)]
 
 

@@ -41,10 +41,10 @@ def check_limits(owner: object, min_frequency: float | None, max_categories: int
 def rare(counts: Any, num_rows: int, min_frequency: float | None, max_categories: int | None) -> Any:
     """Return K booleans, True for rare categories, which make one of `max_categories`; of equal counts the first."""
     least = min_frequency or 0
-    found = counts < (least * num_rows if least < 1 else least)
-    if max_categories is not None and max_categories < len(counts) - found.sum() + 1:
-        found[np.argsort(counts, kind="stable")[: len(counts) - (max_categories - 1)]] = True
-    return found
+    mask = counts < (least * num_rows if least < 1 else least)
+    if max_categories is not None and max_categories < len(counts) - mask.sum() + 1:
+        mask[np.argsort(counts, kind="stable")[: len(counts) - (max_categories - 1)]] = True
+    return mask
 
 
 def group_rare(is_rare: Any) -> tuple[Any, int]:
@@ -76,9 +76,9 @@ class Vocabulary:
 
     def keys(self) -> Any:
         """Return a 64-bit key for each id, missing and unknown first; never 0."""
-        known = np.zeros(0, np.uint64) if self.values is None else dictionaries.get_bits(self.values)
+        value_bits = np.zeros(0, np.uint64) if self.values is None else dictionaries.get_bits(self.values)
         places = splitmix64(self.seed, np.arange(self.num_places))
-        parts = {_OF_RESERVED: np.arange(FIRST), _OF_VALUES: known, _OF_PLACES: places}
+        parts = {_OF_RESERVED: np.arange(FIRST), _OF_VALUES: value_bits, _OF_PLACES: places}
         return np.maximum(np.concatenate([splitmix64(seed, bits) for seed, bits in parts.items()]), np.uint64(1))
 
 
@@ -106,17 +106,17 @@ class Lookup:
                 ids[unknown] = assign_buckets(bits, num_buckets) + behind
             return gather(ids if table is None else table[ids], column.data, backend)
         assert self._index is not None
-        known = None if table is None else backend.to_device(table)
+        device_table = None if table is None else backend.to_device(table)
         out = xp.empty(len(column), dtype="int32" if table is None else table.dtype)
         for rows in row_blocks(len(column), backend):
             places = self._index.positions(integers(column.data[rows], column.dtype), backend)
-            found = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
+            block_ids = places + np.int32(FIRST)  # of one that is not there, at -1, UNKNOWN
             if column.valid is not None:
-                found[~column.valid[rows]] = MISSING
+                block_ids[~column.valid[rows]] = MISSING
             if num_buckets:
                 bucket = assign_buckets(hash_column(column.take(rows), 0, backend), num_buckets)
-                found = xp.where(found == UNKNOWN, bucket + behind, found)
-            out[rows] = found if known is None else known[found]
+                block_ids = xp.where(block_ids == UNKNOWN, bucket + behind, block_ids)
+            out[rows] = block_ids if device_table is None else device_table[block_ids]
         return out
 
     def _string_ids(self, dictionary: Dictionary) -> Any:
@@ -141,11 +141,11 @@ def find_lookup(step: LearnedStep, name: str, column: Column, vocabulary: Dictio
         where, remedy = f"{step.class_name}, column {name!r}", f"Cast({{{name!r}: {dtype!r}}})"
         raise SchemaMismatch(where, "another type than in fit", got=column.dtype, expected=dtype, remedy=remedy)
     lookups: _Lookups = vars(step).setdefault("_lookups", _Lookups())
-    found = lookups.get(name)
-    if found is None or found.vocabulary is not vocabulary:
+    lookup = lookups.get(name)
+    if lookup is None or lookup.vocabulary is not vocabulary:
         same = [item for item in list(lookups.values()) if item.vocabulary is vocabulary]
-        found = lookups[name] = same[0] if same else Lookup(vocabulary, text=dtype == "string")
-    return found
+        lookup = lookups[name] = same[0] if same else Lookup(vocabulary, text=dtype == "string")
+    return lookup
 
 
 def check_vocabulary(where: str, vocabulary: Any, dtype: str) -> None:
@@ -163,13 +163,13 @@ def assign_buckets(bits: Array, num_buckets: int) -> Array:
 
 def take_values(places: Array, vocabulary: Dictionary, dtype: str, backend: Backend) -> Column:
     """Return the vocabulary's values at these positions (integers), missing where a position is outside it."""
-    known = (places >= 0) & (places < len(vocabulary))
-    places = backend.xp.where(known, places, -1).astype("int32")
+    valid = (places >= 0) & (places < len(vocabulary))
+    places = backend.xp.where(valid, places, -1).astype("int32")
     if dtype == "string":
         return Column(dtype, places, None, vocabulary)
     values = vocabulary.to_numpy()
     values = np.append(values, values.dtype.type(0)).astype(dtype)
-    return Column(dtype, backend.to_device(values)[places], known)
+    return Column(dtype, backend.to_device(values)[places], valid)
 
 
 def check_categories(
@@ -186,14 +186,14 @@ def check_categories(
 
 def make_number_field(item: Field, name: str, dtype: str = "float32", *, nullable: bool = False) -> Field:
     """Return the field of numbers computed from a column row by row."""
-    made = replace(item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable)
-    return replace(made, cardinality=None, classes=None, vocabulary=None)
+    output = replace(item, name=name, dtype=dtype, kind=Kind.CONTINUOUS, nullable=nullable)
+    return replace(output, cardinality=None, classes=None, vocabulary=None)
 
 
 def make_id_field(item: Field, vocabulary: Vocabulary | None) -> Field:
     """Return the field of int32 ids computed from a column row by row; of unknown many before a fit."""
-    made = replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, classes=None, vocabulary=vocabulary)
-    return replace(made, cardinality=None if vocabulary is None else vocabulary.num_ids)
+    output = replace(item, dtype="int32", kind=Kind.CATEGORICAL, nullable=False, classes=None, vocabulary=vocabulary)
+    return replace(output, cardinality=None if vocabulary is None else vocabulary.num_ids)
 
 
 def check_distinct(names: Sequence[str], where: str) -> None:
@@ -204,53 +204,53 @@ def check_distinct(names: Sequence[str], where: str) -> None:
             raise BadData(where, "two outputs have the same name", got=output, expected=expected, remedy=remedy)
 
 
-def check_listed(owner: object, /, *also: Any, **given: Any) -> None:
+def check_listed(owner: object, /, *also: Any, **arguments: Any) -> None:
     """Raise `BadConfig` for an argument that is neither a list nor a mapping of lists, nor one of `also`."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         listed = value.values() if isinstance(value, Mapping) else [value]
         if not (all(map(is_sequence, listed)) or is_one_of(value, also)):
             raise refuse_argument(owner, name, value, "a list of values, or a mapping from columns to such")
 
 
-def get_given(given: Any, name: str, where: str) -> Any:
+def get_entry(argument: Any, name: str, where: str) -> Any:
     """Return what is given for a column, by name or for all."""
-    if isinstance(given, Mapping) and name not in given:
-        raise ColumnNotFound.among(where, name, given)
-    return given[name] if isinstance(given, Mapping) else given
+    if isinstance(argument, Mapping) and name not in argument:
+        raise ColumnNotFound.among(where, name, argument)
+    return argument[name] if isinstance(argument, Mapping) else argument
 
 
-def match_lists(given: Any, names: Sequence[str], where: str) -> Lists:
+def match_lists(argument: Any, names: Sequence[str], where: str) -> Lists:
     """Return lists by column name, given by name (for some columns) or in the columns' order (for all); checks both."""
-    if isinstance(given, Mapping):
-        for name in given:
+    if isinstance(argument, Mapping):
+        for name in argument:
             if name not in names:
                 raise ColumnNotFound.among(where, name, names)
-        return dict(given)
-    is_list = hasattr(given, "__len__") and not isinstance(given, str)
-    if not is_list or len(given) != len(names):
-        got = format_count(len(given), "item") if is_list else given
+        return dict(argument)
+    is_list = hasattr(argument, "__len__") and not isinstance(argument, str)
+    if not is_list or len(argument) != len(names):
+        got = format_count(len(argument), "item") if is_list else argument
         expected, remedy = f"one for each of {list(names)}, or a mapping from some of them", f"{{{names[0]!r}: ...}}"
         raise BadConfig(where, "it does not go with the columns", got=got, expected=expected, remedy=remedy)
-    return dict(zip(names, given, strict=True))
+    return dict(zip(names, argument, strict=True))
 
 
 def resolve_lists(lists: Lists, dtypes: Mapping[str, str], where: str) -> dict[str, tuple[Dictionary, bool]]:
     """Return the values listed for each listed column, and whether missing is one; refuses other types and repeats."""
-    found = {}
+    vocabularies = {}
     for name in (name for name in dtypes if name in lists):
-        column, given, dtype = f"{where}, column {name!r}", lists[name], dtypes[name]
+        column, entries, dtype = f"{where}, column {name!r}", lists[name], dtypes[name]
         try:
-            values, has_missing = dictionaries.parse_values(given, dtype)
+            values, has_missing = dictionaries.parse_values(entries, dtype)
         except (TypeError, ValueError, OverflowError) as cause:
-            problem, got = "its values are not of the column's type, or no list", given
+            problem, got = "its values are not of the column's type, or no list", entries
             got, remedy = got[:3] if hasattr(got, "__getitem__") else got, "the values of the column, in their order"
             raise BadConfig(column, problem, got=got, expected=f"a list of {dtype}", remedy=remedy) from cause
         distinct = len(dictionaries.sort_values(values))
         if distinct < len(values):
             problem, got = "a value stands there more than once", f"{len(values):,} values, {distinct:,} distinct"
             raise BadConfig(column, problem, got=got, expected="each value once", remedy="list(dict.fromkeys(values))")
-        found[name] = (values, has_missing)
-    return found
+        vocabularies[name] = (values, has_missing)
+    return vocabularies
 
 
 def resolve_categories(step: Any, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
@@ -295,18 +295,18 @@ class CategoryStep(LearnedStep):
         for attribute in self.learned_by_name:
             setattr(self, attribute, {})
         self.dtypes_in_ |= zip(summary.names, (item.dtype for item in summary.columns), strict=True)
-        given = resolve_categories(self, self.dtypes_in_)
+        categories = resolve_categories(self, self.dtypes_in_)
         for name, column in zip(summary.names, summary.columns, strict=True):
-            seen, counts = column.ranked()
-            values, has_missing = given.get(name, (dictionaries.sort_values(seen), column.missing > 0))
-            place = dictionaries.find_positions(values, seen)
-            known = np.where(place >= 0, counts[place], 0) if len(seen) else np.zeros(len(values), np.int64)
-            if self.handle_unknown == "error" and known.sum() < counts.sum():
-                unknown = np.flatnonzero(dictionaries.find_positions(seen, values) < 0)
-                self._refuse(name, int(counts[unknown].sum()), seen[int(unknown[0])].as_py())
+            ranking, counts = column.ranked()
+            values, has_missing = categories.get(name, (dictionaries.sort_values(ranking), column.missing > 0))
+            index = dictionaries.find_positions(values, ranking)
+            frequency = np.where(index >= 0, counts[index], 0) if len(ranking) else np.zeros(len(values), np.int64)
+            if self.handle_unknown == "error" and frequency.sum() < counts.sum():
+                unknown = np.flatnonzero(dictionaries.find_positions(ranking, values) < 0)
+                self._refuse(name, int(counts[unknown].sum()), ranking[int(unknown[0])].as_py())
             self.categories_[name] = values
             num_rows = int(counts.sum()) + column.missing
-            self._learn(name, np.append(known, column.missing), num_rows, has_missing=has_missing)
+            self._learn(name, np.append(frequency, column.missing), num_rows, has_missing=has_missing)
         check_distinct(self.output_names(summary.names), self.class_name)
         return super().finalize(summary)
 
@@ -324,8 +324,8 @@ class CategoryStep(LearnedStep):
 
     def _refuse_flagged(self, flags: Mapping[str, Array], columns: Columns, backend: Backend) -> None:
         """Raise for the first column whose flag says that it holds a value outside its categories."""
-        found = backend.to_host(backend.xp.stack(list(flags.values()))) if flags else ()
-        for name in (name for name, flag in zip(flags, found, strict=True) if flag):
+        host_flags = backend.to_host(backend.xp.stack(list(flags.values()))) if flags else ()
+        for name in (name for name, flag in zip(flags, host_flags, strict=True) if flag):
             unknown = self._lookup(name, columns[name]).ids(columns[name], backend) == UNKNOWN
             first = columns[name].take(backend.xp.flatnonzero(unknown)[:1])
             value = backend.to_arrow(backend.frame({name: first}, 1))[name][0].as_py()

@@ -78,13 +78,13 @@ def _check_lengths(
     for size, dim in zip(shape, dims, strict=True):
         parts = _LENGTH.fullmatch(dim)
         assert parts is not None
-        rest = size - int(parts["more"] or 0)
-        if rest < 0 or lengths.setdefault(parts["name"], rest) != rest:
-            known = {letter: number for letter, number in lengths.items() if letter in declaration}
-            _refuse(where, name, value, f"{declaration} with {known}")
+        length = size - int(parts["more"] or 0)
+        if length < 0 or lengths.setdefault(parts["name"], length) != length:
+            sizes = {letter: number for letter, number in lengths.items() if letter in declaration}
+            _refuse(where, name, value, f"{declaration} with {sizes}")
 
 
 def _refuse(where: str, name: str, value: Any, declaration: str) -> NoReturn:
-    seen = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else value
+    got = f"{value.dtype}{list(value.shape)}" if isinstance(value, np.ndarray) else value
     problem = f"its saved state is of another type, shape or range: {name}"
-    raise ArtifactError(where, problem, got=seen, expected=declaration, remedy="saving again, or a copy that is whole")
+    raise ArtifactError(where, problem, got=got, expected=declaration, remedy="saving again, or a copy that is whole")

@@ -108,7 +108,7 @@ class LearnedStep(Step, ABC):
         state = {name: value for name, value in vars(self).items() if name.endswith("_")}
         for attribute in self.learned_by_name:
             by_name = state.pop(attribute)
-            state |= {f"{attribute}{place}": by_name[name] for place, name in enumerate(self.names_in_)}
+            state |= {f"{attribute}{index}": by_name[name] for index, name in enumerate(self.names_in_)}
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
@@ -227,21 +227,21 @@ class SeededStep(LearnedStep):
     """
 
     random_state: int | None
-    _drawn: int
+    _random_seed: int
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         step = super().__new__(cls)
-        step._drawn = randbits(32)
+        step._random_seed = randbits(32)
         return step
 
     @property
     def random_state_(self) -> int:
         """The seed, given or drawn."""
-        return self._drawn if self.random_state is None else int(self.random_state)
+        return self._random_seed if self.random_state is None else int(self.random_state)
 
     @random_state_.setter
     def random_state_(self, seed: int) -> None:
-        self._drawn = seed
+        self._random_seed = seed
 
     def get_state(self) -> dict[str, Any]:
         return {**super().get_state(), "random_state_": self.random_state_}
@@ -290,9 +290,9 @@ def to_columns(
     if matrix is not None and all((dtypes or {}).get(item.name, "float64") in FLOATS for item in schema):
         return matrix, list(schema), backend
     columns, fields = {name: backend.column(coded, name) for name in schema.names}, list(schema)
-    for place, item in enumerate(fields):
-        known, column = (dtypes or {}).get(item.name, item.dtype), columns[item.name]
-        values, inner, element = column, known, get_element_dtype(known)
+    for index, item in enumerate(fields):
+        dtype, column = (dtypes or {}).get(item.name, item.dtype), columns[item.name]
+        values, inner, element = column, dtype, get_element_dtype(dtype)
         if column.elements is not None and element is not None:
             values, inner = column.elements, element
         absent = values.missing(backend.xp)
@@ -300,16 +300,16 @@ def to_columns(
             continue
         if backend.to_host(absent.all()[None])[0]:
             missing = missing_column(inner, len(values), backend.xp)
-            fields[place] = replace(item, dtype=known, kind=None)
-            columns[item.name] = missing if values is column else replace(column, dtype=known, elements=missing)
+            fields[index] = replace(item, dtype=dtype, kind=None)
+            columns[item.name] = missing if values is column else replace(column, dtype=dtype, elements=missing)
     return columns, fields, backend
 
 
 def to_frame(columns: Columns, frame: Frame, backend: Backend) -> Frame:
     """Return these columns as a user's frame, with the index of `frame`."""
-    made = backend.decode(backend.frame(columns, len(frame)))
-    made.index = frame.index
-    return made
+    output = backend.decode(backend.frame(columns, len(frame)))
+    output.index = frame.index
+    return output
 
 
 class Types(dict[str, str]):
@@ -354,8 +354,8 @@ def by_element(cls: StepClass) -> StepClass:
         dtypes = [get_element_dtype(item.dtype) for item in fields]
         opened = [replace(f, dtype=d, kind=None) if d else f for f, d in zip(fields, dtypes, strict=True)]
         return [
-            replace(made, dtype=to_list_dtype(made.dtype), kind=Kind.LIST, nullable=item.nullable) if dtype else made
-            for item, dtype, made in zip(fields, dtypes, fields_of(self, opened), strict=True)
+            replace(field, dtype=to_list_dtype(field.dtype), kind=Kind.LIST, nullable=item.nullable) if dtype else field
+            for item, dtype, field in zip(fields, dtypes, fields_of(self, opened), strict=True)
         ]
 
     cls.output_fields = output_fields  # type: ignore[method-assign]
@@ -368,20 +368,20 @@ def _with_elements(method: Callable[..., Any], *, refill: bool = False) -> Calla
     @wraps(method)
     def with_elements(self: LearnedStep, columns: Columns, backend: Backend) -> Any:
         lists = {name: column for name, column in columns.items() if column.elements is not None}
-        made = method(self, {**columns, **{name: column.elements for name, column in lists.items()}}, backend)
+        outputs = method(self, {**columns, **{name: column.elements for name, column in lists.items()}}, backend)
         for name, column in lists.items() if refill else ():
-            made[name] = Column(to_list_dtype(made[name].dtype), column.data, column.valid, None, made[name])
-        return made
+            outputs[name] = Column(to_list_dtype(outputs[name].dtype), column.data, column.valid, None, outputs[name])
+        return outputs
 
     return with_elements
 
 
 def find_fused_start(steps: Sequence[LearnedStep]) -> int:
     """Return the position in a chain of fitted steps from which on they fuse to one program for each column."""
-    for place in range(len(steps), 0, -1):
-        names = steps[place - 1].names_in_
-        if not names or not all(fuse_program(steps[place - 1 :], name, "float64") for name in names):
-            return place
+    for start in range(len(steps), 0, -1):
+        names = steps[start - 1].names_in_
+        if not names or not all(fuse_program(steps[start - 1 :], name, "float64") for name in names):
+            return start
     return 0
 
 
@@ -401,13 +401,13 @@ def defer_columns(
     backend: Backend,
 ) -> dict[str, Column] | None:
     """Return the fused chain's columns, made later of `stored` (`read` evaluates it); None where one has no numbers."""
-    made: dict[str, Column] = {}
+    outputs: dict[str, Column] = {}
     for name, source in stored.items():
         program = None if source is None else fuse_program(steps, name, source.data.dtype.name)
         if source is None or program is None:
             return None
-        made[name] = DeferredColumn(source, program, partial(_apply_chain, name, read[name], steps, backend))
-    return made
+        outputs[name] = DeferredColumn(source, program, partial(_apply_chain, name, read[name], steps, backend))
+    return outputs
 
 
 def _apply_chain(name: str, read: Callable[[], Column], steps: Sequence[LearnedStep], backend: Backend) -> Column:
@@ -435,9 +435,9 @@ def loop_blocks(column: Column, backend: Backend) -> Iterator[slice]:
 
 def gather(table: Any, places: Array, backend: Backend) -> Array:
     """Return `table[places]` for a table on the host, in blocks of rows on the device."""
-    known, out = backend.to_device(table), backend.xp.empty(len(places), dtype=table.dtype)
+    device_table, out = backend.to_device(table), backend.xp.empty(len(places), dtype=table.dtype)
     for rows in row_blocks(len(places), backend):
-        out[rows] = known[places[rows]]
+        out[rows] = device_table[places[rows]]
     return out
 
 
@@ -467,10 +467,10 @@ def tabulate(
     results = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(num_rows(columns), backend, looped=True):
-            for place, column in enumerate(columns.values()):
-                more = () if centres is None else (centres[place],)
-                found = function(floats(column.take(rows), xp), xp, *more)
-                results += [xp.asarray(item, dtype=xp.float64) for item in found]
+            for index, column in enumerate(columns.values()):
+                more = () if centres is None else (centres[index],)
+                numbers = function(floats(column.take(rows), xp), xp, *more)
+                results += [xp.asarray(item, dtype=xp.float64) for item in numbers]
     table = backend.to_host(xp.stack(results)) if results else np.zeros(0)
     return table.reshape(-1, len(columns), width)
 
@@ -514,19 +514,19 @@ def write_columns(
 ) -> dict[str, Column]:
     """Return columns filled block by block by `write(name, out, block)`, which says whether a result is infinite."""
     xp = backend.xp
-    made, names, infinite = {}, [], []
+    outputs, names, infinite = {}, [], []
     with np.errstate(over="ignore", invalid="ignore"):
         for name, column in columns.items():
             out = xp.empty(len(column), dtype=dtype)
             for rows in loop_blocks(column, backend) if looped else row_blocks(len(column), backend):
                 infinite.append(xp.asarray(write(name, out[rows], floats(column.take(rows), xp))))
                 names.append(name)
-            made[name] = Column(dtype, out)
-    found = backend.to_host(xp.stack(infinite)) if infinite else np.zeros(0, dtype=bool)
-    if found.any():
-        name = names[int(found.argmax())]
+            outputs[name] = Column(dtype, out)
+    flags = backend.to_host(xp.stack(infinite)) if infinite else np.zeros(0, dtype=bool)
+    if flags.any():
+        name = names[int(flags.argmax())]
         refuse({name: columns[name]}, backend, where, too_large=f"a result does not fit {dtype}")
-    return made
+    return outputs
 
 
 def float32_rows(
@@ -540,16 +540,16 @@ def float32_rows(
 ) -> dict[str, Column]:
     """Compute float32 columns from blocks of rows, F x R float64; refuses missing values and infinite results."""
     xp, size = backend.xp, num_rows(columns)
-    made = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
+    outputs = {name: Column("float32", xp.empty(size, dtype=xp.float32)) for name in names}
     bad = []
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in row_blocks(size, backend, len(columns)):
-            for column, values in zip(made.values(), function(stack_rows(columns, rows, xp)), strict=True):
+            for column, values in zip(outputs.values(), function(stack_rows(columns, rows, xp)), strict=True):
                 column.data[rows] = values
                 bad.append(~xp.isfinite(column.data[rows]).all())
     if any_true(bad, backend):
         refuse(columns, backend, where, too_large=f"{result} does not fit float32", missing=True)
-    return made
+    return outputs
 
 
 def float32_fields(fields: Sequence[Field], where: str) -> list[Field]:
@@ -592,9 +592,9 @@ def refuse(
         if missing and counts[1]:
             problem, remedy = format_count(int(counts[1]), "missing value"), "put a SimpleImputer before this step"
             raise BadData(f"{where}, column {name!r}", problem, expected="no missing values", remedy=remedy)
-        known = xp.abs(values[~absent])
-        if len(known):
-            largest = max(largest, (float(backend.to_host(known.max()[None])[0]), name))
+        magnitudes = xp.abs(values[~absent])
+        if len(magnitudes):
+            largest = max(largest, (float(backend.to_host(magnitudes.max()[None])[0]), name))
     value, name = largest
     expected = "values of a size that can be worked with"
     remedy = f"{derive(name, 'clip({}, low, high)')}, or another unit"

@@ -105,15 +105,15 @@ class ValueCounts:
     def ranked(self, min_count: int = 1) -> tuple[Dictionary, Any]:
         """Return values that occur `min_count` times or more, and counts, by count descending, then value ascending."""
         if self.spilled.runs:
-            rest = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
-            return dictionaries.sort_by_count(*rest.merge(min_count))
+            runs = self.spilled.with_run(*merge_counts(self.parts)) if self.parts else self.spilled
+            return dictionaries.sort_by_count(*runs.merge(min_count))
         return dictionaries.sort_by_count(*dictionaries.filter_frequent(*merge_counts(self.parts), min_count))
 
     def most_frequent(self) -> Any:
         """Return the first value by rank; None where there is no value."""
         values, _ = self.ranked()
-        found = values[0].as_py() if len(values) else None
-        return bool(found) if self.dtype == "bool" and len(values) else found
+        value = values[0].as_py() if len(values) else None
+        return bool(value) if self.dtype == "bool" and len(values) else value
 
 
 class CategoryCounts(ColumnSummaries[ValueCounts]):
@@ -143,8 +143,8 @@ def encode_values(column: Column, backend: Backend) -> tuple[Array, Dictionary]:
     present = data if missing is None else data[~missing]
     addressed = None if column.dtype in FLOATS else address_integers(present, backend)
     if addressed is None:
-        found, places = xp.unique(present, return_inverse=True)
-        values = backend.to_host(found)
+        uniques, places = xp.unique(present, return_inverse=True)
+        values = backend.to_host(uniques)
     else:
         places, first, size = addressed
         values = np.arange(size).astype(first.dtype) + first
@@ -192,10 +192,10 @@ class Extremes:
     @classmethod
     def of(cls, columns: Columns, backend: Backend, where: str) -> Self:
         """Compute the extremes of one partition; refuses infinities."""
-        found = cls.of_blocks(columns, tabulate(columns, find_bounds, 3, backend))
-        if np.isneginf(found.low).any() or np.isposinf(found.high).any():
+        extremes = cls.of_blocks(columns, tabulate(columns, find_bounds, 3, backend))
+        if np.isneginf(extremes.low).any() or np.isposinf(extremes.high).any():
             refuse(columns, backend, where)
-        return found
+        return extremes
 
     @classmethod
     def of_blocks(cls, columns: Columns, table: Any) -> Self:
@@ -240,9 +240,9 @@ class Moments(Extremes):
         if (np.maximum(-extremes.low, extremes.high) > LARGEST_SQUARED).any():
             refuse(columns, backend, where, too_large="a value is too large to be squared")
         count, (total, squares) = num_rows(columns) - extremes.missing, table[..., 3:].sum(axis=0).T
-        rest = total / np.maximum(count, 1)
-        mean = np.where(count > 0, centres + rest, 0.0)
-        return cls(**vars(extremes), count=count, mean=mean, m2=np.maximum(squares - total * rest, 0.0))
+        correction = total / np.maximum(count, 1)
+        mean = np.where(count > 0, centres + correction, 0.0)
+        return cls(**vars(extremes), count=count, mean=mean, m2=np.maximum(squares - total * correction, 0.0))
 
     def __add__(self, other: Self) -> Self:
         pairs = (self.count, other.count), (self.mean, other.mean), (self.m2, other.m2)
@@ -275,17 +275,17 @@ def _centres(columns: Columns, backend: Backend) -> Any:
     difference keeps its digits.
     """
     xp, size = backend.xp, num_rows(columns)
-    some = stack_rows(columns, slice(0, size, size // _SAMPLED + 1), xp)
-    missing = xp.isnan(some)
+    sample = stack_rows(columns, slice(0, size, size // _SAMPLED + 1), xp)
+    missing = xp.isnan(sample)
     with np.errstate(over="ignore", invalid="ignore"):
-        known = xp.where(missing, 0.0, some).sum(axis=1)
-    count, total = backend.to_host(xp.stack([(~missing).sum(axis=1).astype(xp.float64), known]))
+        sums = xp.where(missing, 0.0, sample).sum(axis=1)
+    count, total = backend.to_host(xp.stack([(~missing).sum(axis=1).astype(xp.float64), sums]))
     names = list(columns)
-    for place in np.flatnonzero(count == 0):
-        values = floats(columns[names[place]], xp)
+    for index in np.flatnonzero(count == 0):
+        values = floats(columns[names[index]], xp)
         present = values[~xp.isnan(values)][:_SAMPLED]
         if len(present):
-            count[place], total[place] = len(present), float(backend.to_host(present).sum())
+            count[index], total[index] = len(present), float(backend.to_host(present).sum())
     centres = total / np.maximum(count, 1)
     return np.where(np.isfinite(centres), centres, 0.0)  # else an infinity less another would be taken for missing
 
@@ -325,7 +325,7 @@ class Covariance(_HeldRows):
     count: int
     mean: Any
     m2: Any
-    kept: tuple[Columns, ...] | None
+    parts: tuple[Columns, ...] | None
     max_bytes: int
     backend: Backend
 
@@ -340,23 +340,23 @@ class Covariance(_HeldRows):
                 deviation = stack_rows(columns, rows, xp)
                 mean = deviation.mean(axis=1, keepdims=True)
                 deviation -= mean
-                rest = deviation.mean(axis=1, keepdims=True)
-                deviation -= rest
-                parts.append(xp.concatenate([(mean + rest).T, deviation @ deviation.T]))
+                correction = deviation.mean(axis=1, keepdims=True)
+                deviation -= correction
+                parts.append(xp.concatenate([(mean + correction).T, deviation @ deviation.T]))
                 sizes.append(rows.stop - rows.start)
         if parts:
             for size, part in zip(sizes, backend.to_host(xp.stack(parts)), strict=True):
                 total = total + replace(total, count=size, mean=part[0], m2=part[1:])
             check_squares(columns, total.mean, np.diag(total.m2), backend, where)
-        return replace(total, kept=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
+        return replace(total, parts=(columns,) if num_rows(columns) * width * 8 <= max_bytes else None)
 
     @property
     def holds_rows(self) -> bool:
-        return self.kept is not None
+        return self.parts is not None
 
     def _moved(self, move: Callable[[Array], Array]) -> dict[str, Any]:
-        parts = [{name: column.move(move) for name, column in part.items()} for part in self.kept or ()]
-        return {"kept": None if self.kept is None else tuple(parts)}
+        parts = [{name: column.move(move) for name, column in part.items()} for part in self.parts or ()]
+        return {"parts": None if self.parts is None else tuple(parts)}
 
     def __add__(self, other: Self) -> Self:
         if not self.count or not other.count:
@@ -366,15 +366,15 @@ class Covariance(_HeldRows):
         with np.errstate(over="ignore", invalid="ignore"):
             shift = other.mean - self.mean
             m2 = self.m2 + other.m2 + np.outer(shift, shift) * (self.count * share)
-        kept = None
-        if self.kept is not None and other.kept is not None and count * len(self.names) * 8 <= self.max_bytes:
-            kept = (*self.kept, *other.kept)
-        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, kept=kept)
+        parts = None
+        if self.parts is not None and other.parts is not None and count * len(self.names) * 8 <= self.max_bytes:
+            parts = (*self.parts, *other.parts)
+        return replace(self, count=count, mean=self.mean + shift * share, m2=m2, parts=parts)
 
     def deviations(self) -> Array:
         """Return all rows kept, less the means: n x F float64, private to the caller."""
         xp = self.backend.xp
-        rows = xp.concatenate([stack_rows(columns, slice(None), xp) for columns in self.kept or ()], axis=1)
+        rows = xp.concatenate([stack_rows(columns, slice(None), xp) for columns in self.parts or ()], axis=1)
         rows -= self.backend.to_device(self.mean[:, None])
         return xp.ascontiguousarray(rows.T)
 
@@ -411,9 +411,9 @@ class GatheredRows(_HeldRows):
 
     def __add__(self, other: Self) -> Self:
         halvings = max(self.halvings, other.halvings)
-        mine, theirs = self.thinned(halvings), other.thinned(halvings)
+        left, right = self.thinned(halvings), other.thinned(halvings)
         num_rows = self.num_rows + other.num_rows
-        return replace(mine, parts=(*mine.parts, *theirs.parts), num_rows=num_rows).thinned(halvings)
+        return replace(left, parts=(*left.parts, *right.parts), num_rows=num_rows).thinned(halvings)
 
     def _moved(self, move: Callable[[Array], Array]) -> dict[str, Any]:
         return {"parts": tuple((move(block), move(numbers)) for block, numbers in self.parts)}
@@ -477,16 +477,16 @@ class GroupTable:
         summed = {state.column for state in states if state.statistic not in ("size", "count")}
         numbers = {name: Column("float64", floats(columns[name], backend.xp)) for name in summed}
         groups = group_by_keys([columns[name] for name in by], backend) if groups is None else groups
-        found = aggregate_rows({**columns, **numbers}, groups, by, states, backend)
+        frame = aggregate_rows({**columns, **numbers}, groups, by, states, backend)
         fields = tuple(Field(name, columns[name].dtype) for name in by)
-        return cls(fields, tuple(states), (backend.to_arrow(found),))
+        return cls(fields, tuple(states), (backend.to_arrow(frame),))
 
     @classmethod
     def of_pairs(cls, columns: Columns, by: Sequence[str], name: str, backend: Backend) -> Self:
         """Count the rows of one partition by group and value of a column, missing ones apart."""
         missing = columns[name].missing(backend.xp)
-        there = {key: columns[key] if missing is None else columns[key].take(~missing) for key in (*by, name)}
-        return cls.of(there, [*by, name], [State("size", by[0])], backend)
+        pairs = {key: columns[key] if missing is None else columns[key].take(~missing) for key in (*by, name)}
+        return cls.of(pairs, [*by, name], [State("size", by[0])], backend)
 
     def __add__(self, other: Self) -> Self:
         both = replace(self, parts=(*self.parts, *other.parts))

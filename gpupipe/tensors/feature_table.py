@@ -94,15 +94,15 @@ class FeatureTable:
 
         It is on the same device by default; `pinned` memory is locked, for copies to a GPU.
         """
-        made, place = copy(self), self.device if device is None else device
+        table, location = copy(self), self.device if device is None else device
         if words is None:
-            words = _allocate_words(num_rows, self.words.shape[1], place, pinned=pinned)
-        made.words, made.written_lists = words[:num_rows], {}
-        made.keep = {
-            name: torch.empty(num_rows, dtype=values.dtype, device=place, pin_memory=pinned)
+            words = _allocate_words(num_rows, self.words.shape[1], location, pinned=pinned)
+        table.words, table.written_lists = words[:num_rows], {}
+        table.keep = {
+            name: torch.empty(num_rows, dtype=values.dtype, device=location, pin_memory=pinned)
             for name, values in self.keep.items()
         }
-        return made
+        return table
 
     @staticmethod
     def row_bytes_of(schema: Schema, dtype: str = "float32") -> int:
@@ -155,9 +155,9 @@ class FeatureTable:
 
     def lists_between(self, start: int, stop: int) -> dict[str, Ragged]:
         """Return the lists that were written to these rows, by name. Memory: shares where one write brought them."""
-        found = [lists for row, lists in sorted(self.written_lists.items()) if start <= row < max(stop, 1)]
+        parts = [lists for row, lists in sorted(self.written_lists.items()) if start <= row < max(stop, 1)]
         return {
-            item.name: concat_ragged([lists[item.name] for lists in found] or [_make_empty_list(item, self.device)])
+            item.name: concat_ragged([lists[item.name] for lists in parts] or [_make_empty_list(item, self.device)])
             for item in self.list_fields
         }
 
@@ -169,7 +169,7 @@ class FeatureTable:
     @property
     def tensors(self) -> list[Tensor]:
         """All tensors that hold its values."""
-        lists = [part for written in self.written_lists.values() for part in written.values()]
+        lists = [part for group in self.written_lists.values() for part in group.values()]
         return [*self.stored, *(tensor for part in lists for tensor in (part.values, part.offsets))]
 
     def copy_rows(self, other: FeatureTable) -> None:
@@ -189,15 +189,15 @@ class FeatureTable:
         else:
             numeric = words.view(torch.bfloat16).narrow(1, 0, self._num_numeric).float()
         batch = Batch(numeric, words.narrow(1, self._numeric_words, self._num_codes))
-        place = self._numeric_words + self._num_codes
+        position = self._numeric_words + self._num_codes
         labels = self._fields[self._num_numeric + self._num_codes :]
         targets = [item for item in labels if item.role == Role.TARGET]
         if len(targets) > 1:
-            batch.target = floats.narrow(1, place, len(targets))
+            batch.target = floats.narrow(1, position, len(targets))
         elif targets:
-            batch.target = (words if _is_index(targets[0]) else floats).select(1, place)
+            batch.target = (words if _is_index(targets[0]) else floats).select(1, position)
         if len(labels) > len(targets):
-            batch.weight = floats.select(1, place + len(targets))
+            batch.weight = floats.select(1, position + len(targets))
         return batch
 
     def write(self, first_row: int, columns: Mapping[str, Column], backend: Backend) -> int:
@@ -211,33 +211,33 @@ class FeatureTable:
         Memory: one write per value, through DLPack; one byte per number of a chunk of rows to look for what must not
             be there. Columns on another device are first written to a table there. Lists are shared, not copied.
         """
-        kept = get_stored_fields(self.schema)
-        for item in [*self._fields, *kept, *self.schema.lists]:
+        keep_fields = get_stored_fields(self.schema)
+        for item in [*self._fields, *keep_fields, *self.schema.lists]:
             if item.name not in columns:
                 raise ColumnNotFound.among("FeatureTable.write", item.name, columns)
         num_rows = len(next(iter(columns.values()))) if columns else 0
         rows = slice(first_row, first_row + num_rows)
-        there, part = self, rows
+        table, part = self, rows
         if str(self.device) != backend.device:
-            there, part = self.empty_like(num_rows, torch.device(backend.device)), slice(None)
-        self._write_packed(there.words[part], columns, backend)
-        for item in kept:
+            table, part = self.empty_like(num_rows, torch.device(backend.device)), slice(None)
+        self._write_packed(table.words[part], columns, backend)
+        for item in keep_fields:
             values = _encode_kept(item, columns[item.name], self.dictionaries, backend)
-            _array(there.keep[item.name][part], backend)[:] = values
+            _array(table.keep[item.name][part], backend)[:] = values
         self.written_lists[first_row] = {
             item.name: _read_lists(item, columns[item.name], backend, self.device) for item in self.list_fields
         }
-        if there is not self:
-            for target, source in zip(self.stored, there.stored, strict=True):
+        if table is not self:
+            for target, source in zip(self.stored, table.stored, strict=True):
                 target[rows].copy_(source)
         return num_rows
 
     def first(self, num_rows: int) -> FeatureTable:
         """Return the first rows only. Memory: shares."""
-        made = copy(self)
-        made.words = self.words[:num_rows]
-        made.keep = {name: values[:num_rows] for name, values in self.keep.items()}
-        return made
+        table = copy(self)
+        table.words = self.words[:num_rows]
+        table.keep = {name: values[:num_rows] for name, values in self.keep.items()}
+        return table
 
     def take(self, rows: Tensor) -> FeatureTable:
         """Return these rows, int64 positions on the table's device, in that order. Memory: copies them there."""
@@ -251,19 +251,19 @@ class FeatureTable:
         """Return the first rows only. Memory: shares, unless that would hold on to a third more than is needed."""
         if num_rows == len(self):
             return self
-        made = self.first(num_rows)
+        table = self.first(num_rows)
         if num_rows < 0.75 * len(self):
-            made.words = made.words.clone()
-            made.keep = {name: values.clone() for name, values in made.keep.items()}
-        return made
+            table.words = table.words.clone()
+            table.keep = {name: values.clone() for name, values in table.keep.items()}
+        return table
 
     def _write_packed(self, words: Tensor, columns: Mapping[str, Column], backend: Backend) -> None:
         for item in self._fields:
             _check_column(item, columns[item.name])
         xp, ids, floats = backend.xp, _array(words, backend), _array(words.view(torch.float32), backend)
         num_numeric, half = self._num_numeric, self.dtype != "float32"
-        written, indices = [columns[item.name] for item in self._fields], [*map(_is_index, self._fields)]
-        if backend.write_rows(ids, written, indices, num_numeric if half else 0):
+        inputs, indices = [columns[item.name] for item in self._fields], [*map(_is_index, self._fields)]
+        if backend.write_rows(ids, inputs, indices, num_numeric if half else 0):
             return
         step = min(_HOST_ROWS if backend.name == "cpu" else _DEVICE_ROWS, max(len(words), 1))
         halves = torch.empty((step, num_numeric), device=words.device) if half else None
@@ -272,19 +272,19 @@ class FeatureTable:
         with np.errstate(over="ignore"):  # the error below names what overflows
             for start in range(0, len(words), step):
                 chunk = slice(start, start + step)
-                there = chunk if halves is None else slice(len(words[chunk]))
-                for place, column in enumerate(written[:num_numeric]):
-                    staged[there, place] = column.data[chunk]
-                finite &= xp.isfinite(staged[there, :num_numeric]).all()
-                others = zip(written[num_numeric:], indices[num_numeric:], strict=True)
-                for place, (column, is_index) in enumerate(others, start=self._numeric_words):
-                    (ids if is_index else floats)[chunk, place] = column.data[chunk]
+                staged_rows = chunk if halves is None else slice(len(words[chunk]))
+                for position, column in enumerate(inputs[:num_numeric]):
+                    staged[staged_rows, position] = column.data[chunk]
+                finite &= xp.isfinite(staged[staged_rows, :num_numeric]).all()
+                pairs = zip(inputs[num_numeric:], indices[num_numeric:], strict=True)
+                for position, (column, is_index) in enumerate(pairs, start=self._numeric_words):
+                    (ids if is_index else floats)[chunk, position] = column.data[chunk]
                     if not is_index:
-                        finite &= xp.isfinite(floats[chunk, place]).all()
+                        finite &= xp.isfinite(floats[chunk, position]).all()
                 if halves is not None:
-                    words[chunk].view(torch.bfloat16)[:, :num_numeric].copy_(halves[there])
+                    words[chunk].view(torch.bfloat16)[:, :num_numeric].copy_(halves[staged_rows])
             if not bool(finite):
-                for item, column, is_index in zip(self._fields, written, indices, strict=True):
+                for item, column, is_index in zip(self._fields, inputs, indices, strict=True):
                     if not is_index:
                         values = column.data.astype("float32")
                         _refuse_values(item, "missing", int(xp.isnan(values).sum()))
@@ -401,8 +401,10 @@ def _encode_kept(item: Field, column: Column, dictionaries: dict[str, Dictionary
     """Return n values of a kept column as they are stored; the dictionaries grow with new strings."""
     xp = backend.xp
     if column.dictionary is not None:
-        known = dictionaries.get(item.name)
-        dictionaries[item.name] = column.dictionary if known is None else unite_dictionaries([known, column.dictionary])
+        values = dictionaries.get(item.name)
+        dictionaries[item.name] = (
+            column.dictionary if values is None else unite_dictionaries([values, column.dictionary])
+        )
         places = find_positions(column.dictionary, dictionaries[item.name])
         return xp.append(backend.to_device(places), -1)[column.data]
     if column.dtype in FLOATS:
@@ -436,18 +438,18 @@ def share(frame: Frame, column: str) -> Tensor:
     backend = infer_backend(frame)
     if column not in frame.columns:
         raise ColumnNotFound.among("share", column, frame.columns)
-    found, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))
-    if found.dtype not in (*FLOATS, *INTEGERS, "bool"):
-        problem = f"a column of {found.dtype} cannot be shared"
-    elif found.valid is not None:
-        problem = f"a column of {found.dtype} with missing values cannot be shared"
-    elif min(found.data.strides) < 0:  # torch would end the process
+    source, again = (backend.column(backend.encode(frame[[column]]), column) for _ in range(2))
+    if source.dtype not in (*FLOATS, *INTEGERS, "bool"):
+        problem = f"a column of {source.dtype} cannot be shared"
+    elif source.valid is not None:
+        problem = f"a column of {source.dtype} with missing values cannot be shared"
+    elif min(source.data.strides) < 0:  # torch would end the process
         problem = "a column that runs backwards through memory cannot be shared"
     # The frame's own memory has the same address at each access; memory allocated for the access has not.
-    elif (shared := from_dlpack(found.data)).data_ptr() == from_dlpack(again.data).data_ptr():
+    elif (shared := from_dlpack(source.data)).data_ptr() == from_dlpack(again.data).data_ptr():
         return shared
     else:
-        problem = f"a column of {found.dtype} is not stored as a tensor would be"
+        problem = f"a column of {source.dtype} is not stored as a tensor would be"
     expected = "numbers without a mask, one after the other"
     remedy = "pipeline.loader(...), which writes every column into one table"
     raise CopyRequired(f"share({column!r})", problem, expected=expected, remedy=remedy)

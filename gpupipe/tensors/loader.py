@@ -290,8 +290,8 @@ class Loader:
         names = [name for name in now | then if now.get(name) != then.get(name)]
         if batch and names:
             problem = f"the state is from the middle of an epoch with another {' and '.join(names)}"
-            got, ours = ({name: values.get(name) for name in names} for values in (then, now))
-            expected = f"{ours}, or a state from the beginning of an epoch"
+            got, identity = ({name: values.get(name) for name in names} for values in (then, now))
+            expected = f"{identity}, or a state from the beginning of an epoch"
             remedy = "a loader like the one that was saved, or loader.set_epoch(n) to begin an epoch anew"
             raise BadConfig(where, problem, got=got, expected=expected, remedy=remedy)
         self._next = self._reached = _Position(epoch, batch)
@@ -397,17 +397,17 @@ class Loader:
         rows = [self.num_rows] if isinstance(self._table, FeatureTable) else self._table.rows
         return InOrder(list(accumulate(rows, initial=0)))  # of a streamed table each part is read once
 
-    def _choose_residency(self, asked: str) -> str:
+    def _choose_residency(self, residency: str) -> str:
         kinds = ["stream"]
         if isinstance(self._table, FeatureTable):
             kinds = ["device", "host"] if self.device == self._table.device else ["host"]
-        if asked == "auto":
+        if residency == "auto":
             return kinds[0]
-        if asked not in kinds:
-            problem = f"this table cannot be used as residency={asked!r}"
+        if residency not in kinds:
+            problem = f"this table cannot be used as residency={residency!r}"
             got = f"{type(self._table).__name__} on {self._like.device}, batches wanted on {self.device}"
             raise BadConfig("loader", problem, got=got, expected=" or ".join(kinds), remedy="residency='auto'")
-        return asked
+        return residency
 
     def _check_order(self, sampler: object) -> None:
         got = f"shuffle={self.shuffle!r}"
@@ -464,11 +464,11 @@ class TorchBatches(IterableDataset[Any]):
         return iter(self.loader) if self.convert is None else map(self.convert, self.loader)
 
 
-def choose_residency(asked: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
+def choose_residency(requested: str, table_bytes: int, device: torch.device, free_bytes: dict[str, int | None]) -> str:
     """Return the residency asked for, or the first with enough free bytes (by kind of device; None for unknown)."""
-    check_choice("loader", RESIDENCIES, residency=asked)
-    if asked != "auto":
-        return asked
+    check_choice("loader", RESIDENCIES, residency=requested)
+    if requested != "auto":
+        return requested
     for residency, kind in (("device", device.type), ("host", "cpu")):
         free = free_bytes.get(kind)
         if free is None or table_bytes <= free:
@@ -534,9 +534,9 @@ def split_batches(slab: FeatureTable, steps: Sequence[Step], *, pads: bool, unwe
     numeric, codes = whole.numeric.split_with_sizes(sizes), whole.codes.split_with_sizes(sizes)
     targets = none if whole.target is None else whole.target.split_with_sizes(sizes)
     weights = none if whole.weight is None or unweighted else whole.weight.split_with_sizes(sizes)
-    kept = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
+    keep_parts = {name: values.split_with_sizes(sizes) for name, values in slab.keep.items()}
     for number, (step, end) in enumerate(zip(steps, accumulate(sizes), strict=True)):
-        keep = {name: parts[number] for name, parts in kept.items()}
+        keep = {name: parts[number] for name, parts in keep_parts.items()}
         batch = Batch(numeric[number], codes[number], targets[number], weights[number], keep)
         for name, lists in slab.lists_between(end - step.size, end).items():
             batch.lists[name] = lists.followed_by_empty(step.size - len(lists))
@@ -558,11 +558,11 @@ def prefetch(items: Generator[Item], depth: int = 1) -> Generator[Item]:
         while True:
             while len(ahead) < depth + 2:
                 ahead.append(thread.submit(next, items, None))
-            found = ahead.popleft().result()
-            if found is None:
+            item = ahead.popleft().result()
+            if item is None:
                 return
-            yield found
-            del found  # its memory is the thread's again
+            yield item
+            del item  # its memory is the thread's again
     finally:
         for future in ahead:
             future.cancel()
@@ -628,7 +628,7 @@ class _Slabs:
     """Maker of slabs of at most `num_rows` rows."""
 
     def __init__(self, like: FeatureTable, num_rows: int, device: torch.device, *, reuse: bool) -> None:
-        self._like, self._device, self._made = like, device, 0
+        self._like, self._device, self._num_slabs = like, device, 0
         self._stream: torch.cuda.Stream | None = None
         self._used: list[torch.cuda.Event | None] = [None] * _RING
         self._pinned = list[FeatureTable]()
@@ -642,19 +642,19 @@ class _Slabs:
             words.record_stream(self._stream)
         if like.device.type == "cpu":
             self._pinned = [like.empty_like(num_rows, pinned=True) for _ in range(2)]
-            self._sent = [torch.cuda.Event() for _ in self._pinned]  # type: ignore[no-untyped-call]
+            self._copy_events = [torch.cuda.Event() for _ in self._pinned]  # type: ignore[no-untyped-call]
 
     def make(self, steps: list[Step], source: RowSource) -> _Slab:
         """Return the slab of these steps, whose copy has begun."""
-        turn, half, num_rows = self._made % _RING, self._made % 2, sum(step.size for step in steps)
-        self._made += 1
+        turn, half, num_rows = self._num_slabs % _RING, self._num_slabs % 2, sum(step.size for step in steps)
+        self._num_slabs += 1
         words, used = (self._ring[turn], self._used[turn]) if self._ring else (None, None)
         if self._stream is None:
             slab = self._like.empty_like(num_rows, self._device, words=words)
             fill(slab, steps, source)
             return _Slab(slab, steps)
         if self._pinned:
-            self._sent[half].synchronize()  # the thread alone waits, and for its own memory
+            self._copy_events[half].synchronize()  # the thread alone waits, and for its own memory
             staged = self._pinned[half].first(num_rows)
             fill(staged, steps, source)
         with torch.cuda.stream(self._stream):
@@ -667,7 +667,7 @@ class _Slabs:
                 fill(slab, steps, source)
             arrived = self._stream.record_event()
         if self._pinned:
-            self._sent[half] = arrived
+            self._copy_events[half] = arrived
         return _Slab(slab, steps, arrived, used)
 
 
@@ -710,7 +710,7 @@ class _Window(NamedTuple):
 
     number: int
     table: FeatureTable
-    written: torch.cuda.Event | None
+    event: torch.cuda.Event | None
 
 
 class _Windows:
@@ -727,9 +727,9 @@ class _Windows:
             while self._window is None or self._order.starts_at(self._window.number + 1) <= start:
                 self.leave()  # its memory is needed for one after the next
                 self._window = next(self._windows)
-                if self._window.written is not None:
+                if self._window.event is not None:
                     self._stream = torch.cuda.current_stream(self._window.table.device)
-                    self._stream.wait_event(self._window.written)
+                    self._stream.wait_event(self._window.event)
             number, table = self._window.number, self._window.table
             end = min(stop, self._order.starts_at(number + 1))
             gather(table, self._order.inside(number, start, end, table.device), out, at)
@@ -764,8 +764,8 @@ def _read_windows(parts: Parts, order: InOrder, number: int, dictionaries: Dicti
 
 def _read_into(table: FeatureTable, parts: Parts, ranges: Ranges, starts: list[int]) -> None:
     needed = _find_needed_parts(starts, ranges)
-    with closing(parts.read(needed)) as found:
-        for number, pieces in zip(needed, found, strict=True):
+    with closing(parts.read(needed)) as batches:
+        for number, pieces in zip(needed, batches, strict=True):
             row = starts[number]
             for columns in pieces:
                 num_rows = len(next(iter(columns.values())))

@@ -213,12 +213,12 @@ class Drawn:
     def at(self, start: int, stop: int, device: torch.device) -> Rows:
         """Return the rows at the draws from `start` to before `stop`; see `Order`."""
         if device.type == "cpu":
-            values = torch.from_numpy(self._drawn(np.arange(start + 1, stop + 1, dtype="int64")))
+            values = torch.from_numpy(self._draw(np.arange(start + 1, stop + 1, dtype="int64")))
         else:
-            values = self._drawn(torch.arange(start + 1, stop + 1, device=device))
+            values = self._draw(torch.arange(start + 1, stop + 1, device=device))
         return torch.searchsorted(self._sums, values, right=True)
 
-    def _drawn(self, counters: Any) -> Any:
+    def _draw(self, counters: Any) -> Any:
         """Draw a number from 0 to below the total for each; NumPy's and torch's int64 wrap alike."""
         value = counters * _to_signed(_GAMMA) + _to_signed(self._key)
         for bits, factor in ((30, _FIRST), (27, _SECOND)):
@@ -408,9 +408,9 @@ def make_host_group(timeout: timedelta) -> Iterator[Any]:
 
 def gather_tensors(tensor: Tensor, group: Any) -> Tensor:
     """Stack a tensor of every rank of such a group; all of them have the same shape."""
-    found = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
-    distributed.all_gather(found, tensor, group=group)
-    return torch.stack(found)
+    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(parts, tensor, group=group)
+    return torch.stack(parts)
 
 
 def open_store(address: tuple[str, int] | None = None, *, timeout: float = 10.0) -> Any:

@@ -85,7 +85,7 @@ def tune_batch_size(
         raise BadConfig("tune_batch_size", "no batch size to try", got=got, expected=expected, remedy="smallest=256")
     model, device = trainer.model, choose_device(trainer.device, loader)
     weights, training = deepcopy(model.state_dict()), model.training
-    found: dict[int, float] = {}
+    speeds: dict[int, float] = {}
     best, size, stopped = 0, smallest, "larger ones were not asked for"
     try:
         while size <= most:
@@ -93,27 +93,27 @@ def tune_batch_size(
             if speed is None:
                 stopped = f"{size} rows do not fit in memory"
                 break
-            found[size] = speed
-            if best and speed < least_gain * found[best]:
+            speeds[size] = speed
+            if best and speed < least_gain * speeds[best]:
                 stopped = f"{size} was hardly faster than {best}"
                 break
             best, size = size, 2 * size
     finally:
         model.load_state_dict(weights)
         model.train(training).zero_grad()
-    if not found:
+    if not speeds:
         problem, remedy = "the smallest batch does not fit in memory", f"smallest={max(smallest // 8, 1)}"
         raise BadConfig("tune_batch_size", problem, got=smallest, expected="one that does", remedy=remedy)
-    sizes = BatchSizes(best, found, stopped)
+    sizes = BatchSizes(best, speeds, stopped)
     logger.info("%s", sizes)
     return sizes
 
 
 def _measure_speed(trainer: Trainer, loader: Loader, size: int, updates: int, device: torch.device) -> float | None:
     """Measure rows per second of updates of that size; None if they do not fit in memory."""
-    own: Any = {name: getattr(loader, name) for name in ("shuffle", "block_rows", "window", "device")}
+    options: Any = {name: getattr(loader, name) for name in ("shuffle", "block_rows", "window", "device")}
     batches: Any = Loader(
-        loader.table, batch_size=size, drop_last=True, reuse_buffers=True, rank=0, world_size=1, **own
+        loader.table, batch_size=size, drop_last=True, reuse_buffers=True, rank=0, world_size=1, **options
     )
     rates = compute_learning_rates("constant", lr=trainer.learning_rate, steps=WARM_UP + updates)
     with session(device, seed=trainer.seed, precision=trainer.precision), prepare_model(trainer):
@@ -133,8 +133,8 @@ def _measure_speed(trainer: Trainer, loader: Loader, size: int, updates: int, de
             _synchronize(device)
         except torch.OutOfMemoryError:
             return None
-        taken = time.perf_counter() - started
-    return None if update.parts > 1 else updates * trainer.accumulate * size / max(taken, 1e-9)
+        seconds = time.perf_counter() - started
+    return None if update.parts > 1 else updates * trainer.accumulate * size / max(seconds, 1e-9)
 
 
 def _synchronize(device: torch.device) -> None:

@@ -60,7 +60,7 @@ def test_epochs_draw_anew_and_seeds_again() -> None:
 def test_draws_are_the_same_by_torch_as_by_numpy(backend: Backend) -> None:
     sums = torch.tensor([3, 3, 10, 1 << 44])
     here = Drawn(sums, seed=5, epoch=2).at(7, 1007, torch.device("cpu"))
-    there = Drawn(sums, seed=5, epoch=2)._drawn(torch.arange(8, 1008, device=backend.device))
+    there = Drawn(sums, seed=5, epoch=2)._draw(torch.arange(8, 1008, device=backend.device))
     assert torch.equal(torch.searchsorted(sums.to(there.device), there, right=True).cpu(), here)
     assert not (here == 1).any(), "a row of weight 0"
 

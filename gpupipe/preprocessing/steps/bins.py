@@ -12,7 +12,7 @@ from gpupipe.backend import Array, Backend, Column
 from gpupipe.backend.columns import floats
 from gpupipe.backend.histogram import MAX_BINS, Histogram
 from gpupipe.preprocessing import learned_step as base
-from gpupipe.preprocessing.categories import FIRST, MISSING, Vocabulary, get_given, make_id_field, make_number_field
+from gpupipe.preprocessing.categories import FIRST, MISSING, Vocabulary, get_entry, make_id_field, make_number_field
 from gpupipe.preprocessing.learned_state import check_value, require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import Extremes, Quantiles
@@ -36,8 +36,8 @@ class Bucketize(base.StatelessStep):
     """
 
     def __init__(self, edges: Sequence[float] | Mapping[str, Sequence[float]], *, right: bool = False) -> None:
-        for given in edges.values() if isinstance(edges, Mapping) else [edges]:
-            numbers = list(given) if is_sequence(given) else []
+        for values in edges.values() if isinstance(edges, Mapping) else [edges]:
+            numbers = list(values) if is_sequence(values) else []
             if not numbers or not all(map(is_number, numbers)) or not all(a < b for a, b in pairwise(numbers)):
                 expected = "numbers, each larger than the one before, or a mapping from columns to such"
                 raise refuse_argument(self, "edges", edges, expected, "edges=[0, 10, 100]")
@@ -53,7 +53,7 @@ class Bucketize(base.StatelessStep):
         return {name: _assign_bins(column, self._edges_of(name), backend, side) for name, column in columns.items()}
 
     def _edges_of(self, name: str) -> Any:
-        return np.asarray(get_given(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
+        return np.asarray(get_entry(self.edges, name, "Bucketize(edges=...)"), dtype=np.float64)
 
 
 class KBinsDiscretizer(base.Invertible):
@@ -103,26 +103,26 @@ class KBinsDiscretizer(base.Invertible):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         base.check_numeric(fields, "KBinsDiscretizer")
-        wanted = self._wanted(len(fields))
+        counts = self._list_counts(len(fields))
         if self.encode == "ordinal":
             sizes = self.n_bins_.tolist() if self.is_fitted else [None] * len(fields)
             bins = [None if size is None else Vocabulary(num_places=size) for size in sizes]
             return [make_id_field(item, each) for item, each in zip(fields, bins, strict=True)]
-        sizes = self.n_bins_ if self.is_fitted else wanted
+        sizes = self.n_bins_ if self.is_fitted else counts
         pairs = zip(fields, sizes, strict=True)
-        return [make_number_field(item, f"{item.name}_{place}") for item, size in pairs for place in range(size)]
+        return [make_number_field(item, f"{item.name}_{index}") for item, size in pairs for index in range(size)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         if self.encode == "ordinal":
             return list(names)
-        sizes = self.n_bins_ if self.is_fitted else self._wanted(len(names))
-        return [f"{name}_{place}" for name, size in zip(names, sizes, strict=True) for place in range(size)]
+        sizes = self.n_bins_ if self.is_fitted else self._list_counts(len(names))
+        return [f"{name}_{index}" for name, size in zip(names, sizes, strict=True) for index in range(size)]
 
-    def _wanted(self, num_columns: int) -> list[int]:
-        given = [self.n_bins] * num_columns if isinstance(self.n_bins, int | np.integer) else list(self.n_bins)
-        if len(given) != num_columns:
+    def _list_counts(self, num_columns: int) -> list[int]:
+        counts = [self.n_bins] * num_columns if isinstance(self.n_bins, int | np.integer) else list(self.n_bins)
+        if len(counts) != num_columns:
             raise refuse_argument(self, "n_bins", self.n_bins, f"an integer, or {num_columns} of them, one per column")
-        return given
+        return counts
 
     def summarize(self, columns: Columns, backend: Backend) -> Extremes | Quantiles:
         if self.strategy == "uniform":
@@ -130,7 +130,7 @@ class KBinsDiscretizer(base.Invertible):
         return Quantiles.of(columns, backend, "KBinsDiscretizer", exact=self.exact)
 
     def finalize(self, summary: Extremes | Quantiles) -> Self:
-        names, wanted = summary.names, self._wanted(len(summary.names))
+        names, counts = summary.names, self._list_counts(len(summary.names))
         if isinstance(summary, Extremes):
             base.check_values(names, summary.low <= summary.high, "KBinsDiscretizer")
             ranges = np.stack([summary.low, summary.high], axis=1)
@@ -140,7 +140,7 @@ class KBinsDiscretizer(base.Invertible):
         with np.errstate(over="ignore"):
             base.check_finite(names, ranges[:, 1] - ranges[:, 0], "KBinsDiscretizer")
         histograms = [None] * len(names) if isinstance(summary, Extremes) else summary.columns
-        self.bin_edges_ = [self._edges(*item) for item in zip(ranges, wanted, histograms, strict=True)]
+        self.bin_edges_ = [self._edges(*item) for item in zip(ranges, counts, histograms, strict=True)]
         self.n_bins_ = np.array([len(edges) - 1 for edges in self.bin_edges_])
         return super().finalize(summary)
 
@@ -176,34 +176,34 @@ class KBinsDiscretizer(base.Invertible):
         if self.encode == "ordinal":
             return ids
         return {
-            f"{name}_{place}": Column("float32", (column.data == place + FIRST).astype(xp.float32))
+            f"{name}_{index}": Column("float32", (column.data == index + FIRST).astype(xp.float32))
             for name, column in ids.items()
-            for place in range(len(edges[name]) - 1)
+            for index in range(len(edges[name]) - 1)
         }
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the middle of each value's bin; missing where the id is 0, 1 or not a bin's."""
-        xp, made = backend.xp, {}
+        xp, outputs = backend.xp, {}
         for name, edges in zip(self.names_in_, self.bin_edges_, strict=True):
             middles = np.append(edges[1:] / 2 + edges[:-1] / 2, np.nan)
             size = len(edges) - 1
             if self.encode == "ordinal":
-                place = columns[name].data.astype("int64") - FIRST
+                bins = columns[name].data.astype("int64") - FIRST
             else:
-                flags = xp.stack([columns[f"{name}_{place}"].data for place in range(size)])
-                place = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), size)
-            place = xp.where((place >= 0) & (place < size), place, size)
-            made[name] = Column("float32", backend.to_device(middles.astype("float32"))[place])
-        return made
+                flags = xp.stack([columns[f"{name}_{number}"].data for number in range(size)])
+                bins = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), size)
+            bins = xp.where((bins >= 0) & (bins < size), bins, size)
+            outputs[name] = Column("float32", backend.to_device(middles.astype("float32"))[bins])
+        return outputs
 
 
 def _assign_bins(column: Column, edges: Any, backend: Backend, side: str) -> Column:
     """Return n int32: 0 missing, and the bins from 2 up."""
     xp = backend.xp
-    known, out = backend.to_device(edges), xp.empty(len(column), dtype="int32")
+    borders, out = backend.to_device(edges), xp.empty(len(column), dtype="int32")
     for rows in base.row_blocks(len(column), backend):
         block: Array = floats(column.take(rows), xp)
-        out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(known, block, side=side) + FIRST)
+        out[rows] = xp.where(xp.isnan(block), MISSING, xp.searchsorted(borders, block, side=side) + FIRST)
     return Column("int32", out)
 
 
@@ -219,12 +219,12 @@ def cluster_sorted_values(values: Any, counts: Any, k: int) -> Any:
     weights = np.concatenate([[0.0], np.cumsum(counts, dtype=np.float64)])
     sums = np.concatenate([[0.0], np.cumsum(unit * counts)])
     tolerance = 1e-4 * (np.square(unit - sums[-1] / weights[-1]) * counts).sum() / weights[-1]
-    centres, seen = (np.arange(k) + 0.5) / k, None
+    centres, last_borders = (np.arange(k) + 0.5) / k, None
     for _ in range(300):
         order = np.argsort(centres, kind="stable")
         ascending = centres[order]
         borders = np.searchsorted(unit, (ascending[1:] + ascending[:-1]) / 2, side="right")
-        if seen is not None and np.array_equal(borders, seen):
+        if last_borders is not None and np.array_equal(borders, last_borders):
             break
         ends = np.concatenate([[0], borders, [len(unit)]])
         weight, total = np.diff(weights[ends]), np.diff(sums[ends])
@@ -234,14 +234,14 @@ def cluster_sorted_values(values: Any, counts: Any, k: int) -> Any:
             distance = np.where(weight[owner] > 1, np.abs(unit - ascending[owner]).round(12), -1.0)
             farthest = np.argsort(-distance, kind="stable")[: len(empty)]
             rows = np.repeat(farthest, np.minimum(counts[farthest], len(empty)))[: len(empty)]
-            for place, row in zip(empty, rows, strict=True):
+            for centre, row in zip(empty, rows, strict=True):
                 weight[owner[row]] -= 1
                 total[owner[row]] -= unit[row]
-                weight[place], total[place] = 1.0, unit[row]
+                weight[centre], total[centre] = 1.0, unit[row]
         moved = centres.copy()
         moved[order] = np.where(weight > 0, total / np.maximum(weight, 1), ascending)
         shift = np.square(moved - centres).sum()
-        centres, seen = moved, borders
+        centres, last_borders = moved, borders
         if shift <= tolerance:
             break
     return low + width * centres

@@ -82,8 +82,8 @@ class QuantileTransformer(FloatStep):
         self.references_ = np.linspace(0, 1, self.n_quantiles_)
         # By way of percent, as scikit-learn: on the last digit depends which quantiles are equal.
         shares = self.references_ * 100 / 100
-        found = [np.maximum.accumulate(item.quantiles(shares)) for item in summary.columns]
-        self.quantiles_ = np.stack(found, axis=1)
+        quantiles = [np.maximum.accumulate(item.quantiles(shares)) for item in summary.columns]
+        self.quantiles_ = np.stack(quantiles, axis=1)
         with np.errstate(over="ignore"):
             check_finite(summary.names, self.quantiles_[-1] - self.quantiles_[0], "QuantileTransformer")
         self.relative_error_ = summary.relative_errors
@@ -91,38 +91,38 @@ class QuantileTransformer(FloatStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, normal = backend.xp, self.output_distribution == "normal"
-        shares, known = backend.to_device(self.references_), self._known(backend)
+        shares, quantiles = backend.to_device(self.references_), self._load_quantiles(backend)
         # What is as good as the smallest or largest value of fit is taken for it.
         ends = dict(zip(self.names_in_, self.quantiles_[[0, -1]].T.tolist(), strict=True))
 
         def ranked(name: str, block: Array) -> Array:
             low, high = ends[name]
             near = CLIP * min(1.0, high - low) if normal else 0.0
-            made = _share(xp.clip(block, low, high), known[name], shares, xp)
-            made = xp.where(block >= high - near, 1.0, made)
-            made = xp.where(block <= low + near, 0.0, made)
-            made = xp.where(xp.isnan(block), xp.nan, made)
-            return normal_quantile(made, xp) if normal else made
+            share = _share(xp.clip(block, low, high), quantiles[name], shares, xp)
+            share = xp.where(block >= high - near, 1.0, share)
+            share = xp.where(block <= low + near, 0.0, share)
+            share = xp.where(xp.isnan(block), xp.nan, share)
+            return normal_quantile(share, xp) if normal else share
 
         return map_columns(columns, ranked, backend, "QuantileTransformer")
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, normal, last = backend.xp, self.output_distribution == "normal", self.n_quantiles_ - 1
-        known = self._known(backend)
+        quantiles = self._load_quantiles(backend)
 
         def restored(name: str, block: Array) -> Array:
             if normal:
                 block = normal_share(block, xp)
                 block = xp.where(block < CLIP * 1.0001, 0.0, xp.where(block > 1 - CLIP * 1.0001, 1.0, block))
-            place = xp.clip(block, 0.0, 1.0) * last
-            missing = xp.isnan(place)
-            lower = xp.where(missing, 0.0, xp.floor(place)).astype("int64")
-            below, above = known[name][lower], known[name][xp.minimum(lower + 1, last)]
-            return below + (above - below) * (place - lower)
+            position = xp.clip(block, 0.0, 1.0) * last
+            missing = xp.isnan(position)
+            lower = xp.where(missing, 0.0, xp.floor(position)).astype("int64")
+            below, above = quantiles[name][lower], quantiles[name][xp.minimum(lower + 1, last)]
+            return below + (above - below) * (position - lower)
 
         return map_columns(columns, restored, backend, "QuantileTransformer.inverse_transform", "float64")
 
-    def _known(self, backend: Backend) -> dict[str, Any]:
+    def _load_quantiles(self, backend: Backend) -> dict[str, Any]:
         return {name: backend.to_device(self.quantiles_[:, j].copy()) for j, name in enumerate(self.names_in_)}
 
 
@@ -378,21 +378,21 @@ def find_likeliest_power(values: Any, counts: Any, method: str) -> float:
 def _zero(score: Callable[[float], float], lowest: float, highest: float) -> float:
     """Find the zero of a falling function; without one, the end of the range, or of where it is a number."""
     start = min(max(1.0, lowest), highest)
-    near, far, found = start, start, score(start)
-    there, step = found, 1.0 if found > 0 else -1.0
-    while there * step > 0 and lowest < far < highest:
-        near, found = far, there
+    near, far, at_near = start, start, score(start)
+    at_far, step = at_near, 1.0 if at_near > 0 else -1.0
+    while at_far * step > 0 and lowest < far < highest:
+        near, at_near = far, at_far
         far, step = min(max(far + step, lowest), highest), step * 2
-        there = score(far)
-    return near if np.isnan(there) or there * step > 0 else _between(score, (near, found), (far, there))
+        at_far = score(far)
+    return near if np.isnan(at_far) or at_far * step > 0 else _between(score, (near, at_near), (far, at_far))
 
 
-def _between(score: Callable[[float], float], one: tuple[float, float], two: tuple[float, float]) -> float:
+def _between(score: Callable[[float], float], first: tuple[float, float], second: tuple[float, float]) -> float:
     """Find where the score is 0, between two positions with different signs.
 
     Source: Dowell, Jarratt, "A modified regula falsi method for computing the root of an equation", BIT 11 (1971).
     """
-    (a, at_a), (b, at_b) = one, two
+    (a, at_a), (b, at_b) = first, second
     for _ in range(_MAX_STEPS):
         if at_b == 0 or abs(b - a) <= 1e-13 * (1 + abs(b)):
             break

@@ -129,11 +129,11 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
         is_rare, values = self.infrequent_[name], self.categories_[name].to_pylist()
         labels = [bool(value) if self.dtypes_in_[name] == "bool" else value for value in values]
         labels += ["nan"] * (len(is_rare) - len(labels))
-        kept = [str(label) for label, gone in zip(labels, is_rare, strict=True) if not gone]
-        kept += ["infrequent_sklearn"] * bool(is_rare.any())
+        suffixes = [str(label) for label, flag in zip(labels, is_rare, strict=True) if not flag]
+        suffixes += ["infrequent_sklearn"] * bool(is_rare.any())
         if self.drop_idx_[name] >= 0:
-            del kept[self.drop_idx_[name]]
-        return [f"{name}_{label}" for label in kept]
+            del suffixes[self.drop_idx_[name]]
+        return [f"{name}_{label}" for label in suffixes]
 
     def _dropped(self, dtypes: Mapping[str, str]) -> dict[str, tuple[Dictionary, bool]]:
         """Return the category to leave out, by column name: a value, or missing."""
@@ -147,36 +147,36 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
         counts = counts if has_missing else counts[:-1]
         is_rare = cats.rare(counts, num_rows, self.min_frequency, self.max_categories)
         groups, num_groups = cats.group_rare(is_rare)
-        place = -1
+        drop_index = -1
         if self.drop == "first" or (self.drop == "if_binary" and num_groups == 2):
-            place = 0 if num_groups else -1
+            drop_index = 0 if num_groups else -1
         elif name in (unwanted := self._dropped(self.dtypes_in_)):
             values, is_missing = unwanted[name]
-            known = self.categories_[name]
-            entry = len(known) if is_missing else int(find_positions(values, known)[0])
+            categories = self.categories_[name]
+            entry = len(categories) if is_missing else int(find_positions(values, categories)[0])
             if not 0 <= entry < len(groups) or is_rare[entry]:
                 where, got = f"{self.class_name}(drop=), column {name!r}", None if is_missing else values[0].as_py()
                 problem = "it is too rare to have a column" if 0 <= entry < len(groups) else "it is no category"
                 expected = "a category that has a column of its own"
                 raise BadConfig(where, problem, got=got, expected=expected, remedy="drop='first'")
-            place = int(groups[entry])
-        self.infrequent_[name], self.drop_idx_[name] = is_rare, place
+            drop_index = int(groups[entry])
+        self.infrequent_[name], self.drop_idx_[name] = is_rare, drop_index
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
-        made: dict[str, Column] = {}
+        results: dict[str, Column] = {}
         refused: dict[str, Array] = {}
         for name, column in columns.items():
             outputs = [xp.empty(len(column), dtype=self.dtype) for _ in self._outputs(name)]
             places = self._lookup(name, column).ids(column, backend, table=self._table(name))
             for rows in base.row_blocks(len(column), backend):
-                for place, out in enumerate(outputs):
-                    out[rows] = places[rows] == place
-            made |= {n: Column(self.dtype, out) for n, out in zip(self._outputs(name), outputs, strict=True)}
+                for index, out in enumerate(outputs):
+                    out[rows] = places[rows] == index
+            results |= {n: Column(self.dtype, out) for n, out in zip(self._outputs(name), outputs, strict=True)}
             if self.handle_unknown == "error":
                 refused[name] = (places == _REFUSED).any()
         self._refuse_flagged(refused, columns, backend)
-        return made
+        return results
 
     def _table(self, name: str) -> Any:
         """Return the output that is 1 for missing, unknown and each category; none for some."""
@@ -203,7 +203,7 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the category with the largest column; missing for a rare one, and for all 0 without `drop`."""
-        xp, made = backend.xp, {}
+        xp, results = backend.xp, {}
         size = base.num_rows(columns) if columns else 0
         for name in self.names_in_:
             outputs, dropped = self._outputs(name), self.drop_idx_[name]
@@ -216,8 +216,8 @@ class OneHotEncoder(cats.CategoryStep, base.Invertible):
                 if outputs:
                     flags = xp.stack([columns[output].data[rows] for output in outputs])
                     places[rows] = xp.where(flags.max(axis=0) > 0, flags.argmax(axis=0), len(outputs))
-            made[name] = cats.take_values(table[places], self.categories_[name], self.dtypes_in_[name], backend)
-        return made
+            results[name] = cats.take_values(table[places], self.categories_[name], self.dtypes_in_[name], backend)
+        return results
 
 
 class OrdinalEncoder(cats.CategoryStep, base.Invertible):
@@ -302,27 +302,27 @@ class OrdinalEncoder(cats.CategoryStep, base.Invertible):
         self.infrequent_[name] = is_rare
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        xp, made = backend.xp, {}
+        xp, outputs = backend.xp, {}
         # An unknown value that is an error is infinite until it is found.
         unknown = self._numbers.get("unknown_value", np.inf)
         for name, column in columns.items():
             groups, _ = cats.group_rare(self.infrequent_[name])
             table = np.concatenate([[self.encoded_missing_value, unknown], groups]).astype(self.dtype)
-            made[name] = Column(self.dtype, self._lookup(name, column).ids(column, backend, table=table))
+            outputs[name] = Column(self.dtype, self._lookup(name, column).ids(column, backend, table=table))
         if self.handle_unknown == "error":
-            self._refuse_flagged({name: xp.isinf(item.data).any() for name, item in made.items()}, columns, backend)
-        return made
+            self._refuse_flagged({name: xp.isinf(item.data).any() for name, item in outputs.items()}, columns, backend)
+        return outputs
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the category of each number; missing for a rare one's, and for numbers without a category."""
-        xp, made = backend.xp, {}
+        xp, outputs = backend.xp, {}
         for name, column in columns.items():
             frequent = backend.to_device(np.append(np.flatnonzero(~self.infrequent_[name]), -1))
             last, numbers = len(frequent) - 1, floats(column, xp)
-            known = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
-            places = frequent[xp.where(known, numbers, last).astype("int64")]
-            made[name] = cats.take_values(places, self.categories_[name], self.dtypes_in_[name], backend)
-        return made
+            valid = (numbers >= 0) & (numbers < last) & (numbers == xp.floor(numbers))
+            places = frequent[xp.where(valid, numbers, last).astype("int64")]
+            outputs[name] = cats.take_values(places, self.categories_[name], self.dtypes_in_[name], backend)
+        return outputs
 
 
 class CountEncoder(cats.CategoryStep):
@@ -356,13 +356,13 @@ class CountEncoder(cats.CategoryStep):
         self.counts_[name] = counts
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made = {}
+        outputs = {}
         for name, column in columns.items():
             counts = self.counts_[name].astype(np.float64)
             counts /= max(counts.sum(), 1) if self.normalize else 1
             table = np.concatenate([[counts[-1], 0], counts[:-1]]).astype(np.float32)
-            made[name] = Column("float32", self._lookup(name, column).ids(column, backend, table=table))
-        return made
+            outputs[name] = Column("float32", self._lookup(name, column).ids(column, backend, table=table))
+        return outputs
 
 
 @base.by_element
@@ -425,9 +425,9 @@ class Categorify(base.Invertible):
         cats.check_categories(fields, "Categorify")
         self._check_joint(fields)
         if not self.is_fitted:
-            self._given({item.name: item.dtype for item in fields})
-        known, buckets = self.vocabularies_ if self.is_fitted else {}, self.num_buckets or 0
-        ids = {name: cats.Vocabulary(values, buckets, seed=buckets) for name, values in known.items()}
+            self._parse_vocabularies({item.name: item.dtype for item in fields})
+        vocabularies, buckets = self.vocabularies_ if self.is_fitted else {}, self.num_buckets or 0
+        ids = {name: cats.Vocabulary(values, buckets, seed=buckets) for name, values in vocabularies.items()}
         return [cats.make_id_field(item, ids.get(item.name)) for item in fields]
 
     def _check_joint(self, fields: Sequence[Field]) -> None:
@@ -443,7 +443,7 @@ class Categorify(base.Invertible):
                 problem, remedy = f"another type than {fields[0].name!r}", f"Cast({{{item.name!r}: {expected!r}}})"
                 raise SchemaMismatch(where, problem, got=item.dtype, expected=expected, remedy=remedy)
 
-    def _given(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
+    def _parse_vocabularies(self, dtypes: Mapping[str, str]) -> dict[str, Dictionary]:
         """Return the given vocabularies by column name."""
         if self.vocabulary is None:
             return {}
@@ -457,53 +457,53 @@ class Categorify(base.Invertible):
             got = {"min_frequency": self.min_frequency, "max_categories": self.max_categories}
             remedy = "leave min_frequency and max_categories out"
             raise BadConfig(where, problem, got=got, expected=expected, remedy=remedy)
-        found = cats.resolve_lists(lists, dtypes, where)
-        for name, (_, has_missing) in found.items():
+        vocabularies = cats.resolve_lists(lists, dtypes, where)
+        for name, (_, has_missing) in vocabularies.items():
             if has_missing:
                 column, problem = f"{where}, column {name!r}", "missing is no value of a vocabulary: it always has id 0"
                 raise BadConfig(column, problem, got=None, expected="values", remedy="leave it out")
-        return {name: values for name, (values, _) in found.items()}
+        return {name: values for name, (values, _) in vocabularies.items()}
 
     def summarize(self, columns: Columns, backend: Backend) -> CategoryCounts:
-        given = self.vocabulary if isinstance(self.vocabulary, Mapping) or self.vocabulary is None else columns
-        return CategoryCounts.of(columns, backend, "Categorify", uncounted=() if self.extend else given or ())
+        names = self.vocabulary if isinstance(self.vocabulary, Mapping) or self.vocabulary is None else columns
+        return CategoryCounts.of(columns, backend, "Categorify", uncounted=() if self.extend else names or ())
 
     def finalize(self, summary: CategoryCounts) -> Self:
         names, counts = list(summary.names), summary.columns
         dtypes = {name: item.dtype for name, item in zip(names, counts, strict=True)}
-        given = self._given(dtypes)
+        vocabularies = self._parse_vocabularies(dtypes)
         if self.joint and names:  # either all vocabularies are given, or none
-            learned = self._learn(reduce(add, counts), given.get(names[0]))
+            learned = self._learn(reduce(add, counts), vocabularies.get(names[0]))
             self.vocabularies_ = dict.fromkeys(names, learned)
         else:
             pairs = zip(names, counts, strict=True)
-            self.vocabularies_ = {name: self._learn(item, given.get(name)) for name, item in pairs}
+            self.vocabularies_ = {name: self._learn(item, vocabularies.get(name)) for name, item in pairs}
         self.dtypes_in_ = dtypes
         return super().finalize(summary)
 
-    def _learn(self, counts: ValueCounts, given: Dictionary | None) -> Dictionary:
+    def _learn(self, counts: ValueCounts, vocabulary: Dictionary | None) -> Dictionary:
         """Return a column's vocabulary: the given one, with `extend` and the values beside it, or the values alone.
 
         ["LGA", "JFK"] is given and a fit counts JFK 9, EWR 4, LGA 2: LGA, JFK, EWR.
         """
-        if given is not None and not self.extend:
-            return given
+        if vocabulary is not None and not self.extend:
+            return vocabulary
         values, _ = counts.ranked(self.min_frequency or 1)
-        if given is None:
+        if vocabulary is None:
             return values[: self.max_categories]
-        united = unite_dictionaries([given, values.cast(given.type)])
-        return united[: None if self.max_categories is None else max(self.max_categories, len(given))]
+        united = unite_dictionaries([vocabulary, values.cast(vocabulary.type)])
+        return united[: None if self.max_categories is None else max(self.max_categories, len(vocabulary))]
 
     def get_state(self) -> dict[str, Any]:
         """Return the learned vocabularies, a joint one once."""
         state = super().get_state()
-        for place in range(1, len(self.names_in_)) if self.joint else ():
-            del state[f"vocabularies_{place}"]
+        for index in range(1, len(self.names_in_)) if self.joint else ():
+            del state[f"vocabularies_{index}"]
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         places = range(len(state["names_in_"])) if self.joint else ()
-        return super().set_state({**state, **{f"vocabularies_{place}": state["vocabularies_0"] for place in places}})
+        return super().set_state({**state, **{f"vocabularies_{index}": state["vocabularies_0"] for index in places}})
 
     def _check_state(self) -> None:
         super()._check_state()
@@ -511,20 +511,20 @@ class Categorify(base.Invertible):
             cats.check_vocabulary(self.class_name, vocabulary, dtype)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made = {}
+        outputs = {}
         for name, column in columns.items():
             lookup = cats.find_lookup(self, name, column, self.vocabularies_[name], self.dtypes_in_[name])
-            made[name] = Column("int32", lookup.ids(column, backend, self.num_buckets or 0))
-        return made
+            outputs[name] = Column("int32", lookup.ids(column, backend, self.num_buckets or 0))
+        return outputs
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         """Return the values of ids; missing where the id is 0, 1, a bucket's or outside the vocabulary."""
-        made = {}
+        outputs = {}
         for name, column in columns.items():
-            ids, there = whole_numbers(column, np.dtype("int64"), backend.xp)
-            places = backend.xp.where(there, ids, cats.MISSING) - cats.FIRST
-            made[name] = cats.take_values(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
-        return made
+            ids, valid = whole_numbers(column, np.dtype("int64"), backend.xp)
+            places = backend.xp.where(valid, ids, cats.MISSING) - cats.FIRST
+            outputs[name] = cats.take_values(places, self.vocabularies_[name], self.dtypes_in_[name], backend)
+        return outputs
 
 
 class DatetimeEncoder(base.StatelessStep):
@@ -571,26 +571,26 @@ class DatetimeEncoder(base.StatelessStep):
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         """Return the names of the outputs: for each column its parts, then sine and cosine of its cycles."""
-        made = []
+        outputs = []
         for name in names:
-            made += [f"{name}_{part}" for part in as_list(self.parts)]
-            made += [f"{name}_{part}_{function}" for part in as_list(self.cyclic) for function in ("sin", "cos")]
-        return made
+            outputs += [f"{name}_{part}" for part in as_list(self.parts)]
+            outputs += [f"{name}_{part}_{function}" for part in as_list(self.cyclic) for function in ("sin", "cos")]
+        return outputs
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        xp, made = backend.xp, {}
-        for name, given in columns.items():
-            time = local_time(given, self.tz, backend)
+        xp, outputs = backend.xp, {}
+        for name, source in columns.items():
+            time = local_time(source, self.tz, backend)
             for part, column in date_parts(as_list(self.parts), time).items():
                 values = column.data.astype("float32")
                 if column.valid is not None:
                     values[~column.valid] = np.nan
-                made[f"{name}_{part}"] = Column("float32", values)
+                outputs[f"{name}_{part}"] = Column("float32", values)
             for part in as_list(self.cyclic):
                 angle = compute_phase(part, time) * (2 * np.pi)
-                made[f"{name}_{part}_sin"] = Column("float32", xp.sin(angle).astype("float32"))
-                made[f"{name}_{part}_cos"] = Column("float32", xp.cos(angle).astype("float32"))
-        return made
+                outputs[f"{name}_{part}_sin"] = Column("float32", xp.sin(angle).astype("float32"))
+                outputs[f"{name}_{part}_cos"] = Column("float32", xp.cos(angle).astype("float32"))
+        return outputs
 
 
 @base.by_element
@@ -616,14 +616,14 @@ class HashBucket(base.StatelessStep):
 
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         cats.check_categories(fields, "HashBucket")
-        sizes = [cats.get_given(self.num_buckets, item.name, "HashBucket(num_buckets=...)") for item in fields]
+        sizes = [cats.get_entry(self.num_buckets, item.name, "HashBucket(num_buckets=...)") for item in fields]
         ids = [cats.Vocabulary(num_places=size, seed=hash_seeds(self.seed, size)) for size in sizes]
         return [cats.make_id_field(item, each) for item, each in zip(fields, ids, strict=True)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made = {}
+        outputs = {}
         for name, column in columns.items():
-            size = cats.get_given(self.num_buckets, name, "HashBucket(num_buckets=...)")
+            size = cats.get_entry(self.num_buckets, name, "HashBucket(num_buckets=...)")
             if column.dictionary is not None:
                 bits = splitmix64(self.seed, hash_strings(column.dictionary))
                 table = np.append(cats.assign_buckets(bits, size) + cats.FIRST, cats.MISSING).astype(np.int32)
@@ -635,8 +635,8 @@ class HashBucket(base.StatelessStep):
                     ids[rows] = cats.assign_buckets(hash_column(block, self.seed, backend), size) + cats.FIRST
                     if block.valid is not None:
                         ids[rows][~block.valid] = cats.MISSING
-            made[name] = Column("int32", ids)
-        return made
+            outputs[name] = Column("int32", ids)
+        return outputs
 
 
 class HashedCross(base.StatelessStep):
@@ -663,9 +663,9 @@ class HashedCross(base.StatelessStep):
         if len(fields) < 2:
             names, expected, remedy = [item.name for item in fields], "two columns or more", "HashBucket for one column"
             raise BadConfig("HashedCross", "there is nothing to cross", got=names, expected=expected, remedy=remedy)
-        made = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
+        output = Field.derived(self.output_names([item.name for item in fields])[0], "int32", fields, "HashedCross")
         seed = hash_seeds(self.seed, self.num_buckets)
-        return [cats.make_id_field(made, cats.Vocabulary(num_places=self.num_buckets, seed=seed))]
+        return [cats.make_id_field(output, cats.Vocabulary(num_places=self.num_buckets, seed=seed))]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["_x_".join(names)]
@@ -677,18 +677,18 @@ class HashedCross(base.StatelessStep):
         seeds = splitmix64(self.seed, np.arange(len(columns))).tolist()
         texts = [column.dictionary for column in columns.values()]
         bits_of = [None if text is None else splitmix64(0, hash_strings(text)) for text in texts]
-        known = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
+        tables = [None if bits is None else backend.to_device(np.append(bits, np.uint64(0))) for bits in bits_of]
         ids = xp.empty(size, dtype="int32")
         for rows in base.row_blocks(size, backend):
             bits, missing = xp.uint64(0), None
-            for column, seed, table in zip(columns.values(), seeds, known, strict=True):
+            for column, seed, table in zip(columns.values(), seeds, tables, strict=True):
                 block = column.take(rows)
-                own = hash_column(block, 0, backend) if table is None else table[block.data]
-                bits = splitmix64(seed, bits ^ own)
+                value_bits = hash_column(block, 0, backend) if table is None else table[block.data]
+                bits = splitmix64(seed, bits ^ value_bits)
                 absent = block.missing(xp)
                 missing = absent if missing is None else missing if absent is None else missing | absent
-            found = cats.assign_buckets(bits, self.num_buckets) + cats.FIRST
-            ids[rows] = found if missing is None else xp.where(missing, cats.MISSING, found)
+            block_ids = cats.assign_buckets(bits, self.num_buckets) + cats.FIRST
+            ids[rows] = block_ids if missing is None else xp.where(missing, cats.MISSING, block_ids)
         return {self.output_names(list(columns))[0]: Column("int32", ids)}
 
 
@@ -752,35 +752,35 @@ class HashedNgrams(base.StatelessStep):
         return [cats.make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [f"{name}_ngram{place}" for name in names for place in range(self.n_features)]
+        return [f"{name}_ngram{index}" for name in names for index in range(self.n_features)]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made = {}
+        outputs = {}
         for name, column in columns.items():
             assert column.dictionary is not None
             texts, places, values = self._counted(column.dictionary)
             ends = np.searchsorted(places, np.arange(self.n_features + 1))
-            for place, output in enumerate(self.output_names([name])):
-                here = slice(ends[place], ends[place + 1])
+            for index, output in enumerate(self.output_names([name])):
+                span = slice(ends[index], ends[index + 1])
                 table = np.zeros(len(column.dictionary) + 1, dtype=np.float32)
-                table[texts[here]] = values[here]
-                made[output] = Column("float32", base.gather(table, column.data, backend))
-        return made
+                table[texts[span]] = values[span]
+                outputs[output] = Column("float32", base.gather(table, column.data, backend))
+        return outputs
 
     def _counted(self, dictionary: Any) -> tuple[Any, Any, Any]:
         """Return position of the text, column and value of each pair that is not 0, ordered by column."""
-        found = [self._chunk(dictionary, start) for start in range(0, len(dictionary), _CHUNK)]
-        if not found:
+        chunks = [self._chunk(dictionary, start) for start in range(0, len(dictionary), _CHUNK)]
+        if not chunks:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
-        texts, places, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        texts, places, values = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
         order = np.argsort(places, kind="stable")
         return texts[order], places[order], values[order]
 
     def _chunk(self, dictionary: Any, start: int) -> tuple[Any, Any, Any]:
         analyze = make_analyzer(self.analyzer, self.ngram_range, lowercase=self.lowercase)
         grams = [analyze(text) for text in dictionary.slice(start, _CHUNK).to_pylist()]
-        texts = np.repeat(np.arange(len(grams)), [len(some) for some in grams])
-        encoded = strings([gram for some in grams for gram in some]).dictionary_encode()
+        texts = np.repeat(np.arange(len(grams)), [len(text_grams) for text_grams in grams])
+        encoded = strings([gram for text_grams in grams for gram in text_grams]).dictionary_encode()
         bits = splitmix64(0, hash_strings(encoded.dictionary))[encoded.indices.to_numpy()]
         places = (bits % np.uint64(self.n_features)).astype(np.int64)
         signs = 1.0 - 2.0 * (bits >> np.uint64(63)).astype(np.float64) if self.alternate_sign else np.ones(len(bits))

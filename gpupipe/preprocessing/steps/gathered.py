@@ -240,11 +240,11 @@ class KMeans(GatheredStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         base.check_numeric(fields, "KMeans")
         names = self.output_names([item.name for item in fields])
-        made = [replace(Field.derived(name, "float32", fields, "KMeans"), nullable=False) for name in names]
+        outputs = [replace(Field.derived(name, "float32", fields, "KMeans"), nullable=False) for name in names]
         if self.output != "labels":
-            return made
+            return outputs
         seed = zlib.crc32(self.cluster_centers_.tobytes()) if self.is_fitted else 0  # other centres, other clusters
-        return [make_id_field(made[0], Vocabulary(num_places=self.n_clusters, seed=seed))]
+        return [make_id_field(outputs[0], Vocabulary(num_places=self.n_clusters, seed=seed))]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         return ["kmeans"] if self.output == "labels" else [f"kmeans_dist{label}" for label in range(self.n_clusters)]
@@ -263,16 +263,16 @@ class KMeans(GatheredStep):
     def _moves(self, columns: Columns, backend: Backend) -> _Moves:
         xp, k = backend.xp, self.n_clusters
         labels = _nearest(columns, self.cluster_centers_, backend)
-        known = [backend.to_device(np.ascontiguousarray(places)) for places in self.cluster_centers_.T]
-        found = xp.zeros((2 + len(known), k))
-        found[0] = xp.bincount(labels, minlength=k)
+        centres = [backend.to_device(np.ascontiguousarray(places)) for places in self.cluster_centers_.T]
+        totals = xp.zeros((2 + len(centres), k))
+        totals[0] = xp.bincount(labels, minlength=k)
         for rows in base.row_blocks(len(labels), backend):
             sums = GroupSums(labels[rows], k, xp)
-            for number, (column, places) in enumerate(zip(columns.values(), known, strict=True), start=1):
+            for number, (column, places) in enumerate(zip(columns.values(), centres, strict=True), start=1):
                 deviation = floats(column.take(rows), xp) - places[labels[rows]]
-                found[number] += sums.compute(deviation)
-                found[-1] += xp.square(deviation).sum()
-        table = backend.to_host(found)
+                totals[number] += sums.compute(deviation)
+                totals[-1] += xp.square(deviation).sum()
+        table = backend.to_host(totals)
         return _Moves(table[0].astype(np.int64), table[1:-1].T, float(table[-1, 0]))
 
     def _move(self, moves: _Moves) -> Self:
@@ -308,10 +308,10 @@ class KMeans(GatheredStep):
             labels = _nearest(columns, centres, backend)
             labels += 2
             return {names[0]: Column("int32", labels)}
-        known = backend.to_device(centres[:, :, None])
+        points = backend.to_device(centres[:, :, None])
 
         def distances(block: Array) -> Iterator[Array]:
-            return (xp.sqrt(squares) for squares in _compute_squared_distances(block, known, xp))
+            return (xp.sqrt(squares) for squares in _compute_squared_distances(block, points, xp))
 
         return base.float32_rows(columns, names, distances, backend, "KMeans", result="a distance")
 
@@ -323,11 +323,11 @@ def _sort_centres(centres: Any, counts: Any) -> Any:
 def _nearest(columns: Columns, centres: Any, backend: Backend) -> Array:
     """Return n int32: the nearest centre's position; of equally near ones the first."""
     xp, bad = backend.xp, []
-    labels, known = xp.zeros(base.num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
+    labels, points = xp.zeros(base.num_rows(columns), dtype="int32"), backend.to_device(centres[:, :, None])
     with np.errstate(over="ignore", invalid="ignore"):
         for rows in base.row_blocks(len(labels), backend, len(columns)):
             best: Array = None
-            for label, squares in enumerate(_compute_squared_distances(base.stack_rows(columns, rows, xp), known, xp)):
+            for label, squares in enumerate(_compute_squared_distances(base.stack_rows(columns, rows, xp), points, xp)):
                 if label:
                     labels[rows] = xp.where(squares < best, np.int32(label), labels[rows])
                 best = xp.minimum(squares, best) if label else squares
@@ -353,21 +353,21 @@ def initial_centres(rows: Any, k: int, seed: int) -> Any:
     Source: Arthur, Vassilvitskii, "k-means++: the advantages of careful seeding", SODA 2007.
     """
     candidates = 2 + int(np.log(k))
-    chosen = [int(_uniform(seed, 0, 1)[0] * len(rows))]
-    nearest = np.square(rows - rows[chosen[0]]).sum(axis=1)
-    while len(chosen) < k:
+    picks = [int(_uniform(seed, 0, 1)[0] * len(rows))]
+    nearest = np.square(rows - rows[picks[0]]).sum(axis=1)
+    while len(picks) < k:
         ends = np.cumsum(nearest)
         if not ends[-1] > 0:
-            problem, remedy = f"only {len(chosen)} of the rows it starts from are distinct", f"n_clusters={len(chosen)}"
+            problem, remedy = f"only {len(picks)} of the rows it starts from are distinct", f"n_clusters={len(picks)}"
             raise BadData("KMeans", problem, expected=f"at least n_clusters={k}", remedy=remedy)
-        draws = _uniform(seed, len(chosen) * candidates, candidates) * ends[-1]
-        drawn = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
-        squares = np.square(rows[None] - rows[drawn][:, None]).sum(axis=2)
+        draws = _uniform(seed, len(picks) * candidates, candidates) * ends[-1]
+        positions = np.minimum(np.searchsorted(ends, draws, side="right"), len(rows) - 1)
+        squares = np.square(rows[None] - rows[positions][:, None]).sum(axis=2)
         closer = np.minimum(nearest, squares)
         best = int(closer.sum(axis=1).argmin())
-        chosen.append(int(drawn[best]))
+        picks.append(int(positions[best]))
         nearest = closer[best]
-    return rows[chosen]
+    return rows[picks]
 
 
 def _uniform(seed: int, counter: int, size: int) -> Any:

@@ -34,12 +34,12 @@ _ABOUT_ROWS = "size"
 
 def _find_key(fields: Sequence[Field], name: str, where: str) -> Field:
     """Return the field of that name; `ColumnNotFound` or `SchemaMismatch` where it cannot be a group key."""
-    found = [item for item in fields if item.name == name]
-    if not found:
+    matches = [item for item in fields if item.name == name]
+    if not matches:
         raise ColumnNotFound.among(f"{where}(by=...)", name, [item.name for item in fields])
     of_lists = f"T.{derive(name, 'len({})', f'{name}_length')} and by={f'{name}_length'!r}"
-    cats.check_categories(found, where, "groups", of_lists)
-    return found[0]
+    cats.check_categories(matches, where, "groups", of_lists)
+    return matches[0]
 
 
 class _GroupKeys:
@@ -51,20 +51,20 @@ class _GroupKeys:
 
     def __init__(self, ids: Any, sizes: Sequence[int]) -> None:
         self.ids, self._sizes, self._levels = ids, sizes, list[KeyIndex]()
-        place = np.zeros(len(ids), dtype=np.int64)
+        positions = np.zeros(len(ids), dtype=np.int64)
         for number, size in enumerate(sizes):
-            codes, place = np.unique(place * size + ids[:, number], return_inverse=True)
+            codes, positions = np.unique(positions * size + ids[:, number], return_inverse=True)
             self._levels.append(KeyIndex(codes))
         self._groups = np.full(len(ids) + 1, len(ids), dtype=np.int64)
-        self._groups[place] = np.arange(len(ids))  # the groups keep the order they were given in
+        self._groups[positions] = np.arange(len(ids))  # the groups keep the order they were given in
 
     def places(self, ids: Sequence[Array], backend: Backend) -> Array:
         """Return the group of each row, the number of groups where it has none."""
-        place: Any = 0
+        positions: Any = 0
         for column, size, level in zip(ids, self._sizes, self._levels, strict=True):
             # After a code that is not there (-1) the next one is below 0, and is not there either.
-            place = level.positions((place * size + column).astype("int64"), backend).astype("int64")
-        return backend.to_device(self._groups)[place]
+            positions = level.positions((positions * size + column).astype("int64"), backend).astype("int64")
+        return backend.to_device(self._groups)[positions]
 
 
 class _GroupStep(base.LearnedStep):
@@ -73,18 +73,18 @@ class _GroupStep(base.LearnedStep):
     by: Any
 
     @abstractmethod
-    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return the pairs of column and statistic that are learned."""
 
     def summarize(self, columns: Columns, backend: Backend) -> ColumnSummaries[GroupTable]:
-        by, wanted = as_list(self.by), self._wanted(list(columns))
-        numbers = {name: columns[name] for name, stat in wanted if stat not in _COUNTS}
+        by, statistics = as_list(self.by), self._list_pairs(list(columns))
+        numbers = {name: columns[name] for name, stat in statistics if stat not in _COUNTS}
         blocks = (floats(column, backend.xp) for column in numbers.values())
         if base.any_true([(backend.xp.abs(values) > base.LARGEST_SQUARED).any() for values in blocks], backend):
             base.refuse(numbers, backend, type(self).__name__, too_large="a value is too large to be squared")
-        states = dict.fromkeys(State(part, name) for name, stat in wanted for part in FUNCTIONS.get(stat, ()))
+        states = dict.fromkeys(State(part, name) for name, stat in statistics for part in FUNCTIONS.get(stat, ()))
         table = GroupTable.of(columns, by, list(states), backend)
-        pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in wanted if stat in _OF_PAIRS]
+        pairs = [GroupTable.of_pairs(columns, by, name, backend) for name, stat in statistics if stat in _OF_PAIRS]
         return ColumnSummaries(tuple(columns), (table, *pairs))
 
     def _learn(self, summary: ColumnSummaries[GroupTable]) -> tuple[list[Dictionary], Any, list[tuple[Any, float]]]:
@@ -100,23 +100,23 @@ class _GroupStep(base.LearnedStep):
         categories, ids = [values for _, values in keys], np.stack([ids for ids, _ in keys], axis=1)
         index = _GroupKeys(ids, [len(values) + cats.FIRST for values in categories])
         learned: list[tuple[Any, float]] = []
-        for name, stat in self._wanted(summary.names):
+        for name, stat in self._list_pairs(summary.names):
             if stat not in _OF_PAIRS:
                 whole = compute_result(stat, overall, name)
                 learned.append((compute_result(stat, groups, name), whole[0] if len(whole) else np.nan))
                 continue
-            found = next(distinct).merged()
-            pairs_of_keys = zip(categories, (cpu.column(found, key) for key in by), strict=True)
-            place = index.places([cats.Lookup(k, text=c.dtype == "string").ids(c, cpu) for k, c in pairs_of_keys], cpu)
+            frame = next(distinct).merged()
+            pairs_of_keys = zip(categories, (cpu.column(frame, key) for key in by), strict=True)
+            codes = index.places([cats.Lookup(k, text=c.dtype == "string").ids(c, cpu) for k, c in pairs_of_keys], cpu)
             if stat == "nunique":
-                learned.append((np.bincount(place, minlength=len(ids)), np.nan))
+                learned.append((np.bincount(codes, minlength=len(ids)), np.nan))
                 continue
-            values, counts = floats(cpu.column(found, name), np), cpu.column(found, State("size", by[0]).name).data
+            values, counts = floats(cpu.column(frame, name), np), cpu.column(frame, State("size", by[0]).name).data
             each, position = np.unique(values, return_inverse=True)
             total = np.bincount(position, weights=counts).astype(np.int64)
             pick = _pick_median if stat == "median" else _pick_most_frequent
             whole = pick(np.zeros(len(each), np.int64), each, total, 1)
-            learned.append((pick(place, values, counts, len(ids)), whole[0]))
+            learned.append((pick(codes, values, counts, len(ids)), whole[0]))
         return categories, ids, learned
 
 
@@ -174,7 +174,7 @@ class GroupStats(_GroupStep):
         where, by, stats = "GroupStats", as_list(self.by), as_list(self.stats)
         keys = [_find_key(fields, name, where) for name in by]
         values = [item for item in fields if item.name not in by]
-        if not self._wanted([item.name for item in fields]):
+        if not self._list_pairs([item.name for item in fields]):
             got = {"by": by, "stats": stats, "columns": [item.name for item in values]}
             expected = "keys, statistics, and columns to take them of"
             remedy = "(['carrier', 'dep_delay'], GroupStats('carrier', ['mean']))"
@@ -183,24 +183,26 @@ class GroupStats(_GroupStep):
             require_comparable(values, where)
         if set(stats) - set(_COUNTS):
             base.check_numeric(values, where)
-        known = {item.name: item for item in fields}
-        made = []
-        for name, (column, stat) in zip(self.output_names(list(known)), self._wanted(list(known)), strict=True):
-            reads = keys if stat == _ABOUT_ROWS else [known[column], *keys]
+        by_name = {item.name: item for item in fields}
+        outputs = []
+        for name, (column, stat) in zip(self.output_names(list(by_name)), self._list_pairs(list(by_name)), strict=True):
+            reads = keys if stat == _ABOUT_ROWS else [by_name[column], *keys]
             item = Field.derived(name, "int64" if stat in _COUNTS else "float64", reads, where)
             item = replace(item, origins=shift(item.origins, *ANY_ROW))
             known_always = self.handle_unknown == "overall" or stat in (*_COUNTS, "sum")
-            made.append(replace(item, nullable=not known_always and item.nullable))
-        return made
+            outputs.append(replace(item, nullable=not known_always and item.nullable))
+        return outputs
 
     def output_names(self, names: Sequence[str]) -> list[str]:
         keys = "_".join(as_list(self.by))
-        return [f"{stat if stat == _ABOUT_ROWS else f'{name}_{stat}'}_by_{keys}" for name, stat in self._wanted(names)]
+        return [
+            f"{stat if stat == _ABOUT_ROWS else f'{name}_{stat}'}_by_{keys}" for name, stat in self._list_pairs(names)
+        ]
 
     def looks_at(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in as_list(self.by)]
 
-    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
         """Return the pairs of column and statistic in output order; a size is that of the first key."""
         by, stats = as_list(self.by), as_list(self.stats)
         sizes = [(by[0], _ABOUT_ROWS)] if by and _ABOUT_ROWS in stats else []
@@ -208,11 +210,11 @@ class GroupStats(_GroupStep):
 
     def finalize(self, summary: ColumnSummaries[GroupTable]) -> Self:
         self.categories_, ids, learned = self._learn(summary)
-        kept = (ids != cats.MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
-        self.key_dtypes_, self.groups_ = [item.dtype for item in summary.columns[0].keys], ids[kept]
+        mask = (ids != cats.MISSING).all(axis=1) if self.dropna else np.ones(len(ids), dtype=bool)
+        self.key_dtypes_, self.groups_ = [item.dtype for item in summary.columns[0].keys], ids[mask]
         rows: dict[str, list[Any]] = {}
-        for (name, stat), (found, whole) in zip(self._wanted(summary.names), learned, strict=True):
-            row = np.append(found[kept], self._of_no_group(name, stat, whole))
+        for (name, stat), (values, whole) in zip(self._list_pairs(summary.names), learned, strict=True):
+            row = np.append(values[mask], self._of_no_group(name, stat, whole))
             row = row.astype(np.int64) if stat in _COUNTS else np.where(np.isnan(row), row[-1], row)
             rows.setdefault(stat, []).append(row)
         for stat in _STATS:
@@ -237,16 +239,16 @@ class GroupStats(_GroupStep):
         check_value(where, "key_dtypes_", self.key_dtypes_, "dtype[K]", {"K": len(by)})
         super()._check_state()
         check_value(where, "groups_", self.groups_, "counts[G, K]", {"K": len(by)})
-        sizes = Counter(stat for _, stat in self._wanted(self.names_in_))
+        sizes = Counter(stat for _, stat in self._list_pairs(self.names_in_))
         for stat, size in sizes.items():
             kind, lengths = "counts" if stat in _COUNTS else "float64", {"S": size, "G": len(self.groups_)}
             check_value(where, f"{stat}_", getattr(self, f"{stat}_"), f"{kind}[S, G+1]", lengths)
         require_state(len(self.categories_) == len(by), where, "categories_", len(self.categories_), f"{len(by)}")
-        for place, (vocabulary, dtype) in enumerate(zip(self.categories_, self.key_dtypes_, strict=True)):
+        for index, (vocabulary, dtype) in enumerate(zip(self.categories_, self.key_dtypes_, strict=True)):
             check_value(where, "categories_", vocabulary, "values[V]", {})
             cats.check_vocabulary(where, vocabulary, dtype)
-            known = self.groups_[:, place] < len(vocabulary) + cats.FIRST
-            require_state(bool(known.all()), where, "groups_", self.groups_, f"ids of {len(vocabulary)} values")
+            valid = self.groups_[:, index] < len(vocabulary) + cats.FIRST
+            require_state(bool(valid.all()), where, "groups_", self.groups_, f"ids of {len(vocabulary)} values")
 
     def _places(self, columns: Columns, backend: Backend) -> Array:
         """Return the group of each row, the number of groups where it has none."""
@@ -259,11 +261,11 @@ class GroupStats(_GroupStep):
         return self._keys.places(ids, backend)
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        wanted, places = self._wanted(self.names_in_), self._places(columns, backend)
-        rows = {stat: iter(getattr(self, f"{stat}_")) for _, stat in wanted}
-        values = [next(rows[stat]) for _, stat in wanted]
-        made = [Column(str(found.dtype), backend.to_device(found)[places]) for found in values]
-        return dict(zip(self.output_names(self.names_in_), made, strict=True))
+        statistics, places = self._list_pairs(self.names_in_), self._places(columns, backend)
+        rows = {stat: iter(getattr(self, f"{stat}_")) for _, stat in statistics}
+        values = [next(rows[stat]) for _, stat in statistics]
+        outputs = [Column(str(row.dtype), backend.to_device(row)[places]) for row in values]
+        return dict(zip(self.output_names(self.names_in_), outputs, strict=True))
 
 
 class GroupImputer(_GroupStep):
@@ -320,19 +322,19 @@ class GroupImputer(_GroupStep):
     def output_names(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name != self.by]
 
-    def _wanted(self, names: Sequence[str]) -> list[tuple[str, str]]:
+    def _list_pairs(self, names: Sequence[str]) -> list[tuple[str, str]]:
         return [(name, self.strategy) for name in self.output_names(names)]
 
     def finalize(self, summary: ColumnSummaries[GroupTable]) -> Self:
         (self.groups_,), ids, learned = self._learn(summary)
-        known, rows = ids[:, 0] != cats.MISSING, []
-        for name, (found, whole) in zip(self.output_names(summary.names), learned, strict=True):
+        valid, rows = ids[:, 0] != cats.MISSING, []
+        for name, (values, whole) in zip(self.output_names(summary.names), learned, strict=True):
             if np.isnan(whole):
                 problem = f"it has no value to take the {self.strategy.replace('_', ' ')} of"
                 remedy = "SimpleImputer(strategy='constant'), or leave the column out"
                 base.refuse_empty(name, "GroupImputer", problem, remedy)
             row = np.full(len(self.groups_) + 1, whole)
-            row[ids[known, 0] - cats.FIRST] = np.where(np.isnan(found), whole, found)[known]
+            row[ids[valid, 0] - cats.FIRST] = np.where(np.isnan(values), whole, values)[valid]
             rows.append(row)
         self.statistics_, self.key_dtype_ = np.stack(rows), summary.columns[0].keys[0].dtype
         return super().finalize(summary)
@@ -347,32 +349,32 @@ class GroupImputer(_GroupStep):
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp, key = backend.xp, columns[self.by]
         ids = cats.find_lookup(self, self.by, key, self.groups_, self.key_dtype_).ids(key, backend)
-        made, infinite = {}, []
-        for name, known in zip(self.output_names(self.names_in_), self.statistics_, strict=True):
+        outputs, infinite = {}, []
+        for name, statistics in zip(self.output_names(self.names_in_), self.statistics_, strict=True):
             column, values = columns[name], floats(columns[name], xp)
             infinite.append(xp.isinf(values).any())
-            fills = backend.to_device(np.concatenate([np.full(cats.FIRST, known[-1]), known[:-1]]))
+            fills = backend.to_device(np.concatenate([np.full(cats.FIRST, statistics[-1]), statistics[:-1]]))
             dtype = column.dtype if column.dtype in FLOATS else "float64"
-            made[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
+            outputs[name] = Column(dtype, xp.where(xp.isnan(values), fills[ids], values).astype(dtype))
         if base.any_true(infinite, backend):
-            base.refuse({name: columns[name] for name in made}, backend, "GroupImputer")
-        return made
+            base.refuse({name: columns[name] for name in outputs}, backend, "GroupImputer")
+        return outputs
 
 
 def _pick_most_frequent(ids: Any, values: Any, counts: Any, size: int) -> Any:
     """Return the smallest most frequent value of each id from 0 to `size`, of distinct pairs of id and value."""
-    made, order = np.full(size, np.nan), np.lexsort([values, -counts, ids])
+    modes, order = np.full(size, np.nan), np.lexsort([values, -counts, ids])
     groups, first = np.unique(ids[order], return_index=True)
-    made[groups] = values[order][first]
-    return made
+    modes[groups] = values[order][first]
+    return modes
 
 
 def _pick_median(ids: Any, values: Any, counts: Any, size: int) -> Any:
     """Return the median of the values of each id from 0 to `size`, each of which occurs so often."""
-    made, order = np.full(size, np.nan), np.lexsort([values, ids])
+    medians, order = np.full(size, np.nan), np.lexsort([values, ids])
     total = np.bincount(ids, weights=counts, minlength=size).astype(np.int64)
-    start, ends, there = np.cumsum(total) - total, np.cumsum(counts[order]), total > 0
-    ranks = [(start + (total - 1) // 2)[there], (start + total // 2)[there]]
+    start, ends, present = np.cumsum(total) - total, np.cumsum(counts[order]), total > 0
+    ranks = [(start + (total - 1) // 2)[present], (start + total // 2)[present]]
     below, above = (values[order][np.searchsorted(ends, rank, side="right")] for rank in ranks)
-    made[there] = below + (above - below) / 2
-    return made
+    medians[present] = below + (above - below) / 2
+    return medians

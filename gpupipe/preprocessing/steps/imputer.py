@@ -122,7 +122,7 @@ class SimpleImputer(base.LearnedStep):
             if any(infinite):
                 base.refuse(columns, backend, "SimpleImputer")
             return Matrix(columns.names, out)
-        made = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
+        outputs = {name: self._filled(column, fills[name], backend, infinite) for name, column in columns.items()}
         if base.any_true(infinite, backend):
             numbers = {name: item for name, item in columns.items() if item.dtype in FLOATS}
             base.refuse(numbers, backend, "SimpleImputer")
@@ -130,8 +130,8 @@ class SimpleImputer(base.LearnedStep):
             for name, column in columns.items():
                 missing = column.missing(backend.xp)
                 data = backend.xp.zeros(len(column), dtype=bool) if missing is None else missing
-                made[f"{name}_missing"] = Column("bool", data)
-        return made
+                outputs[f"{name}_missing"] = Column("bool", data)
+        return outputs
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         value = self.statistics_[name]

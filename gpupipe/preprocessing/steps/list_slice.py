@@ -72,8 +72,8 @@ class ListSlice(StatelessStep):
         assert elements is not None
         begins, lengths = column.data[:-1], column.data[1:] - column.data[:-1]
         start, end = self._bounds
-        first = _place(start, lengths, xp)
-        last = lengths if end is None else _place(end, lengths, xp)
+        first = _find_positions(start, lengths, xp)
+        last = lengths if end is None else _find_positions(end, lengths, xp)
         counts = xp.maximum(last - first, 0)
         if self.pad:
             return self._padded(column, begins + first, counts, xp)
@@ -84,14 +84,14 @@ class ListSlice(StatelessStep):
         elements, length = column.elements, self._length
         assert elements is not None
         steps = xp.arange(length)
-        there = (steps < counts[:, None]).ravel()
+        mask = (steps < counts[:, None]).ravel()
         places = (starts[:, None] + steps).ravel()
-        made = with_missing_row(elements, xp).take(xp.where(there, places, -1))
+        output = with_missing_row(elements, xp).take(xp.where(mask, places, -1))
         if self.pad_value is not None:
-            valid = None if elements.valid is None else made.valid | ~there
-            data = xp.where(there, made.data, made.data.dtype.type(self.pad_value))
-            made = Column(elements.dtype, data, valid)
-        return Column(column.dtype, xp.arange(len(column) + 1) * length, None, None, made)
+            valid = None if elements.valid is None else output.valid | ~mask
+            data = xp.where(mask, output.data, output.data.dtype.type(self.pad_value))
+            output = Column(elements.dtype, data, valid)
+        return Column(column.dtype, xp.arange(len(column) + 1) * length, None, None, output)
 
     def _check_pad(self, item: Field, element: str) -> None:
         if self._length < 1:
@@ -111,6 +111,6 @@ class ListSlice(StatelessStep):
             raise BadConfig(where, problem, got=self.pad_value, expected=expected, remedy=remedy)
 
 
-def _place(place: int, lengths: Array, xp: Any) -> Array:
+def _find_positions(position: int, lengths: Array, xp: Any) -> Array:
     """Return a position in each list, from its end where negative; its end where the list is shorter."""
-    return xp.maximum(lengths + place, 0) if place < 0 else xp.minimum(lengths, place)
+    return xp.maximum(lengths + position, 0) if position < 0 else xp.minimum(lengths, position)

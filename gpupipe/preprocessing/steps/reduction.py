@@ -85,12 +85,12 @@ class VarianceThreshold(_Selector):
     def finalize(self, summary: Moments) -> Self:
         base.check_values(summary.names, summary.count, "VarianceThreshold")
         self.variances_ = summary.variance
-        kept = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
-        if not kept:
+        names = [name for name, value in zip(summary.names, self.variances_, strict=True) if value > self.threshold]
+        if not names:
             expected, remedy = f"a variance of more than {self.threshold}", "a lower threshold, or leave the step out"
             largest = float(self.variances_.max())
             raise BadData("VarianceThreshold", "no column is left", got=largest, expected=expected, remedy=remedy)
-        self.kept_ = kept
+        self.kept_ = names
         return super().finalize(summary)
 
 
@@ -124,13 +124,13 @@ class CorrelationThreshold(_Selector):
         # Below the resolution of the mean there is no variance.
         varies = deviation > np.finfo(np.float64).eps * np.abs(summary.mean)
         unit = np.where(varies, 1 / np.where(varies, deviation, 1.0), 0.0)
-        found = np.clip(summary.m2 / summary.count * unit[:, None] * unit, -1.0, 1.0)
-        np.fill_diagonal(found, 1.0)
-        kept: list[int] = []
-        for place, row in enumerate(np.abs(found)):
-            if not (row[kept] > self.threshold).any():
-                kept.append(place)
-        self.correlations_, self.kept_ = found, [summary.names[place] for place in kept]
+        correlations = np.clip(summary.m2 / summary.count * unit[:, None] * unit, -1.0, 1.0)
+        np.fill_diagonal(correlations, 1.0)
+        positions: list[int] = []
+        for position, row in enumerate(np.abs(correlations)):
+            if not (row[positions] > self.threshold).any():
+                positions.append(position)
+        self.correlations_, self.kept_ = correlations, [summary.names[position] for position in positions]
         return super().finalize(summary)
 
 
@@ -161,13 +161,13 @@ class Projection(base.Invertible):
         self, columns: Columns, names: list[str], matrix: Any, backend: Backend, before: Any = None, after: Any = None
     ) -> dict[str, Column]:
         """Compute `matrix @ (column + before) + after` for each row as float32 columns; refuses infinite results."""
-        known = backend.to_device(np.ascontiguousarray(matrix))
+        device_matrix = backend.to_device(np.ascontiguousarray(matrix))
         first, last = (None if shift is None else backend.to_device(shift[:, None]) for shift in (before, after))
 
         def mapped(block: Array) -> Array:
             if first is not None:
                 block += first
-            result = known @ block
+            result = device_matrix @ block
             if last is not None:
                 result += last
             return result
@@ -215,22 +215,22 @@ class PCA(Projection):
 
     def finalize(self, summary: Covariance) -> Self:
         base.check_rows(summary.count, type(self).__name__, least=2)
-        kept = self.n_components if isinstance(self.n_components, int) else len(summary.names)
+        width = self.n_components if isinstance(self.n_components, int) else len(summary.names)
         covariance = summary.m2 / (summary.count - 1)
         total = float(np.trace(covariance))
-        if summary.kept is not None and summary.count >= kept and total > 0:
+        if summary.parts is not None and summary.count >= width and total > 0:
             # Centred beforehand, columns far from zero keep their digits, whatever the library does.
-            learned = summary.backend.pca(summary.deviations(), kept)
+            learned = summary.backend.pca(summary.deviations(), width)
             components, variance = learned.components, learned.explained_variance
         else:
             variance, vectors = np.linalg.eigh(covariance)
-            components, variance = vectors.T[::-1][:kept], variance[::-1][:kept]
+            components, variance = vectors.T[::-1][:width], variance[::-1][:width]
         variance = np.maximum(variance, 0.0)
-        ratio = variance / total if total > 0 else np.zeros(kept)
+        ratio = variance / total if total > 0 else np.zeros(width)
         if isinstance(self.n_components, float):  # as scikit-learn: the first components that explain more than it
-            kept = min(int(np.searchsorted(ratio.cumsum(), self.n_components, side="right")) + 1, kept)
-        self.mean_, self.components_ = summary.mean, fix_signs(components[:kept])
-        self.explained_variance_, self.explained_variance_ratio_ = variance[:kept], ratio[:kept]
+            width = min(int(np.searchsorted(ratio.cumsum(), self.n_components, side="right")) + 1, width)
+        self.mean_, self.components_ = summary.mean, fix_signs(components[:width])
+        self.explained_variance_, self.explained_variance_ratio_ = variance[:width], ratio[:width]
         self.n_samples_ = summary.count
         return super().finalize(summary)
 
@@ -268,14 +268,14 @@ class IncrementalPCA(PCA):
         4
     """
 
-    _seen: Covariance | None = None
+    _covariance: Covariance | None = None
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
         super().__init__(n_components, whiten=whiten, solver="fold")
 
     def finalize(self, summary: Covariance) -> Self:
         super().finalize(summary)
-        self._seen = summary
+        self._covariance = summary
         return self
 
     @answer_calls
@@ -284,14 +284,14 @@ class IncrementalPCA(PCA):
         names = list(frame.columns)
         if not self.is_fitted:
             return self.fit(frame)
-        if self._seen is None:
+        if self._covariance is None:
             problem = "it cannot go on: only its components were saved, not all that it had seen"
             expected = "a step that was fitted in this process"
             raise BadConfig(type(self).__name__, problem, expected=expected, remedy="fit on all rows")
         if names != self.names_in_:
             expected, remedy, where = str(self.names_in_), f"partial_fit(frame[{self.names_in_}])", type(self).__name__
             raise SchemaMismatch(where, "other columns than before", got=names, expected=expected, remedy=remedy)
-        return self.finalize(self._seen + self.summarize(*self._columns_to_fit(frame)))
+        return self.finalize(self._covariance + self.summarize(*self._columns_to_fit(frame)))
 
 
 def fix_signs(components: Any) -> Any:

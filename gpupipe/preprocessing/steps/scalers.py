@@ -39,7 +39,7 @@ class _Scaler(base.FloatStep):
         (offsets, divisors), by, where = self._by_column(), self._scale(0.0, 1.0), type(self).__name__
         if isinstance(columns, Matrix):
             data, infinite = np.empty(columns.data.shape, dtype=np.float32), False
-            first, second = (np.array([known[name] for name in columns]) for known in (offsets, divisors))
+            first, second = (np.array([numbers[name] for name in columns]) for numbers in (offsets, divisors))
             for rows, places in base.matrix_pieces(columns, backend):
                 block = columns.data[places, rows].astype(np.float64, copy=False)
                 infinite |= scale_each(data[places, rows], block, first[places], second[places], by)
@@ -54,8 +54,8 @@ class _Scaler(base.FloatStep):
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         offsets, divisors = self._affine()
-        place = self.names_in_.index(name)
-        return ElementwiseProgram(scale=self._scale(float(offsets[place]), float(divisors[place])))
+        index = self.names_in_.index(name)
+        return ElementwiseProgram(scale=self._scale(float(offsets[index]), float(divisors[index])))
 
     def inverse_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         (offsets, divisors), by = self._by_column(), self._scale(0.0, 1.0)
@@ -67,7 +67,7 @@ class _Scaler(base.FloatStep):
         return base.map_columns(columns, restored, backend, f"{type(self).__name__}.inverse_transform", "float64")
 
     def _by_column(self) -> tuple[dict[str, float], dict[str, float]]:
-        offsets, divisors = (dict(zip(self.names_in_, found.tolist(), strict=True)) for found in self._affine())
+        offsets, divisors = (dict(zip(self.names_in_, numbers.tolist(), strict=True)) for numbers in self._affine())
         return offsets, divisors
 
     def _scale(self, offset: float, divisor: float) -> Scale:
@@ -176,8 +176,8 @@ class MinMaxScaler(_Scaler):
 
     def _scale(self, offset: float, divisor: float) -> Scale:
         low, high = self.feature_range
-        held = (low, high) if self.clip else (-np.inf, np.inf)
-        return Scale(offset, divisor, high - low, low, *held)
+        bounds = (low, high) if self.clip else (-np.inf, np.inf)
+        return Scale(offset, divisor, high - low, low, *bounds)
 
 
 class RobustScaler(_Scaler):
@@ -337,8 +337,8 @@ class Normalizer(base.StatelessStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         lineage: frozenset[str] = frozenset().union(*(item.lineage for item in fields))
         origins: Origins = frozenset().union(*(item.origins for item in fields))
-        made = base.float32_fields(fields, "Normalizer")
-        return [replace(item, nullable=False, lineage=lineage, origins=origins) for item in made]
+        outputs = base.float32_fields(fields, "Normalizer")
+        return [replace(item, nullable=False, lineage=lineage, origins=origins) for item in outputs]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         xp = backend.xp
@@ -410,17 +410,17 @@ class Downcast(base.LearnedStep):
         return [replace(item, dtype=learned.get(item.name, item.dtype)) for item in fields]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made = {}
+        outputs = {}
         for name, dtype in zip(self.names_in_, self.dtypes_, strict=True):
             try:
-                made[name] = cast_column(columns[name], dtype, name, backend, exact=True)
+                outputs[name] = cast_column(columns[name], dtype, name, backend, exact=True)
             except BadData as error:
                 problem = f"a value does not fit {dtype}, which held every value of fit"
                 remedy, expected = f"fit on more rows, or leave {name!r} out", "values like those it was fitted on"
                 raise BadData(
                     f"Downcast, column {name!r}", problem, got=error.got, expected=expected, remedy=remedy
                 ) from None
-        return made
+        return outputs
 
 
 def _range(block: Array, xp: ModuleType) -> tuple[Any, Any, Any]:
@@ -435,6 +435,6 @@ def _smallest(dtype: str, low: float, high: float, rounded: float) -> str:
         return dtype
     if dtype in FLOATS:
         return dtype if rounded else "float32"
-    fitting = (one for one in _SMALLEST if np.iinfo(one).min <= low and high <= np.iinfo(one).max)
-    found = next(fitting, dtype)
-    return found if np.dtype(found).itemsize < np.dtype(dtype).itemsize else dtype
+    fitting = (name for name in _SMALLEST if np.iinfo(name).min <= low and high <= np.iinfo(name).max)
+    smallest = next(fitting, dtype)
+    return smallest if np.dtype(smallest).itemsize < np.dtype(dtype).itemsize else dtype

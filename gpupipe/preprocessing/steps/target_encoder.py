@@ -185,7 +185,7 @@ class TargetEncoder(CrossFittedStep):
         return [cats.make_number_field(item, name) for item in fields for name in self._outputs(item.name)]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [made for name in names for made in self._outputs(name)]
+        return [output for name in names for output in self._outputs(name)]
 
     def _outputs(self, name: str) -> list[str]:
         return [f"{name}_{suffix}" for suffix in getattr(self, "suffixes_", ())] or [name]
@@ -195,26 +195,26 @@ class TargetEncoder(CrossFittedStep):
     ) -> TargetSummary:
         assert target, "the target comes with the columns"
         numbers = backend.xp.arange(base.num_rows(columns)) if row_numbers is None else row_numbers
-        others, num_others = self.folds(numbers, backend.xp), self.cv
-        keys = {_FOLD: Column("int64", others)}
+        strata, num_strata = self.folds(numbers, backend.xp), self.cv
+        keys = {_FOLD: Column("int64", strata)}
         values: dict[str, Column] = {}
         if self._has_classes(target):
             if len(target) > 1:
                 raise _unfit(target, "several targets have to be numbers", "one target, or int(...) of each")
             (keys[_CLASS],) = target.values()
             codes, classes = encode_values(keys[_CLASS], backend)
-            others, num_others = others * (len(classes) + 1) + codes, self.cv * (len(classes) + 1)
+            strata, num_strata = strata * (len(classes) + 1) + codes, self.cv * (len(classes) + 1)
             states = [State("size", _FOLD)]
         else:
             if {"string", "timestamp"} & {item.dtype for item in target.values()}:
                 raise _unfit(target, "it is no number", "target_type='auto' for text, or the time since another")
-            for place, (name, item) in enumerate(target.items()):
-                values[_NUMBER.format(place)] = _check_numbers(item, name, backend)
+            for index, (name, item) in enumerate(target.items()):
+                values[_NUMBER.format(index)] = _check_numbers(item, name, backend)
             states = [State(part, name) for name in values for part in FUNCTIONS["var"]]
         tables = []
         for column in columns.values():
-            given, groups = {_CATEGORY: column, **keys, **values}, _group_densely(column, others, num_others, backend)
-            tables.append(GroupTable.of(given, [_CATEGORY, *keys], states, backend, groups))
+            inputs, groups = {_CATEGORY: column, **keys, **values}, _group_densely(column, strata, num_strata, backend)
+            tables.append(GroupTable.of(inputs, [_CATEGORY, *keys], states, backend, groups))
         is_binary = all(_is_binary(item, backend) for item in target.values())
         return TargetSummary(tuple(columns), tuple(tables), tuple(target), is_binary)
 
@@ -233,20 +233,20 @@ class TargetEncoder(CrossFittedStep):
         base.check_rows(int(overall[0].sum()), _WHERE)
         # The rows all values are learned from, then for each fold those of the others.
         every = [np.ones(self.cv, bool), *~np.eye(self.cv, dtype=bool)]
-        self._others = np.array([overall[0, others, 0].sum() for others in every[1:]])
+        self._counts = np.array([overall[0, mask, 0].sum() for mask in every[1:]])
         self.target_mean_ = merge_moments(*overall)[1]
         cats.check_distinct(self.output_names(summary.names), _WHERE)
         self.dtypes_in_ = {n: table.keys[0].dtype for n, table in zip(summary.names, summary.columns, strict=True)}
         self.categories_, self.encodings_, self._folds = {}, {}, {}
-        given = cats.resolve_categories(self, self.dtypes_in_)
-        for name, (seen, learned) in zip(summary.names, cells, strict=True):
-            categories, moments, has_missing = seen, learned, True
-            if name in given:
-                values, has_missing = given[name]
+        vocabularies = cats.resolve_categories(self, self.dtypes_in_)
+        for name, (fit_categories, learned) in zip(summary.names, cells, strict=True):
+            categories, moments, has_missing = fit_categories, learned, True
+            if name in vocabularies:
+                values, has_missing = vocabularies[name]
                 categories = sort_values(values)
                 # A category that never occurred has no place (-1): the row of zeros.
                 padded = np.concatenate([learned, np.zeros_like(learned[:, :, :1])], axis=2)
-                moments = padded[:, :, np.append(find_positions(categories, seen), len(seen))]
+                moments = padded[:, :, np.append(find_positions(categories, fit_categories), len(fit_categories))]
             merged = [(merge_moments(*moments[:, rows]), merge_moments(*overall[:, rows])) for rows in every]
             tables = [self._table(*pair, has_missing) for pair in merged]
             self.categories_[name], self.encodings_[name] = categories, tables[0]
@@ -277,18 +277,18 @@ class TargetEncoder(CrossFittedStep):
         self.target_type_, self.suffixes_ = "multiclass", [str(value) for value in self.classes_]
         return classes
 
-    def _table(self, there: tuple[Any, Any, Any], overall: tuple[Any, Any, Any], has_missing: bool) -> Any:
+    def _table(self, moments: tuple[Any, Any, Any], overall: tuple[Any, Any, Any], has_missing: bool) -> Any:
         """Return the values of missing, unknown and each category, from its moments (missing last) and all rows'."""
-        (count, mean, m2), (total, middle, spread) = there, overall
+        (count, mean, m2), (total, middle, spread) = moments, overall
         with np.errstate(divide="ignore", invalid="ignore"):
             if self.smooth == "auto":
                 between = spread / total * count
                 share = between / (between + m2 / count)
-                found = share * mean + (1 - share) * middle
+                values = share * mean + (1 - share) * middle
             else:
-                found = (count * mean + float(self.smooth) * middle) / (count + float(self.smooth))
-        found = np.where(np.isnan(found), middle, found)
-        return np.concatenate([found[-1:] if has_missing else middle[None], middle[None], found[:-1]])
+                values = (count * mean + float(self.smooth) * middle) / (count + float(self.smooth))
+        values = np.where(np.isnan(values), middle, values)
+        return np.concatenate([values[-1:] if has_missing else middle[None], middle[None], values[:-1]])
 
     def set_state(self, state: Mapping[str, Any]) -> Self:
         self._folds = {}  # the encodings of the single folds stay in the process
@@ -300,11 +300,11 @@ class TargetEncoder(CrossFittedStep):
             cats.check_vocabulary(self.class_name, self.categories_[name], self.dtypes_in_[name])
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
-        made: dict[str, Column] = {}
+        outputs: dict[str, Column] = {}
         for name, column in columns.items():
             lookup = cats.find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
-            made |= self._gathered(name, lookup.ids(column, backend), self.encodings_[name], backend)
-        return made
+            outputs |= self._gathered(name, lookup.ids(column, backend), self.encodings_[name], backend)
+        return outputs
 
     def cross_fitted_columns(self, columns: Columns, backend: Backend, row_numbers: Array) -> dict[str, Column]:
         self.check_fitted()
@@ -313,18 +313,18 @@ class TargetEncoder(CrossFittedStep):
             expected = "the step as it was fitted in this process"
             raise NotFitted(_WHERE, problem, expected=expected, remedy="fit again for out-of-fold values")
         folds = self.folds(row_numbers, backend.xp)
-        alone = backend.to_device(self._others == 0)[folds]
+        alone = backend.to_device(self._counts == 0)[folds]
         if base.any_true([alone.any()], backend):
             problem = "all rows fell into one fold, so there are no others to learn from"
-            got, remedy = f"{int(self._others.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
+            got, remedy = f"{int(self._counts.max())} rows, {self.cv} folds", "a larger cv, or fit(...).transform(...)"
             raise BadData(_WHERE, problem, got=got, expected="more rows", remedy=remedy)
-        made: dict[str, Column] = {}
+        outputs: dict[str, Column] = {}
         for name, column in columns.items():
             tables = self._folds[name]
             lookup = cats.find_lookup(self, name, column, self.categories_[name], self.dtypes_in_[name])
             ids = lookup.ids(column, backend) + (folds * tables.shape[1])
-            made |= self._gathered(name, ids, tables.reshape(-1, tables.shape[2]), backend)
-        return made
+            outputs |= self._gathered(name, ids, tables.reshape(-1, tables.shape[2]), backend)
+        return outputs
 
     def _gathered(self, name: str, ids: Array, table: Any, backend: Backend) -> dict[str, Column]:
         """Gather the table's columns at these rows."""
@@ -354,14 +354,14 @@ def _is_binary(column: Column, backend: Backend) -> bool:
     return bool(backend.to_host(((column.data == 0) | (column.data == 1)).all()[None])[0])
 
 
-def _group_densely(column: Column, others: Array, num_others: int, backend: Backend) -> Groups:
-    """Group rows by their values and numbers below `num_others`, by counting all pairs: without a sort of texts."""
+def _group_densely(column: Column, strata: Array, num_strata: int, backend: Backend) -> Groups:
+    """Group rows by their values and numbers below `num_strata`, by counting all pairs: without a sort of texts."""
     xp = backend.xp
     codes, values = encode_values(column, backend)
-    cells = codes * num_others + others
-    counts = xp.bincount(cells, minlength=(len(values) + 1) * num_others)
-    there = counts > 0
-    return Groups((xp.cumsum(there) - 1)[cells], counts[there], xp)
+    cells = codes * num_strata + strata
+    counts = xp.bincount(cells, minlength=(len(values) + 1) * num_strata)
+    present = counts > 0
+    return Groups((xp.cumsum(present) - 1)[cells], counts[present], xp)
 
 
 def _tabulate_cells(groups: Frame, cv: int, num_targets: int, outputs: Dictionary | None) -> tuple[Dictionary, Any]:
@@ -371,17 +371,17 @@ def _tabulate_cells(groups: Frame, cv: int, num_targets: int, outputs: Dictionar
     """
     cpu = select("cpu")
     ids, categories = cats.learn_ids(cpu.column(groups, _CATEGORY))
-    fold, place = cpu.column(groups, _FOLD).data, np.where(ids == cats.MISSING, len(categories), ids - cats.FIRST)
+    fold, category = cpu.column(groups, _FOLD).data, np.where(ids == cats.MISSING, len(categories), ids - cats.FIRST)
     if outputs is None:
         cells = np.zeros((3, cv, len(categories) + 1, num_targets))
         for number in range(num_targets):
             states = [State(part, _NUMBER.format(number)) for part in FUNCTIONS["var"]]
             count, total, squares = (cpu.column(groups, state.name).data for state in states)
-            cells[:, fold, place, number] = count, total / np.maximum(count, 1), squares
+            cells[:, fold, category, number] = count, total / np.maximum(count, 1), squares
         return categories, cells
     class_ids, classes = cats.learn_ids(cpu.column(groups, _CLASS))
     counts = np.zeros((cv, len(categories) + 1, len(classes) + 1))  # the last for an output that is no class, at -1
-    counts[fold, place, class_ids - cats.FIRST] = cpu.column(groups, State("size", _FOLD).name).data
+    counts[fold, category, class_ids - cats.FIRST] = cpu.column(groups, State("size", _FOLD).name).data
     total, counts = counts.sum(axis=-1, keepdims=True), counts[..., find_positions(outputs, classes)]
     mean = counts / np.maximum(total, 1)
     return categories, np.stack([np.broadcast_to(total, mean.shape), mean, counts * (1 - mean)])

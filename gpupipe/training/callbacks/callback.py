@@ -137,8 +137,8 @@ class ProgressBar(_Closing):
 
     def on_log(self, run: TrainState) -> None:
         speed, waiting = run.metrics["rows_per_second"], run.metrics["data_wait"]
-        shown = {"loss": run.metrics.get("loss"), "rows/s": f"{speed:,.0f}", "data wait": f"{waiting:.0%}"}
-        self._bar.set_postfix(shown, refresh=False)
+        figures = {"loss": run.metrics.get("loss"), "rows/s": f"{speed:,.0f}", "data wait": f"{waiting:.0%}"}
+        self._bar.set_postfix(figures, refresh=False)
         self._bar.update(run.step - self._bar.n)
 
     def on_fit_end(self, run: TrainState) -> None:
@@ -273,9 +273,9 @@ class JSONLinesLogger(_FileLogger):
             with self._open("w"):  # in place: it may be a pipe
                 return
         with writing(self.path):
-            kept = self._read_lines_until(run)
+            lines = self._read_lines_until(run)
         with replacing(self.path, overwrite=True) as draft:
-            draft.write_text("".join(f"{line}\n" for line in kept), "utf-8")
+            draft.write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
     def on_log(self, run: TrainState) -> None:
         self._write({"event": "log", "step": run.step, "epoch": run.epoch, **run.metrics})
@@ -290,7 +290,7 @@ class JSONLinesLogger(_FileLogger):
 
     def _read_lines_until(self, run: TrainState) -> list[str]:
         """Read the lines that an earlier run had logged before the checkpoint, and somebody else's."""
-        kept = []
+        lines = []
         for line in self.path.read_text("utf-8").splitlines():
             with suppress(ValueError):  # cut short by the end of that run
                 match parse_json(line, object):
@@ -298,8 +298,8 @@ class JSONLinesLogger(_FileLogger):
                         continue
                     case {"event": "log", "step": int(step)} if step > run.step:
                         continue
-                kept.append(line)
-        return kept
+                lines.append(line)
+        return lines
 
 
 class CSVLogger(_FileLogger):

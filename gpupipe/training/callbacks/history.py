@@ -93,8 +93,8 @@ class History:
 
     @property
     def _best(self) -> dict[str, float] | None:
-        seen = [row for row in self.rows if self.monitor in row]
-        return (max if self.higher_is_better else min)(seen, key=lambda row: row[self.monitor], default=None)
+        rows = [row for row in self.rows if self.monitor in row]
+        return (max if self.higher_is_better else min)(rows, key=lambda row: row[self.monitor], default=None)
 
     @property
     def _cells(self) -> list[list[str]]:

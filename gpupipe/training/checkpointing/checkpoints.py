@@ -143,11 +143,11 @@ class CheckpointCallback(Callback):
             self._outer = signal.signal(signal.SIGTERM, handle)
 
     def _make_folder(self) -> None:
-        if (there := list_checkpoints(self._folder)) and not self._resumed:
+        if (folders := list_checkpoints(self._folder)) and not self._resumed:
             problem = "the folder holds checkpoints of another run"
             remedy = "fit(..., resume='latest'), or another folder"
             expected = "a folder of its own for each run, or a fit that goes on from there"
-            raise refuse_argument("Trainer", "checkpoints", str(there[-1].path), expected, remedy, problem=problem)
+            raise refuse_argument("Trainer", "checkpoints", str(folders[-1].path), expected, remedy, problem=problem)
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock.enter_context(locking(self._folder))
@@ -194,8 +194,8 @@ class CheckpointCallback(Callback):
                 logger.warning("SIGTERM: saved after batch %d in %s", run.step, self._folder)
         finally:
             self.on_fit_end(run)
-        if isinstance(error, KeyboardInterrupt) and (there := list_checkpoints(self._folder)):
-            error.add_note(f"last checkpoint: {there[-1].path}, go on with fit(..., resume='latest')")
+        if isinstance(error, KeyboardInterrupt) and (folders := list_checkpoints(self._folder)):
+            error.add_note(f"last checkpoint: {folders[-1].path}, go on with fit(..., resume='latest')")
         if isinstance(error, Terminated) and callable(self._outer):
             self._outer(signal.SIGTERM, None)  # the program has its own way to end
 
@@ -262,9 +262,9 @@ def _write_checkpoint(folder: Path, step: int, text: Any, tensors: dict[str, Ten
 def _read_about(path: Path) -> dict[str, Any]:
     """Read a checkpoint's description and text; ValueError for one that is altered or of another format."""
     content = (path / STATE).read_bytes()
-    found = parse_json(content, {"format": int}, finite=False)["format"]
-    if found != FORMAT:
-        raise ValueError(f"its format is {found}, not {FORMAT}")
+    version = parse_json(content, {"format": int}, finite=False)["format"]
+    if version != FORMAT:
+        raise ValueError(f"its format is {version}, not {FORMAT}")
     about: dict[str, Any] = parse_json(content, _ABOUT, finite=False)
     if about.pop("digest") != _digest_items(about):
         raise ValueError("its content is not what was written")
@@ -310,7 +310,7 @@ class CheckpointFolder(NamedTuple):
 
 def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
     """List the checkpoints in a folder, first to last; other files are left out."""
-    found = []
+    checkpoints = []
     for path in folder.glob("step-" + 10 * "[0-9]"):
         try:
             about = _read_about(path)
@@ -319,8 +319,8 @@ def list_checkpoints(folder: Path) -> list[CheckpointFolder]:
             continue
         except (OSError, ValueError):  # found out, and said, when it is read
             figure, higher = None, False
-        found.append(CheckpointFolder(int(path.name[-10:]), path, figure, higher))
-    return sorted(found)
+        checkpoints.append(CheckpointFolder(int(path.name[-10:]), path, figure, higher))
+    return sorted(checkpoints)
 
 
 def _find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | None:
@@ -339,10 +339,10 @@ def _find_latest(folder: Path) -> tuple[str, dict[str, Any], dict[str, Any]] | N
 
 def _prune_checkpoints(folder: Path, keep: int) -> None:
     """Remove all but the last few and the best."""
-    found = list_checkpoints(folder)
-    scored = [(c.figure if c.higher_is_better else -c.figure, c.step) for c in found if c.figure is not None]
+    checkpoints = list_checkpoints(folder)
+    scored = [(c.figure if c.higher_is_better else -c.figure, c.step) for c in checkpoints if c.figure is not None]
     best = max(scored, default=(0.0, -1))[1]
-    for checkpoint in [one for one in found[:-keep] if one.step != best]:
+    for checkpoint in [checkpoint for checkpoint in checkpoints[:-keep] if checkpoint.step != best]:
         hidden = folder / f".{checkpoint.path.name}.old.tmp"  # or half a checkpoint could be seen
         checkpoint.path.rename(hidden)
         shutil.rmtree(hidden, ignore_errors=True)
@@ -356,27 +356,27 @@ def _digest_items(items: Mapping[str, Any]) -> str:
     return _digest(json.dumps(items, sort_keys=True).encode())
 
 
-def resume_run(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | None) -> bool:
+def resume_run(run: TrainState, resume: str | Path, checkpoints: Checkpoints | None) -> bool:
     """Restore a run from "latest", a checkpoint's folder, or a folder of checkpoints; return whether there was one."""
-    if wanted == "latest" and checkpoints is None:
+    if resume == "latest" and checkpoints is None:
         where, problem = "Trainer.fit(resume='latest')", "the trainer has no folder of checkpoints"
         remedy = "Trainer(..., checkpoints='runs/flights'), or a checkpoint's path"
         raise BadConfig(where, problem, expected="a folder to read from", remedy=remedy)
-    place = Path(checkpoints.folder) if wanted == "latest" and checkpoints is not None else Path(wanted)
+    location = Path(checkpoints.folder) if resume == "latest" and checkpoints is not None else Path(resume)
 
     def find_checkpoint() -> tuple[str, dict[str, Any], dict[str, Any]] | None:
-        found = _find_latest(place)
-        return (str(place), *_read_checkpoint(place)) if found is None and wanted != "latest" else found
+        checkpoint = _find_latest(location)
+        return (str(location), *_read_checkpoint(location)) if checkpoint is None and resume != "latest" else checkpoint
 
-    found = run.ranks.broadcast_object(find_checkpoint)  # the folder need not be there where the other ranks are
-    if found is None:
-        logger.info("no checkpoint in %s: the fit starts from the beginning", place)
+    checkpoint = run.ranks.broadcast_object(find_checkpoint)  # the folder need not be there where the other ranks are
+    if checkpoint is None:
+        logger.info("no checkpoint in %s: the fit starts from the beginning", location)
         return False
-    path, state, described = found
-    here = _describe_run(run)
-    if not state["step_in_epoch"] and here["rows"] is not None:
-        del here["batches per epoch"]  # between epochs the same rows may be dealt anew
-    _check_same(path, described, here)
+    path, state, described = checkpoint
+    description = _describe_run(run)
+    if not state["step_in_epoch"] and description["rows"] is not None:
+        del description["batches per epoch"]  # between epochs the same rows may be dealt anew
+    _check_same(path, described, description)
     with _blame_checkpoint(path):
         run.load_state_dict(state)
     logger.info("the fit goes on after batch %d, from %s", run.step, path)
@@ -386,7 +386,7 @@ def resume_run(run: TrainState, wanted: str | Path, checkpoints: Checkpoints | N
 def _describe_run(run: TrainState) -> dict[str, Any]:
     """Describe what a run trains on: a checkpoint fits a run where all of this is the same."""
     schema = getattr(run.train, "schema", None)
-    told = json.dumps(schema.to_json(), sort_keys=True).encode() if isinstance(schema, Schema) else None
+    content = json.dumps(schema.to_json(), sort_keys=True).encode() if isinstance(schema, Schema) else None
     names = {id(parameter): name for name, parameter in run.model.named_parameters()}
     keys = getattr(run.model, "id_keys", None)  # a fit anew gives values other ids, and leaves the sizes as they are
     return {
@@ -394,20 +394,20 @@ def _describe_run(run: TrainState) -> dict[str, Any]:
         "optimizer": type(run.update.optimizer).__name__,
         "trained parameters": [names.get(id(p)) for p in run.update.parameters],  # in the order of moments
         "rows": getattr(run.train, "total_rows", None),
-        "schema": None if told is None else _digest(told),
+        "schema": None if content is None else _digest(content),
         "vocabularies": None if keys is None else _digest(keys.cpu().numpy().tobytes()),
         "batches per epoch": run.steps_per_epoch,
     }
 
 
-def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
-    what = next((what for what, now in here.items() if saved.get(what) != now), None)
+def _check_same(path: str, saved: dict[str, Any], current: dict[str, Any]) -> None:
+    what = next((what for what, now in current.items() if saved.get(what) != now), None)
     if what is None:
         return
     kind = "data set" if what in ("rows", "schema", "vocabularies", "batches per epoch") else "model"
     problem = f"the checkpoint is of another {kind}: {what}"
     remedy = "the model, optimiser and loader it was made with; gp.training.load_weights for weights alone"
-    then, now = saved.get(what), here[what]
+    then, now = saved.get(what), current[what]
     if what == "weights" and isinstance(then, dict):
         name = next(name for name in [*now, *then] if now.get(name) != then.get(name))
         problem = problem.replace(what, f"weight {name!r}")
@@ -415,7 +415,7 @@ def _check_same(path: str, saved: dict[str, Any], here: dict[str, Any]) -> None:
     elif what == "trained parameters" and then is not None:
         then, now = next((a, b) for a, b in zip_longest(then, now, fillvalue="none") if a != b)
         remedy = "freeze(), unfreeze() and param_groups= as they were; gp.training.load_weights for weights alone"
-    elif what == "batches per epoch" and here["rows"] is not None:
+    elif what == "batches per epoch" and current["rows"] is not None:
         problem = f"the checkpoint is from the middle of an epoch of other batches: {what}"
         remedy = "as many ranks, and the batch size, as then; or a checkpoint from the end of an epoch"
     raise SchemaMismatch(path, problem, got=then, expected=f"{now!r}, as in this fit", remedy=remedy)

@@ -20,19 +20,19 @@ def checkpoint_activations(model: nn.Module, blocks: bool | Sequence[str]) -> It
     names = dict(model.named_modules())
     if blocks is True:
         lists = [module for module in names.values() if isinstance(module, nn.ModuleList)]
-        chosen: list[Any] = [member for members in lists for member in members]
+        modules: list[Any] = [member for members in lists for member in members]
     else:
         patterns = as_list(blocks or [])
-        chosen = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
-    if not chosen:
+        modules = [m for name, m in names.items() if name and any(fnmatchcase(name, p) for p in patterns)]
+    if not modules:
         expected = "members of an nn.ModuleList" if blocks is True else f"patterns of {[n for n in names if n]}"
         remedy = "activation_checkpointing=False, or activation_checkpointing=['layers.*']"
         problem = "the model has no such blocks"
         raise refuse_argument("Trainer", "activation_checkpointing", blocks, expected, remedy, problem=problem)
-    for module in chosen:
+    for module in modules:
         module.forward = partial(checkpoint, module.forward, use_reentrant=False)
     try:
         yield
     finally:
-        for module in chosen:
+        for module in modules:
             del module.forward  # the class's own comes to light again

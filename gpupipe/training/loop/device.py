@@ -42,19 +42,19 @@ def find_device(requested: str | torch.device, loader: object) -> tuple[torch.de
     """Return the device as `choose_device` does, and why it is that."""
     check_device(requested)
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    asked, home, reason = str(requested), getattr(loader, "device", None), "asked for"
-    if asked == "auto" and home is not None:
-        asked, reason = str(home), "the data is there"
-    elif asked == "auto":
-        asked, reason = ("cuda", "torch sees a GPU") if visible else ("cpu", "torch sees no GPU")
+    name, home, reason = str(requested), getattr(loader, "device", None), "asked for"
+    if name == "auto" and home is not None:
+        name, reason = str(home), "the data is there"
+    elif name == "auto":
+        name, reason = ("cuda", "torch sees a GPU") if visible else ("cpu", "torch sees no GPU")
     device = torch.device("cpu")
-    if asked.startswith("cuda"):
-        if not visible or (asked != "cuda" and torch.device(asked).index >= visible):
+    if name.startswith("cuda"):
+        if not visible or (name != "cuda" and torch.device(name).index >= visible):
             problem = f"torch {torch.__version__} sees {visible} GPUs"
             expected = "a GPU that is visible, to a torch built for CUDA"
             remedy = "device='cpu', or a CUDA build of torch: pytorch.org/get-started/locally has the line"
-            raise BackendMissing("Trainer(device=)", problem, got=asked, expected=expected, remedy=remedy)
-        device = torch.device("cuda", torch.cuda.current_device()) if asked == "cuda" else torch.device(asked)
+            raise BackendMissing("Trainer(device=)", problem, got=name, expected=expected, remedy=remedy)
+        device = torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
     return device, reason
 
 

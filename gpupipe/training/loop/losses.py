@@ -167,15 +167,15 @@ def _wrap_loss(loss: Any) -> Any:
         expected, remedy = f"an object: {expected}", f"loss={loss.__name__}()"
         raise refuse_argument("Trainer", "loss", loss, expected, remedy, problem="a class")
     try:
-        found = signature(loss.forward if isinstance(loss, nn.Module) else loss)
+        call_signature = signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except ValueError:
         return loss  # a function of C
     try:
-        found.bind(None, None)
+        call_signature.bind(None, None)
     except TypeError as cause:
-        problem = f"it takes {found}"
+        problem = f"it takes {call_signature}"
         raise refuse_argument("Trainer", "loss", loss, expected, "loss=torch.nn.MSELoss()", problem=problem) from cause
-    second = [*found.parameters][1:2]
+    second = [*call_signature.parameters][1:2]
     if not second or second[0] not in _TARGET_NAMES:
         return loss
     plain = loss.func if isinstance(loss, partial) else loss
@@ -223,12 +223,12 @@ def average_members(loss: Loss, members: int) -> Loss:
 
 
 def compute_class_weights(
-    wanted: ClassWeight, loader: Any, schema: Schema | None, ranks: RankGroup | None = None
+    class_weight: ClassWeight, loader: Any, schema: Schema | None, ranks: RankGroup | None = None
 ) -> Tensor:
     """Compute a weight per class: n / (K count) for `"balanced"`, reading the loader; or the given ones, else 1."""
     target = None if schema is None else schema.target
     if schema is None or target is None or target.classes is None or schema.task == "multilabel":
-        got: Any = wanted
+        got: Any = class_weight
         problem = "nothing tells the classes" if target is None else "the target has no classes"
         if schema is not None and schema.task == "multilabel":
             problem, got = "a row has several targets, and one weight", [item.name for item in schema.targets]
@@ -236,22 +236,22 @@ def compute_class_weights(
         remedy = "class_weight=None, or Features(weight=...) for a weight per row"
         raise refuse_argument("Trainer", "class_weight", got, expected, remedy, problem=problem)
     classes = list(target.classes)
-    if not isinstance(wanted, str):
-        for name in wanted:
-            if name not in classes or not wanted[name] >= 0:
+    if not isinstance(class_weight, str):
+        for name in class_weight:
+            if name not in classes or not class_weight[name] >= 0:
                 problem = "no such class" if name not in classes else "a weight below 0"
-                bad, expected = {name: wanted[name]}, f"weights of some of {classes}"
+                bad, expected = {name: class_weight[name]}, f"weights of some of {classes}"
                 raise refuse_argument(
                     "Trainer", "class_weight", bad, expected, "class_weight='balanced'", problem=problem
                 )
-        return torch.tensor([float(wanted.get(name, 1.0)) for name in classes])
+        return torch.tensor([float(class_weight.get(name, 1.0)) for name in classes])
     streamed = getattr(loader, "residency", "stream") == "stream"
     counts = torch.zeros(len(classes), dtype=torch.int64)
     for batch in loader if streamed else [loader.table]:
-        found = batch.target
+        labels = batch.target
         if ranks is not None and ranks.size > 1 and batch.weight is not None:
-            found = found[batch.weight > 0]  # padding has no weight
-        counts += torch.bincount(found.long(), minlength=len(classes)).cpu()
+            labels = labels[batch.weight > 0]  # padding has no weight
+        counts += torch.bincount(labels.long(), minlength=len(classes)).cpu()
     if ranks is not None and (streamed or "shards" in loader.state_dict()):
         counts = ranks.all_gather_scalar(counts).sum(0)
     if not counts.all():
@@ -267,9 +267,9 @@ def weight_by_class(batch: Any, weights: Tensor) -> Any:
         got, expected = type(batch).__name__, "batches of gp.Pipeline's loader"
         problem, remedy = "the batches have no weights to change", "pipeline.loader(...)"
         raise refuse_argument("Trainer", "class_weight", got, expected, remedy, problem=problem)
-    own: Any = batch
-    of_class = weights[own.target.long()]
-    return replace(own, weight=of_class if own.weight is None else own.weight * of_class)
+    rows: Any = batch
+    of_class = weights[rows.target.long()]
+    return replace(rows, weight=of_class if rows.weight is None else rows.weight * of_class)
 
 
 def compute_mean_loss(values: Any, batch: Any) -> tuple[Tensor, Tensor | int]:
@@ -384,10 +384,10 @@ class PairwiseRanking:
             raise SchemaMismatch(where, problem, got=got, expected="B values", remedy="one target")
         pairs = (target[:, None] > target).to(output.dtype)
         if self.group is not None:
-            kept = getattr(batch, "keep", {})
-            if self.group not in kept:
-                raise ColumnNotFound.among("PairwiseRanking(group=)", self.group, kept)
-            pairs = pairs * (kept[self.group][:, None] == kept[self.group])
+            keep = getattr(batch, "keep", {})
+            if self.group not in keep:
+                raise ColumnNotFound.among("PairwiseRanking(group=)", self.group, keep)
+            pairs = pairs * (keep[self.group][:, None] == keep[self.group])
         weight = get_weight(batch)
         if weight is not None:
             pairs = pairs * weight[:, None] * weight
@@ -417,12 +417,12 @@ class PerTarget:
         for name in losses if isinstance(losses, list | tuple) else [losses]:
             if not isinstance(losses, list | tuple) or name not in names:
                 raise refuse_choice("PerTarget", "losses", name, names, "a list of these, one a target", form="[%r]")
-        given: Any = [1.0] * len(losses) if weights is None else weights
-        weights = list(given) if is_sequence(given) else []
+        argument: Any = [1.0] * len(losses) if weights is None else weights
+        weights = list(argument) if is_sequence(argument) else []
         good = len(weights) == len(losses) and all(is_number(weight) and 0 <= weight < math.inf for weight in weights)
         if not good or not sum(weights):
             problem, expected = "not a weight for each loss", f"{len(losses)} numbers of at least 0, not all 0"
-            raise refuse_argument("PerTarget", "weights", given, expected, "weights=None", problem=problem)
+            raise refuse_argument("PerTarget", "weights", argument, expected, "weights=None", problem=problem)
         self.losses = list(losses)
         self.shares = [weight / sum(weights) for weight in weights]
 
@@ -434,7 +434,7 @@ class PerTarget:
             remedy = "a loss for each of schema.targets"
             raise SchemaMismatch("loss PerTarget", problem, got=tuple(output.shape), expected=expected, remedy=remedy)
         each = [
-            share * LOSSES[name](output[:, place], replace(batch, target=target[:, place]))
-            for place, (name, share) in enumerate(zip(self.losses, self.shares, strict=True))
+            share * LOSSES[name](output[:, index], replace(batch, target=target[:, index]))
+            for index, (name, share) in enumerate(zip(self.losses, self.shares, strict=True))
         ]
         return torch.stack(each).sum(0)

@@ -67,7 +67,7 @@ class PredictionMetric:
 def flatten_metrics(metrics: Any) -> list[Any]:
     """List metrics that are given alone or in a list; of a collection, such as torchmetrics', those that are in it."""
     if isinstance(metrics, list | tuple):
-        return [one for metric in metrics for one in flatten_metrics(metric)]
+        return [item for metric in metrics for item in flatten_metrics(metric)]
     return list(metrics.values()) if hasattr(metrics, "values") and hasattr(metrics, "compute") else [metrics]
 
 

@@ -141,11 +141,11 @@ class Decision(_Sums):
         where = f"metric {self.name!r}"
         if _has_class_logits(output, batch):
             truth = matching_target(output, batch, where, classes=True).long()[:, None]
-            taken, width = output.argmax(1)[:, None], output.shape[1]
+            predictions, width = output.argmax(1)[:, None], output.shape[1]
         else:
             truth = _to_columns(matching_target(output, batch, where) >= 0.5).long()
-            taken, width = _to_columns(is_positive(full_precision(output), self.threshold)).long(), 2
-        return truth, taken, _get_weights(batch, truth[:, 0].double())[:, None].expand_as(truth), width
+            predictions, width = _to_columns(is_positive(full_precision(output), self.threshold)).long(), 2
+        return truth, predictions, _get_weights(batch, truth[:, 0].double())[:, None].expand_as(truth), width
 
 
 class _Accuracy(Decision):
@@ -154,8 +154,8 @@ class _Accuracy(Decision):
     name = "accuracy"
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
-        truth, taken, weight, _ = self.decide(output, batch)
-        return torch.stack([weight.sum(0), (weight * (truth == taken)).sum(0)], 1)
+        truth, predictions, weight, _ = self.decide(output, batch)
+        return torch.stack([weight.sum(0), (weight * (truth == predictions)).sum(0)], 1)
 
     def finish(self, *sums: float) -> float | None:
         weight, hits = sums
@@ -184,12 +184,12 @@ class _OfClasses(Decision):
     of_classes: Callable[[Sequence[list[float]]], float | None]
 
     def sum_rows(self, output: Tensor, batch: Any) -> Tensor:
-        truth, taken, weight, width = self.decide(output, batch)
+        truth, predictions, weight, width = self.decide(output, batch)
         first = torch.arange(truth.shape[1], device=truth.device) * width
         zeros = torch.zeros(truth.shape[1] * width, dtype=torch.float64, device=truth.device)
         counts = [
             zeros.index_add(0, (classes + first).flatten(), rows.flatten())
-            for classes, rows in ((truth, weight * (truth == taken)), (truth, weight), (taken, weight))
+            for classes, rows in ((truth, weight * (truth == predictions)), (truth, weight), (predictions, weight))
         ]
         return torch.stack(counts, 1).view(-1, width, 3)
 
@@ -220,7 +220,7 @@ def _compute_mcc(sums: Sequence[list[float]]) -> float:
 def _compute_kappa(sums: Sequence[list[float]]) -> float | None:
     """Compute Cohen's kappa, the agreement beyond that by chance; None where all agree by chance."""
     hits, total, _ = map(math.fsum, zip(*sums, strict=True))
-    chance = math.fsum(rows * taken for _, rows, taken in sums) / total
+    chance = math.fsum(rows * predictions for _, rows, predictions in sums) / total
     return (hits - chance) / (total - chance) if total > chance else None
 
 
@@ -290,10 +290,10 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "accuracy": _Accuracy,
     "balanced_accuracy": partial(_OfClasses, "balanced_accuracy", _OF_BOTH),
     "f1": partial(
-        _OfClasses, "f1", partial(_average_classes, lambda hits, rows, taken: _divide(2 * hits, rows + taken))
+        _OfClasses, "f1", partial(_average_classes, lambda hits, rows, alarms: _divide(2 * hits, rows + alarms))
     ),
     "precision": partial(
-        _OfClasses, "precision", partial(_average_classes, lambda hits, _, taken: _divide(hits, taken))
+        _OfClasses, "precision", partial(_average_classes, lambda hits, _, alarms: _divide(hits, alarms))
     ),
     "recall": partial(_OfClasses, "recall", partial(_average_classes, lambda hits, rows, _: _divide(hits, rows))),
     "mcc": partial(_OfClasses, "mcc", _compute_mcc),
@@ -372,12 +372,12 @@ def choose_metrics(
     if is_one_of(metrics, ["auto"]):
         of_loss = METRICS_OF_LOSS if quantiles is None else {"pinball": tuple(available)}
         metrics = of_loss.get(loss, ()) if isinstance(loss, str) else ()
-    chosen = list[Metric]()
+    selection = list[Metric]()
     for metric in flatten_metrics(metrics):
         if quantiles is None and isinstance(metric, str) and (top := _TOP_K.fullmatch(metric)):
-            chosen.append(_TopK(int(top[1])))
+            selection.append(_TopK(int(top[1])))
         elif isinstance(metric, str) and metric in available:
-            chosen.append(available[metric]())
+            selection.append(available[metric]())
         elif isinstance(metric, str) and metric in OF_QUANTILES:
             raise lack_quantiles("metrics", metric)
         elif isinstance(metric, str | type | None):
@@ -385,10 +385,10 @@ def choose_metrics(
             raise refuse_choice("Trainer", "metrics", metric, ["auto", *available], also)
         else:
             require_methods(metric)
-            chosen.append(metric if hasattr(metric, "name") else PredictionMetric(metric, task))
-    for item in chosen:
+            selection.append(metric if hasattr(metric, "name") else PredictionMetric(metric, task))
+    for item in selection:
         item.reset()
-    return chosen
+    return selection
 
 
 def _to_columns(values: Tensor) -> Tensor:

@@ -80,12 +80,12 @@ class FailureStore:
     def make_lost_error(self, cause: Exception) -> ClusterLost:
         """Make the error of a rank that waits in vain: which ranks failed and why, and which do not answer."""
         self.report("")
-        others, deadline = {*range(self.size)} - {self.rank}, time.monotonic() + ANSWER
+        peers, deadline = {*range(self.size)} - {self.rank}, time.monotonic() + ANSWER
         try:
-            failed, silent = self._read_reasons(others)
+            failed, silent = self._read_reasons(peers)
             while silent and not failed and time.monotonic() <= deadline:
                 time.sleep(0.05)
-                failed, silent = self._read_reasons(others)
+                failed, silent = self._read_reasons(peers)
             self._store.set(f"read {self.rank}", "")
         except RuntimeError:
             failed, silent = {}, {0}
@@ -108,9 +108,9 @@ class FailureStore:
 
     def _read_reasons(self, ranks: Collection[int]) -> tuple[dict[int, str], set[int]]:
         """Read the reasons of those of these ranks that failed by themselves, and which have not written any."""
-        here = [rank for rank in ranks if self._store.check([f"rank {rank}"])]
-        reasons = {rank: self._store.get(f"rank {rank}").decode() for rank in here}
-        return {rank: reason for rank, reason in reasons.items() if reason}, {*ranks} - {*here}
+        senders = [rank for rank in ranks if self._store.check([f"rank {rank}"])]
+        reasons = {rank: self._store.get(f"rank {rank}").decode() for rank in senders}
+        return {rank: reason for rank, reason in reasons.items() if reason}, {*ranks} - {*senders}
 
 
 class RankGroup:
@@ -177,9 +177,9 @@ class RankGroup:
             return tensor
         mine = tensor.detach().contiguous()
         as_bytes = mine.to(torch.uint8) if mine.dtype == torch.bool else mine
-        found = [torch.empty_like(as_bytes) for _ in range(self.size)]
-        self._call_collective(as_bytes, partial(distributed.all_gather, found, as_bytes))
-        return torch.cat(found).to(tensor.dtype)
+        parts = [torch.empty_like(as_bytes) for _ in range(self.size)]
+        self._call_collective(as_bytes, partial(distributed.all_gather, parts, as_bytes))
+        return torch.cat(parts).to(tensor.dtype)
 
     def all_gather_scalar(self, tensor: Tensor) -> Tensor:
         """Stack a small tensor of every rank."""
@@ -279,8 +279,8 @@ def rank_group(loader: Any, timeout: float, *, alone: bool = False) -> Iterator[
         return
     with make_host_group(timedelta(seconds=timeout)) as talk:
         mine = FailureStore(rank, size) if rank == 0 else None
-        here = (socket.gethostname(), mine.port if mine else 0)
-        hosts, ports = zip(*_all_gather_object(here, partial(gather_tensors, group=talk)), strict=True)
+        address = (socket.gethostname(), mine.port if mine else 0)
+        hosts, ports = zip(*_all_gather_object(address, partial(gather_tensors, group=talk)), strict=True)
         host = choose_host(hosts)
         failures = mine or FailureStore(rank, size, (host, ports[0]))
         ranks = RankGroup(rank, size, talk, failures, host=host, timeout=timeout)

@@ -134,14 +134,14 @@ def _divide(value: Tensor, by: Tensor) -> Tensor:
 
 
 def _compute_mcc(hits: Tensor, false_alarms: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    taken, total = hits + false_alarms, positives + negatives
-    spread = positives * negatives * taken * (total - taken)
+    alarms, total = hits + false_alarms, positives + negatives
+    spread = positives * negatives * alarms * (total - alarms)
     return _divide(hits * negatives - false_alarms * positives, spread.sqrt())
 
 
 def _compute_kappa(hits: Tensor, false_alarms: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    taken, total = hits + false_alarms, positives + negatives
-    chance = taken * negatives + positives * (total - taken)
+    alarms, total = hits + false_alarms, positives + negatives
+    chance = alarms * negatives + positives * (total - alarms)
     return _divide(2 * (hits * negatives - false_alarms * positives), chance)
 
 

@@ -51,9 +51,9 @@ class ReportRows:
         self._loader, self._task, self._by, self._readers = loader, task, by, readers
         schema = getattr(loader, "schema", None)
         self._schema = schema if isinstance(schema, Schema) else Schema()
-        self._kept = [item.name for item in self._schema.with_role(Role.KEEP)]
+        self._keep_names = [item.name for item in self._schema.with_role(Role.KEEP)]
         if by is not None and len(self._schema):
-            self._find_group(self._kept)
+            self._find_group(self._keep_names)
         self._labels: list[Any] = []
         if task is not None and task == self._schema.task:
             targets = self._schema.targets
@@ -132,7 +132,7 @@ class ReportRows:
 
     def _decode_groups(self, codes: Tensor) -> tuple[list[Any], Tensor]:
         """Return the groups' values in order, None for missing ones at the end, and each row's place among them."""
-        name = self._find_group(self._kept or [str(self._by)])
+        name = self._find_group(self._keep_names or [str(self._by)])
         dtype = self._schema[name].dtype if name in self._schema else ""
         if codes.is_floating_point():
             codes = torch.where(codes.isnan(), torch.inf, codes)  # which are all one value

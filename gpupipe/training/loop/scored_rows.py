@@ -92,14 +92,14 @@ class ScoredRows:
         output, target, weight = self._require_rows("confusion_matrix", "binary", "multilabel", "multiclass")
         if self.task == "multiclass":
             check_threshold("Report.confusion_matrix", threshold, self.task, self.labels)
-            truth, taken, width = target.long()[:, None], output.argmax(1)[:, None], output.shape[1]
+            truth, predictions, width = target.long()[:, None], output.argmax(1)[:, None], output.shape[1]
         else:
             limit = get_limits(self.decision_threshold, self.labels, output.device) if threshold is None else threshold
             check_number("Report.confusion_matrix", "[0, 1]", None, threshold=threshold)
             positive, above = _widen(target >= 0.5), _widen(is_positive(output, limit))
-            truth, taken, width = positive.long(), above.long(), 2
+            truth, predictions, width = positive.long(), above.long(), 2
         first = torch.arange(truth.shape[1], device=output.device) * width**2
-        places = (first + truth * width + taken).flatten()
+        places = (first + truth * width + predictions).flatten()
         weights = torch.ones_like(truth) if weight is None else weight.double()[:, None].expand_as(truth)
         counts = weights.new_zeros(truth.shape[1] * width**2).index_add_(0, places, weights.flatten())
         return counts.view(-1, width, width).squeeze(0).cpu()

@@ -166,7 +166,7 @@ def _check_objects(settings: TrainerSettings) -> None:
     )
     by_class = isinstance(weights, Mapping) and all(map(is_number, weights.values()))
     patterns = is_sequence(blocks) and all(isinstance(pattern, str) for pattern in blocks)
-    hooks = is_sequence(callbacks) and all(isinstance(one, Callback) for one in callbacks)
+    hooks = is_sequence(callbacks) and all(isinstance(callback, Callback) for callback in callbacks)
     by_class, patterns = by_class or is_one_of(weights, (None, "balanced")), patterns or isinstance(blocks, bool | str)
     listed = "a list of objects of classes made from gpupipe.training.Callback"
     for name, good, expected, example in (
@@ -180,9 +180,9 @@ def _check_objects(settings: TrainerSettings) -> None:
             raise refuse_argument(settings, name, getattr(settings, name), expected, f"{name}={example}")
 
 
-def check_batches(where: str, **given: object) -> None:
+def check_batches(where: str, **loaders: object) -> None:
     """Refuse a table, an array, a path, a pipeline or nothing at all where batches are needed."""
-    for name, loader in given.items():
+    for name, loader in loaders.items():
         rows = hasattr(loader, "columns") or hasattr(loader, "shape") or isinstance(loader, str | bytes | PathLike)
         call = where.replace("Trainer", "trainer")
         if rows or isinstance(loader, Mapping) or not isinstance(loader, Iterable):

@@ -272,10 +272,10 @@ def _describe_rows(run: TrainState, number: int) -> str:
         places = (~tensor.isfinite()).nonzero().cpu()
         in_column = name == "numeric" and schema is not None
         what = f"column {schema.numeric[int(places[0, 1])].name!r}" if in_column else name
-        rows, known = torch.unique(places[:, 0]), getattr(run.train, "row_numbers", None)
-        if known is not None:
-            rows = known(run.epoch - 1, number - 1).cpu()[rows]
+        rows, row_numbers = torch.unique(places[:, 0]), getattr(run.train, "row_numbers", None)
+        if row_numbers is not None:
+            rows = row_numbers(run.epoch - 1, number - 1).cpu()[rows]
         examples = ", ".join(map(str, rows[:5].tolist())) + (" ..." if len(rows) > 5 else "")
-        whose = "rows" if known is not None else "of the batch the rows"
+        whose = "rows" if row_numbers is not None else "of the batch the rows"
         return f"its batch has values in {what} that are not finite ({whose} {examples})"
     return ""

@@ -208,8 +208,8 @@ class Update:
         self.count.copy_(state["count"])
         parts: dict[str, dict[str, Tensor]] = {name: {} for name in ("optimizer", *self._owners)}
         for name, value in state.items():
-            part, _, rest = name.partition(".")
-            parts.setdefault(part, {})[rest] = value
+            part, _, suffix = name.partition(".")
+            parts.setdefault(part, {})[suffix] = value
         moments: dict[int, dict[str, Tensor]] = {}
         for name, value in parts["optimizer"].items():
             index, _, key = name.partition(".")
@@ -255,10 +255,10 @@ WARM_UP = 3  # eager steps before the capture: libraries choose kernels and work
 
 
 def explain_no_capture(
-    wanted: bool | str, loader: Any, device: torch.device, accumulate: int = 1, *, activation_checkpointing: Any = False
+    choice: bool | str, loader: Any, device: torch.device, accumulate: int = 1, *, activation_checkpointing: Any = False
 ) -> str | None:
     """Explain why a run cannot be captured, or return None; refuse what has to be captured and cannot be."""
-    if wanted is False:
+    if choice is False:
         return "Trainer(cuda_graph=False)"
     reason = explain_not_resident(loader, device)
     if activation_checkpointing:
@@ -267,7 +267,7 @@ def explain_no_capture(
         reason = "gradients are accumulated"
     if device.type != "cuda":
         reason = "it runs on a CPU"
-    if reason is not None and wanted is True:
+    if reason is not None and choice is True:
         where, problem = "Trainer(cuda_graph=True)", f"the step cannot be captured: {reason}"
         expected = "a Loader of one process over a table on the GPU"
         raise BadConfig(where, problem, got=type(loader).__name__, expected=expected, remedy="cuda_graph='auto'")

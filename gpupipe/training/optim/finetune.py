@@ -39,10 +39,10 @@ class LoadReport:
     new_ids: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        shapes = [f"{name} {given} for {mine}" for name, (mine, given) in self.other_shape.items()]
+        shapes = [f"{name} {shape} for {model_shape}" for name, (model_shape, shape) in self.other_shape.items()]
         new = [f"{count:,} of {name!r}" for name, count in self.new_ids.items()]
-        others = {"missing": self.missing, "unexpected": self.unexpected, "other shape": shapes, "new ids": new}
-        parts = [f"{what}: {', '.join(names)}" for what, names in others.items() if names]
+        differences = {"missing": self.missing, "unexpected": self.unexpected, "other shape": shapes, "new ids": new}
+        parts = [f"{what}: {', '.join(names)}" for what, names in differences.items() if names]
         return "; ".join([f"{len(self.loaded)} loaded", *parts])
 
 
@@ -77,24 +77,24 @@ def load_weights(
     """
     _check_model("load_weights", model)
     check_bool(load_weights, strict=strict)
-    given: Any = weights
-    if not isinstance(given, str | Path | Mapping):
+    tensors: Any = weights
+    if not isinstance(tensors, str | Path | Mapping):
         expected = "tensors by name, or a file's path"
         raise refuse_argument("load_weights", "weights", type(weights), expected, "other.state_dict()")
-    given = _read(given) if isinstance(given, str | Path) else given
-    given = {name.removeprefix(prefix): value for name, value in given.items()}
+    tensors = _read(tensors) if isinstance(tensors, str | Path) else tensors
+    tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     matches = [
-        module.match_ids(given, f"{name}." if name else "")
+        module.match_ids(tensors, f"{name}." if name else "")
         for name, module in model.named_modules()
         if hasattr(module, "match_ids")
     ]
-    keys = {match.keys: given.pop(match.keys) for match in matches}
-    own = {name: value for name, value in model.state_dict().items() if name not in keys}
-    both = [name for name in own if name in given]
-    fitting = [name for name in both if own[name].shape == given[name].shape]
-    shapes = {name: (tuple(own[name].shape), tuple(given[name].shape)) for name in both if name not in fitting}
+    keys = {match.keys: tensors.pop(match.keys) for match in matches}
+    state = {name: value for name, value in model.state_dict().items() if name not in keys}
+    both = [name for name in state if name in tensors]
+    fitting = [name for name in both if state[name].shape == tensors[name].shape]
+    shapes = {name: (tuple(state[name].shape), tuple(tensors[name].shape)) for name in both if name not in fitting}
     new_ids = {name: count for match in matches for name, count in match.new.items()}
-    missing, unexpected = [n for n in own if n not in given], [n for n in given if n not in own]
+    missing, unexpected = [n for n in state if n not in tensors], [n for n in tensors if n not in state]
     report = LoadReport(fitting, missing, unexpected, shapes, new_ids)
     unknown = [name for match in matches for name in match.unknown]
     if strict and unknown:
@@ -102,7 +102,7 @@ def load_weights(
         expected = "weights of a model that from_schema made, for the same columns of ids in the same order"
         remedy = "strict=False, which leaves the rows of these columns as they are"
         raise SchemaMismatch(where, problem, got=unknown, expected=expected, remedy=remedy)
-    if strict and len(fitting) < len(own | given):
+    if strict and len(fitting) < len(state | tensors):
         where, problem = "load_weights", "the weights are not those of the model"
         remedy = "strict=False to load those that fit"
         if any(
@@ -114,8 +114,8 @@ def load_weights(
     if not fitting:
         where, problem = "load_weights", "not one weight fits the model"
         remedy = "prefix='module.' for what the given names begin with"
-        raise BadConfig(where, problem, got=list(given)[:3], expected=f"names like {list(own)[:3]}", remedy=remedy)
-    model.load_state_dict({name: given[name] for name in fitting} | keys, strict=False)
+        raise BadConfig(where, problem, got=list(tensors)[:3], expected=f"names like {list(state)[:3]}", remedy=remedy)
+    model.load_state_dict({name: tensors[name] for name in fitting} | keys, strict=False)
     return report
 
 
@@ -124,12 +124,12 @@ def _read(path: str | Path) -> Mapping[str, Tensor]:
     try:
         if inside.is_file() or file.suffix == ".safetensors":
             return load_file(inside if inside.is_file() else file)
-        found: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+        tensors: Mapping[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as cause:
         problem = f"no weights can be read from it ({str(cause).splitlines()[0]})"
         expected = "a .safetensors file, one of torch.save that holds tensors alone, or a folder of gp.save"
         raise BadFile(str(path), problem, expected=expected, remedy="torch.save(model.state_dict(), path)") from cause
-    return found
+    return tensors
 
 
 @answer_calls

@@ -66,7 +66,7 @@ def make_optimizer(choice: str | MakeOptimizer, groups: list[dict[str, Any]], lr
         got, problem, expected = type(optimizer), "the function gives no optimiser", "a torch.optim.Optimizer"
         raise refuse_argument("Trainer", "optimizer", got, expected, remedy, problem=problem)
     for group in optimizer.param_groups:
-        if group["lr"] is not lr and not any(group["lr"] is own.get("lr") for own in groups):
+        if group["lr"] is not lr and not any(group["lr"] is options.get("lr") for options in groups):
             problem = "the optimiser has a learning rate of its own"
             expected = "the tensor it is given, which the schedule writes to"
             raise refuse_argument("Trainer", "optimizer", group["lr"], expected, remedy, problem=problem)
@@ -161,11 +161,11 @@ class Lamb(Optimizer):
         if bad is not None:
             # Not finite: they count as 0, for a share of 0 of both moments, and nothing moves.
             gradients = [torch.where(bad > 0, 0.0, gradient) for gradient in gradients]
-        taken = 1.0 if bad is None else 1.0 - bad
-        step.add_(taken)
+        share = 1.0 if bad is None else 1.0 - bad
+        step.add_(share)
         beta1, beta2 = group["betas"]
-        _move_towards(first, gradients, (1 - beta1) * taken)
-        _move_towards(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * taken)  # noqa: SLF001
+        _move_towards(first, gradients, (1 - beta1) * share)
+        _move_towards(second, torch._foreach_mul(gradients, gradients), (1 - beta2) * share)  # noqa: SLF001
 
         deviation = torch._foreach_div(second, 1 - beta2**step)  # noqa: SLF001
         torch._foreach_sqrt_(deviation)
@@ -232,10 +232,10 @@ def get_entries(gradient: Tensor) -> tuple[Tensor, Tensor]:
     return gradient._indices()[0], gradient._values()  # noqa: SLF001
 
 
-def add_gradients(parameters: Sequence[nn.Parameter], others: Sequence[Tensor | None]) -> None:
+def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
     """Add gradients of the same parameters to those they have."""
     dense: list[tuple[Tensor, Tensor]] = []
-    for parameter, other in zip(parameters, others, strict=True):
+    for parameter, other in zip(parameters, gradients, strict=True):
         gradient = parameter.grad
         if gradient is None:
             parameter.grad = other
@@ -264,8 +264,8 @@ def compact(gradient: Tensor) -> Tensor:
 def find_dense_tables(model: nn.Module) -> dict[str, nn.Parameter]:
     """Find the large trained tables, by name, of modules with a switch `sparse` that is off."""
     switches = {id(table) for module in _find_switches(model) for table in module.parameters(recurse=False)}
-    own = {name: table for name, table in model.named_parameters() if id(table) in switches}
-    return {name: table for name, table in own.items() if _is_table(table) and table.requires_grad}
+    tables = {name: table for name, table in model.named_parameters() if id(table) in switches}
+    return {name: table for name, table in tables.items() if _is_table(table) and table.requires_grad}
 
 
 @contextmanager
@@ -283,8 +283,8 @@ def use_sparse_gradients(model: nn.Module) -> Iterator[None]:
 
 def _find_switches(model: nn.Module) -> list[Any]:
     """Find the modules with a large table and a flag `sparse` that is off."""
-    found = [module for module in model.modules() if getattr(module, "sparse", None) is False]
-    return [module for module in found if any(map(_is_table, module.parameters(recurse=False)))]
+    modules = [module for module in model.modules() if getattr(module, "sparse", None) is False]
+    return [module for module in modules if any(map(_is_table, module.parameters(recurse=False)))]
 
 
 def _is_table(parameter: nn.Parameter) -> bool:
@@ -307,13 +307,13 @@ class LossScale:
         self.value = torch.full((), _START, device=device)
         self.interval = interval
         self._good = torch.zeros((), dtype=torch.int32, device=device)
-        self._found = torch.zeros((), device=device)
-        optimizer.found_inf = self._found  # type: ignore[attr-defined]  # where GradScaler puts it
+        self._overflow = torch.zeros((), device=device)
+        optimizer.found_inf = self._overflow  # type: ignore[attr-defined]  # where GradScaler puts it
 
     def update(self, norm: Tensor) -> None:
         """Adapt the scale to the gradients' norm: if it is not finite skip the step and halve, else double in time."""
         bad = ~torch.isfinite(norm)
-        self._found.copy_(bad)
+        self._overflow.copy_(bad)
         good = torch.where(bad, 0, self._good + 1)
         grown = good >= self.interval
         self.value.mul_(torch.where(bad, _BACKOFF, torch.where(grown, _GROWTH, 1.0)))
@@ -339,21 +339,21 @@ class EMA:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         # What two modules share is one weight of two names, and changes places once.
-        found = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
-        self._own = {name: value for name, value in found.values() if value.is_floating_point()}
-        self._mean = {name: value.clone() for name, value in self._own.items()}
+        weights = {id(value): (name, value.detach()) for name, value in model.state_dict(keep_vars=True).items()}
+        self._weights = {name: value for name, value in weights.values() if value.is_floating_point()}
+        self._mean = {name: value.clone() for name, value in self._weights.items()}
         self.decay = decay
 
     def update(self, count: Tensor) -> None:
         """Move the average towards the weights; `count` is t, from 0, on the device."""
         share = 1 - ((1 + count) / (10 + count)).clamp_max(self.decay)
-        _move_towards(list(self._mean.values()), list(self._own.values()), share[0].float())
+        _move_towards(list(self._mean.values()), list(self._weights.values()), share[0].float())
 
     def swap(self) -> None:
         """Swap the values of the weights and their average; CUDA graphs find them where they were."""
-        for name, own in self._own.items():
-            before = own.clone()
-            own.copy_(self._mean[name])
+        for name, weight in self._weights.items():
+            before = weight.clone()
+            weight.copy_(self._mean[name])
             self._mean[name].copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -362,7 +362,7 @@ class EMA:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` gave; start from the weights if it is empty, as of a run without an average."""
         for name, mean in self._mean.items():
-            mean.copy_(state[name] if state else self._own[name])
+            mean.copy_(state[name] if state else self._weights[name])
 
 
 def _move_towards(tensors: Sequence[Tensor], targets: Sequence[Tensor], share: Tensor | float) -> None:

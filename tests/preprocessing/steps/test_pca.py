@@ -103,8 +103,8 @@ def test_auto_takes_the_library_while_the_columns_are_small(monkeypatch: pytest.
     columns = {name: cpu.column(frame_, name) for name in table}
     monkeypatch.setitem(pca._MAX_BYTES, "auto", 400 * 4 * 8)
     one = PCA().summarize(columns, cpu)
-    assert one.kept is not None and (one + one).kept is None
-    assert PCA(solver="fold").summarize(columns, cpu).kept is None
+    assert one.parts is not None and (one + one).parts is None
+    assert PCA(solver="fold").summarize(columns, cpu).parts is None
     assert (one + one).count == 800
 
 

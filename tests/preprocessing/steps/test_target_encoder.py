@@ -141,7 +141,7 @@ def test_the_folds_do_not_depend_on_partitions(rows: int, data: st.DataObject) -
     for position in order[1:]:
         total = total + found[position]
     step.finalize(total)
-    assert np.array_equal(step._others, whole._others)
+    assert np.array_equal(step._counts, whole._counts)
     for name in train:
         np.testing.assert_allclose(step._folds[name], whole._folds[name], rtol=1e-12)
         np.testing.assert_allclose(step.encodings_[name], whole.encodings_[name], rtol=1e-12)

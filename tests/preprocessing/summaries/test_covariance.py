@@ -45,8 +45,8 @@ def test_rows_are_kept_up_to_the_limit() -> None:
     block = np.arange(8.0).reshape(4, 2)
     exactly = summed(block[:1], 64) + summed(block[1:], 64)
     assert exactly.deviations().tolist() == [[-3, -3], [-1, -1], [1, 1], [3, 3]]
-    assert (exactly + summed(block[:1], 64)).kept is None
-    assert summed(block, 63).kept is None
+    assert (exactly + summed(block[:1], 64)).parts is None
+    assert summed(block, 63).parts is None
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -74,7 +74,7 @@ def test_what_travels_arrives_on_the_host() -> None:
     columns = {"n": Column("int64", np.array([1, 4, 4]), np.array([True, True, True]))}
     found = Covariance.of(columns, Elsewhere(), "test", max_bytes=1000)
     again = pickle.loads(pickle.dumps(found))
-    assert again.backend is select("cpu") and again.kept is not None
+    assert again.backend is select("cpu") and again.parts is not None
     assert np.array_equal(again.deviations(), found.deviations())
     assert (again.count, again.mean.tolist(), again.m2.tolist()) == (
         found.count,
