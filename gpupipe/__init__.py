@@ -99,12 +99,12 @@ def _refuse(name: str) -> AttributeError:
         return AttributeError(f"module 'gpupipe' has no attribute {name!r}")
     from gpupipe.errors import AttributeNotFound, nearest
 
-    others = [
+    modules = [
         module for module in _NAMES[""].split() if name in getattr(sys.modules.get(f"gpupipe.{module}"), "__all__", ())
     ]
     near, remedy = nearest(name, __all__), "help(gp)"
-    if others:
-        remedy = f"gp.{others[0]}.{name}"
+    if modules:
+        remedy = f"gp.{modules[0]}.{name}"
     elif name.startswith("read_") and hasattr(sys.modules.get("pandas"), name):
         remedy = f"gp.from_frame(pandas.{name}(...))"
     elif near is not None:

@@ -167,5 +167,5 @@ class CopyRequired(GpupipeError, ValueError):
 class OutOfDeviceMemory(GpupipeError, MemoryError):
     """Device out of memory; reports bytes requested and free."""
 
-    asked: int | None = None
+    requested: int | None = None
     free: int | None = None

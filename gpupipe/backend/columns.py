@@ -250,10 +250,10 @@ class Backend(Protocol):
     def encode(self, frame: Frame) -> Frame:
         """Encode a user's frame, which is not modified, with row positions as index; `SchemaMismatch` if refused."""
 
-    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
+    def decode(self, frame: Frame, owned_columns: Container[str] = (), schema: Schema | None = None) -> Frame:
         """Decode a coded frame to plain strings, in separate memory that the user may write to.
 
-        Columns named in `own` are in such memory already, and need no copy. Times have the zone that `schema` says.
+        Those of `owned_columns` are in such memory already, and need no copy. Times have the zone that `schema` says.
         """
 
     def schema_of(self, frame: Frame, readings: Mapping[str, Reading] | None = None) -> Schema:

@@ -32,19 +32,19 @@ def compile_loop(*relaxed: str) -> Callable[[Loop], Loop]:
                 loops.append(compiler()(function))
 
         @wraps(function)
-        def run(*given: Any) -> Any:
+        def run(*arguments: Any) -> Any:
             if not loops:
                 with _one_at_a_time, pause_collector():
                     if not loops:
                         load()
-                    return call(*given)  # which loads what is cached, or compiles it
-            return call(*given)
+                    return call(*arguments)  # which loads what is cached, or compiles it
+            return call(*arguments)
 
-        def call(*given: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             try:
-                return loops[0](*given)
+                return loops[0](*arguments)
             except OSError:  # it is compiled, but the disk it is kept on is full: now it only runs
-                return loops[0](*given)
+                return loops[0](*arguments)
 
         return run
 

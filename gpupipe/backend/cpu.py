@@ -97,7 +97,7 @@ class CpuBackend(Backend):
         columns = {name: _encode_column(name, series) for name, series in frame.items()}
         return pd.DataFrame(columns, index=rows, copy=False)
 
-    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
+    def decode(self, frame: Frame, owned_columns: Container[str] = (), schema: Schema | None = None) -> Frame:
         # Many arrays side by side slow pandas down, and it warns of them once a column is added: it joins those.
         joins = len(frame.columns) > _MANY_COLUMNS
         zones = {item.name: item.zone for item in schema or () if item.written_as}
@@ -105,11 +105,12 @@ class CpuBackend(Backend):
         if positions is not None:
             decoded = frame.copy()
             for position in positions:
-                decoded.isetitem(position, _decode_column(frame.iloc[:, position], zones, own=True))
+                decoded.isetitem(position, _decode_column(frame.iloc[:, position], zones, is_owned=True))
             return decoded
-        if None not in _plain(frame) and all(name in own for name in frame.columns):
+        if None not in _plain(frame) and all(name in owned_columns for name in frame.columns):
             return frame.copy(deep=False)
-        columns = {name: _decode_column(frame[name], zones, own=joins or name in own) for name in frame.columns}
+        owned = {*frame.columns} if joins else owned_columns
+        columns = {name: _decode_column(frame[name], zones, is_owned=name in owned) for name in frame.columns}
         return pd.DataFrame(columns, index=frame.index, copy=joins)
 
     def _find_nullable(self, frame: Frame) -> list[bool]:
@@ -332,7 +333,7 @@ def _build_list_array(column: Column) -> pa.LargeListArray:
     return arrow.build_lists(column.data, leaves, column.valid)
 
 
-def _decode_column(series: Any, zones: Mapping[str, str], *, own: bool) -> Any:
+def _decode_column(series: Any, zones: Mapping[str, str], *, is_owned: bool) -> Any:
     """Decode one coded column; strings by a gather, where `astype` would hash them."""
     if zones.get(series.name):
         return series.array.tz_localize("UTC").tz_convert(zones[series.name])
@@ -341,7 +342,7 @@ def _decode_column(series: Any, zones: Mapping[str, str], *, own: bool) -> Any:
     if isinstance(series.dtype, pd.CategoricalDtype):
         return series.cat.categories.array.take(series.cat.codes.to_numpy(), allow_fill=True)
     # An array may be another frame's, or read only as Arrow's are; pandas does not know, and would write through.
-    return series if own else series.array.copy()
+    return series if is_owned else series.array.copy()
 
 
 def _arrow_array(series: Any) -> pa.Array:

@@ -124,7 +124,7 @@ class GpuBackend(Backend):
         return _conform_frame(frame, fields) if fields else _build_frame({}, table.num_rows)
 
     def to_arrow(self, frame: Frame) -> pa.Table:
-        table = self.decode(frame, own=frame.columns).to_arrow(preserve_index=False)
+        table = self.decode(frame, owned_columns=frame.columns).to_arrow(preserve_index=False)
         self.transfers.add(table.nbytes)
         types = [item.with_type(_widen(item.type) or item.type) for item in table.schema]
         return table.cast(pa.schema(types))
@@ -140,7 +140,7 @@ class GpuBackend(Backend):
         sink: Any = plc.io.SinkInfo([str(path)])
         writer: Any = None
         for frame in frames:
-            plain = self.decode(self.select(frame(), types.names), own=types.names)
+            plain = self.decode(self.select(frame(), types.names), owned_columns=types.names)
             days, columns = plc.DataType(plc.TypeId.TIMESTAMP_DAYS), []
             for item in types:
                 column = plain[item.name].to_pylibcudf()[0]
@@ -172,10 +172,13 @@ class GpuBackend(Backend):
         columns = {name: _encode_column(name, series) for name, series in _columns(frame).items()}
         return _build_frame(columns, len(frame))
 
-    def decode(self, frame: Frame, own: Container[str] = (), schema: Schema | None = None) -> Frame:
+    def decode(self, frame: Frame, owned_columns: Container[str] = (), schema: Schema | None = None) -> Frame:
         zones = {item.name: item.zone for item in schema or () if item.zone}
         columns = _columns(frame).items()
-        decoded = {name: _decode_column(series, own=name in own, zone=zones.get(name)) for name, series in columns}
+        decoded = {
+            name: _decode_column(series, is_owned=name in owned_columns, zone=zones.get(name))
+            for name, series in columns
+        }
         return _build_frame(decoded, len(frame), frame.index)
 
     def _find_nullable(self, frame: Frame) -> list[bool]:
@@ -196,12 +199,12 @@ class GpuBackend(Backend):
             return Column(dtype, cupy.where(series.isna().to_cupy(), -1, places), None, series)
         if dtype == "string":
             codes = series.cat.codes.astype("int32", copy=False).to_cupy(na_value=-1)
-            held = self._dictionaries.get(id(series.dtype))
-            if held is None:  # copied once for all columns of one dtype
-                held = series.cat.categories.to_arrow().cast(pa.large_string())
-                self.transfers.add(held.nbytes)
-                self._remember(series.dtype, held)
-            return Column(dtype, codes, None, held)
+            dictionary = self._dictionaries.get(id(series.dtype))
+            if dictionary is None:  # copied once for all columns of one dtype
+                dictionary = series.cat.categories.to_arrow().cast(pa.large_string())
+                self.transfers.add(dictionary.nbytes)
+                self._remember(series.dtype, dictionary)
+            return Column(dtype, codes, None, dictionary)
         if dtype in FLOATS:
             return Column(dtype, series.to_cupy())
         valid = series.notna().to_cupy() if series.has_nulls else None
@@ -264,7 +267,7 @@ class GpuBackend(Backend):
     def merge(self, left: Frame, right: Frame, on: Sequence[str], how: str, suffix: str) -> Frame:
         # Only keys and row numbers go through cuDF's merge: it shuffles, matches nulls, and makes integers floats.
         keys = list(on)
-        left_keys, right_keys = (self.decode(self.select(side, keys), own=keys) for side in (left, right))
+        left_keys, right_keys = (self.decode(self.select(side, keys), owned_columns=keys) for side in (left, right))
         left_keys[_LEFT] = cupy.arange(len(left))
         right_keys[_RIGHT] = cupy.arange(len(right))
         pairs = left_keys.merge(right_keys.dropna(subset=keys), on=keys, how=how).sort_values([_LEFT, _RIGHT])
@@ -272,8 +275,8 @@ class GpuBackend(Backend):
         names = {name: name + suffix if name in left.columns else name for name in right.columns if name not in keys}
         merged = self.take(left, pairs[_LEFT].astype("int64").to_cupy())
         if bool((rows >= 0).all()):
-            found = self.rename(self.take(self.select(right, names), rows), names)
-            return _build_frame(_columns(merged) | _columns(found), len(rows), merged.index)
+            looked_up = self.rename(self.take(self.select(right, names), rows), names)
+            return _build_frame(_columns(merged) | _columns(looked_up), len(rows), merged.index)
         gaps = {new: with_missing_row(self.column(right, old), cupy).take(rows) for old, new in names.items()}
         return self.assign(merged, gaps)
 
@@ -344,11 +347,11 @@ class GpuBackend(Backend):
         return PCAResult(*(self.to_host(part).astype("float64") for part in parts))
 
     def _to_series(self, columns: Mapping[str, Column]) -> dict[str, Any]:
-        made = {name: _series(column) for name, column in columns.items()}
+        series = {name: _series(column) for name, column in columns.items()}
         for name, column in columns.items():
             if column.dictionary is not None:
-                self._remember(made[name].dtype, column.dictionary)
-        return made
+                self._remember(series[name].dtype, column.dictionary)
+        return series
 
     def _remember(self, dtype: Any, dictionary: pa.Array) -> None:
         """Cache the host copy of categories as long as cuDF keeps their dtype, which derived frames share."""
@@ -389,7 +392,7 @@ def _share_frame(frame: Frame, fields: Sequence[Field], backend: Backend) -> Any
     from cudf_polars.dsl.ir import IRExecutionContext
 
     types = _plan_types(fields)
-    plain = backend.decode(backend.select(frame, types), own=types)
+    plain = backend.decode(backend.select(frame, types), owned_columns=types)
     columns = plc.Table([plain[name].to_pylibcudf()[0] for name in types], len(frame))
     stream = IRExecutionContext().get_cuda_stream()
     return DataFrame.from_table(columns, list(types), [DataType(kind) for kind in types.values()], stream)
@@ -484,8 +487,8 @@ def _gather_passenger(column: Column) -> Any:
     values = cudf.Series.from_arrow(values) if isinstance(values, pa.Array) else values
     places = cudf.Series(cupy.where(column.data < 0, len(values), column.data))
     tables = plc.Table([values.to_pylibcudf()[0]]), places.to_pylibcudf()[0]
-    (made,) = plc.copying.gather(*tables, plc.copying.OutOfBoundsPolicy.NULLIFY).columns()
-    return cudf.Series.from_pylibcudf(made)
+    (column,) = plc.copying.gather(*tables, plc.copying.OutOfBoundsPolicy.NULLIFY).columns()
+    return cudf.Series.from_pylibcudf(column)
 
 
 def _require_held(fields: Sequence[Field]) -> None:
@@ -535,8 +538,8 @@ def _build_list(offsets: Array, leaves: Any, valid: Array | None) -> Any:
     """Build lists from offsets, cast to cuDF's int32, and elements, which are shared; strings are not categories."""
     children = [cudf.Series(offsets.astype("int32")).to_pylibcudf()[0], leaves.to_pylibcudf()[0]]
     mask = (None, 0) if valid is None else plc.transform.bools_to_mask(cudf.Series(valid).to_pylibcudf()[0])
-    made = plc.Column(plc.DataType(plc.TypeId.LIST), len(offsets) - 1, None, *mask, 0, children)
-    return cudf.Series.from_pylibcudf(made)
+    column = plc.Column(plc.DataType(plc.TypeId.LIST), len(offsets) - 1, None, *mask, 0, children)
+    return cudf.Series.from_pylibcudf(column)
 
 
 def _narrow(array: pa.Array) -> pa.Array:
@@ -553,20 +556,20 @@ def _widen(kind: pa.DataType) -> pa.LargeListType | None:
     return None if get_element_dtype(dtype) is None else arrow.arrow_type(dtype)
 
 
-def _decode_column(series: Any, *, own: bool, zone: str | None = None) -> Any:
-    """Decode one coded column: plain strings, nulls for NaN; a copy, unless it has its `own` memory."""
+def _decode_column(series: Any, *, is_owned: bool, zone: str | None = None) -> Any:
+    """Decode one coded column: plain strings, nulls for NaN; a copy, unless it has its own memory."""
     if zone is not None:
         return series.dt.tz_localize("UTC").dt.tz_convert(zone)
     if is_passenger(_dtype_name("", series.dtype)):
-        return series if own else series.copy()
+        return series if is_owned else series.copy()
     if isinstance(series.dtype, cudf.ListDtype):
         offsets, valid = _split_list(series)
-        return _build_list(offsets, _decode_column(series.list.leaves, own=own), valid)
+        return _build_list(offsets, _decode_column(series.list.leaves, is_owned=is_owned), valid)
     if isinstance(series.dtype, cudf.CategoricalDtype):
         return series.astype("str")
     if str(series.dtype) in FLOATS and series.hasnans:
         return series.nans_to_nulls()
-    return series if own else series.copy()
+    return series if is_owned else series.copy()
 
 
 def _encode_column(name: str, series: Any) -> Any:
@@ -599,18 +602,18 @@ def _unit(dtype: Any) -> str:
 
 def _dtype_name(name: str, dtype: Any) -> str:
     if isinstance(dtype, cudf.ListDtype) and not isinstance(dtype.element_type, cudf.ListDtype):
-        found = _dtype_name(name, dtype.element_type)
-        if found in DTYPES and (found != "timestamp" or _unit(dtype.element_type) == "us"):
-            return to_list_dtype(found)
+        dtype_name = _dtype_name(name, dtype.element_type)
+        if dtype_name in DTYPES and (dtype_name != "timestamp" or _unit(dtype.element_type) == "us"):
+            return to_list_dtype(dtype_name)
     values = dtype.categories.dtype if isinstance(dtype, cudf.CategoricalDtype) else dtype
     if cudf.api.types.is_string_dtype(values):
         return "string"
     if values is dtype:
         if getattr(dtype, "kind", "") == "M":
             return "timestamp"
-        found = str(getattr(dtype, "numpy_dtype", dtype))
-        if found in DTYPES:
-            return found
+        dtype_name = str(getattr(dtype, "numpy_dtype", dtype))
+        if dtype_name in DTYPES:
+            return dtype_name
         if hasattr(dtype, "to_arrow") or getattr(dtype, "kind", "") == "m":
             kind = dtype.to_arrow() if hasattr(dtype, "to_arrow") else pa.duration(_unit(dtype))
             return read_as(kind).dtype or refuse_type(name, dtype)

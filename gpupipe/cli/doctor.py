@@ -38,7 +38,7 @@ class Row:
     """One finding; `remedy` is empty where there is nothing to do."""
 
     name: str
-    found: str
+    value: str
     verdict: Verdict = Verdict.OK
     remedy: str = ""
 
@@ -58,12 +58,12 @@ class Report:
         width = max((len(row.name) for row in self.rows), default=0)
         lines = []
         for row in self.rows:
-            lines += [f"{row.verdict:4}  {row.name:{width}}  {row.found}"]
+            lines += [f"{row.verdict:4}  {row.name:{width}}  {row.value}"]
             lines += [f"{'':{width + 8}}-> {row.remedy}"] if row.remedy else []
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        rows = [[row.verdict, row.name, row.found, row.remedy] for row in self.rows]
+        rows = [[row.verdict, row.name, row.value, row.remedy] for row in self.rows]
         return html_table([["", "name", "found", "what to do"], *rows])
 
 
@@ -72,8 +72,8 @@ def diagnose(machine: Machine, requested: str | None = None) -> Report:
     python = Row("Python", platform.python_version(), *_unless(sys.version_info >= (3, 11), "Python 3.11 or newer"))
     rows = [python, *_hardware(machine), *_libraries(machine), *_cuda_builds(machine)]
     try:
-        chosen, reason = probe.choose_backend(settings().backend if requested is None else requested, machine)
-        rows.append(Row("backend", f"{chosen}: {reason}"))
+        backend, reason = probe.choose_backend(settings().backend if requested is None else requested, machine)
+        rows.append(Row("backend", f"{backend}: {reason}"))
     except BackendMissing as error:
         rows.append(Row("backend", f"gpu cannot work: {error.problem}", Verdict.FAIL, error.remedy))
     return Report(tuple(rows))
@@ -116,12 +116,12 @@ def _libraries(machine: Machine) -> Iterator[Row]:
         name, packages, clashes = _public(library.name), library.distributions, list(_clashes(library, machine))
         if len(packages) > 1:
             remedy = f"pip uninstall {' '.join(packages)}   then install the one you need"
-            found = f"{library.version}, installed as {' and '.join(packages)}, which overwrite each other"
-            yield Row(name, found, Verdict.FAIL, remedy)
+            versions = f"{library.version}, installed as {' and '.join(packages)}, which overwrite each other"
+            yield Row(name, versions, Verdict.FAIL, remedy)
         elif clashes:
-            wanted = ", ".join(f"{requirement} (found {version})" for requirement, version in clashes)
+            requirements = ", ".join(f"{requirement} (found {version})" for requirement, version in clashes)
             remedy = f"pip install {' '.join(repr(str(requirement)) for requirement, _ in clashes)}"
-            yield Row(name, f"{library.version}, which needs {wanted}", Verdict.FAIL, remedy)
+            yield Row(name, f"{library.version}, which needs {requirements}", Verdict.FAIL, remedy)
         elif library.name == "cupy" and (newer := probe.cupy_line(machine)):
             yield Row("cupy", f"{library.version}, older than {probe.CUPY_VERSION}", Verdict.FAIL, newer)
         else:
@@ -152,19 +152,19 @@ def _cuda_builds(machine: Machine) -> Iterator[Row]:
     majors = sorted({major for major in builds.values() if major})
     torch = machine.libraries.get("torch")
     if len(majors) > 1:
-        found = ", ".join(f"{_public(name)} for CUDA {major}" for name, major in builds.items() if major)
-        yield Row("CUDA of RAPIDS", found, Verdict.FAIL, f"one of them for all: {probe.install_lines(machine)}")
+        builds_text = ", ".join(f"{_public(name)} for CUDA {major}" for name, major in builds.items() if major)
+        yield Row("CUDA of RAPIDS", builds_text, Verdict.FAIL, f"one of them for all: {probe.install_lines(machine)}")
     elif majors and machine.cuda and majors[0] > machine.cuda[0]:
         needed = OLDEST_DRIVER.get(majors[0], 0)
         remedy = f"a driver {needed} or newer, or RAPIDS for CUDA {machine.cuda[0]}: {probe.install_lines(machine)}"
         yield Row("CUDA of RAPIDS", f"{majors[0]}, newer than the driver's {machine.cuda[0]}", Verdict.FAIL, remedy)
     if torch is None or not majors:
         return
-    wanted = min(majors[0], machine.cuda[0]) if machine.cuda else majors[0]
-    if torch.cuda != wanted:
-        why = f"newer than the driver's {wanted}" if torch.cuda == majors[0] else f"beside RAPIDS for {majors[0]}"
-        found, verdict = f"{torch.cuda or 'none'}, {why}", Verdict.FAIL if machine.gpus else Verdict.WARN
-        yield Row("CUDA of torch", found, verdict, probe.torch_line(wanted))
+    major = min(majors[0], machine.cuda[0]) if machine.cuda else majors[0]
+    if torch.cuda != major:
+        why = f"newer than the driver's {major}" if torch.cuda == majors[0] else f"beside RAPIDS for {majors[0]}"
+        builds_text, verdict = f"{torch.cuda or 'none'}, {why}", Verdict.FAIL if machine.gpus else Verdict.WARN
+        yield Row("CUDA of torch", builds_text, verdict, probe.torch_line(major))
 
 
 def _public(name: str) -> str:

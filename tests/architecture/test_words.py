@@ -55,6 +55,8 @@ PARTICIPLES = {
     "built",
     "chosen",
 }
+NO_NOUNS = PARTICIPLES - {"left"} | {"asked", "here", "one", "others", "ours", "own", "place", "rest", "some"}
+NO_NOUNS |= {"theirs", "there", "these", "those", "wanted"}
 SHARE = 0.05
 
 
@@ -93,3 +95,22 @@ def test_first_lines() -> None:
     opens = {where: text.split()[0].strip("`,.:").lower() for where, text in texts.items() if text}
     wrong = [where for where, word in opens.items() if word in NOUN_OPENERS]
     assert len(wrong) <= SHARE * len(opens), "\n".join(wrong)
+
+
+def test_variables_are_nouns() -> None:
+    """A variable, a parameter or a field is named by what it holds: `columns`, not `found`."""
+    assigned = {
+        f"{path.relative_to(PACKAGE)}: {name}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if (name := _assigned_name(node)) is not None and name.lstrip("_") in NO_NOUNS
+    }
+    assert not assigned, "\n".join(sorted(assigned))
+
+
+def _assigned_name(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr
+    return node.arg if isinstance(node, ast.arg) else None

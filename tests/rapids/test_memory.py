@@ -46,7 +46,7 @@ def test_frames_get_no_more_than_is_configured(monkeypatch: pytest.MonkeyPatch) 
 def test_a_full_device_is_an_error_that_says_how_full() -> None:
     with pytest.raises(OutOfDeviceMemory) as caught:
         etl_limit(3 * GIB, 80 * GIB)
-    assert (caught.value.asked, caught.value.free) == (8 * GIB, 3 * GIB)
+    assert (caught.value.requested, caught.value.free) == (8 * GIB, 3 * GIB)
     assert "partition_bytes" in str(caught.value)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.asked, again.free) == (str(caught.value), 8 * GIB, 3 * GIB)
@@ -82,7 +82,7 @@ def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int
         explain_out_of_memory("reading Parquet"),
     ):
         raise cause
-    assert caught.value.asked == asked
+    assert caught.value.requested == asked
     assert caught.value.__cause__ is cause
 
 

@@ -21,4 +21,4 @@ def test_the_small_pipeline_runs(has_cuml: bool, rehearsed_backend: Backend, mon
         monkeypatch.setitem(sys.modules, "cuml.cluster", None)
         monkeypatch.setitem(sys.modules, "cuml.decomposition", None)
     row = warm_up("gpu")
-    assert row.verdict is Verdict.OK, row.found
+    assert row.verdict is Verdict.OK, row.value

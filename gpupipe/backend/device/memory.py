@@ -42,8 +42,8 @@ def explain_out_of_memory(where: str) -> Iterator[None]:
         if isinstance(cause, OutOfDeviceMemory) or not is_out_of_device_memory(cause):
             raise
         free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
-        asked = _ASKED.search(str(cause))
-        size = asked and int(float(asked[1].replace(",", "")) * 1024 ** "bkmgt".index(asked[2][0].lower()))
+        match = _ASKED.search(str(cause))
+        size = match and int(float(match[1].replace(",", "")) * 1024 ** "bkmgt".index(match[2][0].lower()))
         raise _error(where, size, free, "the device has not enough memory") from cause
 
 
@@ -54,9 +54,10 @@ def on_default_stream(device: int) -> AbstractContextManager[object]:
     return torch.cuda.stream(torch.cuda.default_stream(device))
 
 
-def _error(where: str, asked: int | None, free: int | None, problem: str) -> OutOfDeviceMemory:
-    facts = [f"{count:,} bytes {what}" for count, what in ((asked, "asked for"), (free, "free")) if count is not None]
+def _error(where: str, requested: int | None, free: int | None, problem: str) -> OutOfDeviceMemory:
+    sizes = {"asked for": requested, "free": free}
+    facts = [f"{size:,} bytes {what}" for what, size in sizes.items() if size is not None]
     expected, remedy = "room for one partition and its result", "gp.configure(partition_bytes=...) with a smaller value"
     error = OutOfDeviceMemory(where, ", ".join([problem, *facts]), expected=expected, remedy=remedy)
-    error.asked, error.free = asked, free
+    error.requested, error.free = requested, free
     return error

@@ -49,32 +49,32 @@ def visible_gpus(environ: Mapping[str, str], nvml: Any) -> tuple[tuple[Gpu, ...]
     if not slots:
         return (), "the driver lists no GPU"
     if mask is not None:
-        found, hidden = _apply_mask(mask, slots)
+        gpus, hidden = _apply_mask(mask, slots)
     else:
-        found, hidden = [next(iter(names.values())) for names in slots if names], ""
-        if len(found) < len(slots):
-            missing = f"{len(slots) - len(found)} of {len(slots)} GPUs"
+        gpus, hidden = [next(iter(names.values())) for names in slots if names], ""
+        if len(gpus) < len(slots):
+            missing = f"{len(slots) - len(gpus)} of {len(slots)} GPUs"
             hidden = f"{missing} do not answer, or are in MIG mode without an instance"
-    instance = next((gpu for gpu in found if gpu.uuid.startswith("MIG-")), None)
-    if instance is not None and len(found) > 1:
+    instance = next((gpu for gpu in gpus if gpu.uuid.startswith("MIG-")), None)
+    if instance is not None and len(gpus) > 1:
         return (instance,), "CUDA shows a process one MIG instance only"
-    return tuple(found), hidden
+    return tuple(gpus), hidden
 
 
 def _apply_mask(mask: str, slots: Sequence[Mapping[str, Gpu]]) -> tuple[list[Gpu], str]:
-    found: list[Gpu] = []
+    visible: list[Gpu] = []
     what = f"CUDA_VISIBLE_DEVICES={mask!r}"
     for entry in map(str.strip, mask.split(",")):
         matches = _match(entry, slots)
         if entry in ("", "-1"):
-            return found, "" if found else f"{what} hides all GPUs"
+            return visible, "" if visible else f"{what} hides all GPUs"
         if len(matches) != 1:
             trouble = "more than one device is" if matches else "no device is"
-            return found, f"{what}: {trouble} called {entry!r}, which hides it and all after it"
-        if matches[0] in found:
+            return visible, f"{what}: {trouble} called {entry!r}, which hides it and all after it"
+        if matches[0] in visible:
             return [], f"{what} repeats {entry!r}, which hides all GPUs"
-        found += matches
-    return found, ""
+        visible += matches
+    return visible, ""
 
 
 def _match(entry: str, slots: Sequence[Mapping[str, Gpu]]) -> list[Gpu]:
@@ -288,18 +288,18 @@ def _find_libraries(path: Sequence[str] | None, prefix: str) -> dict[str, Librar
     conda_cuda = None if record is None else int(record.name.removeprefix("cuda-version-").partition(".")[0])
     installed = {}
     for name in LIBRARIES:
-        known: dict[str, Distribution] = {}
+        copies: dict[str, Distribution] = {}
         for suffix in _SUFFIXES:
             for distribution in distributions(name=name + suffix, path=folders):
                 normal = str(canonicalize_name(str(distribution.metadata["Name"])))
-                known.setdefault(normal, distribution)  # the first on the path is the one imported
-        if known:
-            first_name, first = next(iter(known.items()))
+                copies.setdefault(normal, distribution)  # the first on the path is the one imported
+        if copies:
+            first_name, first = next(iter(copies.items()))
             suffixed = re.search(r"-(?:cu|cuda)(\d+)x?$", first_name)
             built_for = int(suffixed[1]) if suffixed else conda_cuda if name in RAPIDS else None
             version, cuda = _read_torch_build(first) if name == "torch" else (first.version, built_for)
             requires = tuple(requirement for requirement in first.requires or () if "extra ==" not in requirement)
-            installed[name] = Library(name, version, tuple(sorted(known)), cuda, requires)
+            installed[name] = Library(name, version, tuple(sorted(copies)), cuda, requires)
     return installed
 
 

@@ -101,13 +101,13 @@ def _cut_rows(tables: Iterable[pa.Table], num_rows: int) -> Iterator[list[pa.Tab
     waiting: list[pa.Table] = []
     missing, is_first, table = num_rows, True, None
     for table in tables:
-        rest = table
-        while rest.num_rows >= missing:
-            yield [*waiting, rest.slice(0, missing)]
-            rest, waiting, missing, is_first = rest.slice(missing), [], num_rows, False
-        if rest.num_rows:
-            waiting.append(rest)
-            missing -= rest.num_rows
+        remainder = table
+        while remainder.num_rows >= missing:
+            yield [*waiting, remainder.slice(0, missing)]
+            remainder, waiting, missing, is_first = remainder.slice(missing), [], num_rows, False
+        if remainder.num_rows:
+            waiting.append(remainder)
+            missing -= remainder.num_rows
     if waiting or is_first:
         yield waiting or [table]
 
@@ -120,8 +120,8 @@ def _write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: 
     types, layout = _get_file_types(schema), options.lay_out(schema)
     # pyarrow escapes the keys' values, but not their names.
     names = [folder_name(name) if name in options.partition_by else name for name in types.names]
-    written = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
-    keys = pa.schema([written.field(folder_name(key)) for key in options.partition_by])
+    file_schema = pa.schema([item.with_name(name) for item, name in zip(types, names, strict=True)])
+    keys = pa.schema([file_schema.field(folder_name(key)) for key in options.partition_by])
     form = pads.ParquetFileFormat()
     coded = [parquet_path(item) for item in schema if item.name in layout.dictionary - {*options.partition_by}]
     texts = [key for key in options.partition_by if schema[key].dtype == "string"]
@@ -133,10 +133,10 @@ def _write_hive(tables: Iterable[pa.Table], schema: Schema, folder: Path, name: 
                 check_folder_text(key, whole.column(key))
             yield from whole.rename_columns(names).to_batches()
 
-    place = {"partitioning": pads.partitioning(keys, flavor="hive"), "basename_template": f"{name}-{{i}}.parquet"}
+    naming = {"partitioning": pads.partitioning(keys, flavor="hive"), "basename_template": f"{name}-{{i}}.parquet"}
     how = form.make_write_options(compression=layout.compression, use_dictionary=coded)
     sizes = {"max_rows_per_group": layout.rows_per_group, "max_partitions": 10_000, "use_threads": False}
-    pads.write_dataset(batches(), folder, schema=written, format=form, file_options=how, **place, **sizes)
+    pads.write_dataset(batches(), folder, schema=file_schema, format=form, file_options=how, **naming, **sizes)
 
 
 def _write_hive_on_device(
@@ -238,7 +238,7 @@ def _get_file_types(schema: Schema) -> pa.Schema:
 
 def _write_origins(schema: Schema) -> dict[str, str]:
     """Return each column's origins as text; tables in memory, whose names are random, by their numbers in it."""
-    in_memory = (one.table for item in schema for one in sorted(item.origins) if one.table.startswith(IN_MEMORY))
+    in_memory = (each.table for item in schema for each in sorted(item.origins) if each.table.startswith(IN_MEMORY))
     names = {table: f"#{number}" for number, table in enumerate(dict.fromkeys(in_memory))}
     return {
         item.name: write_origins(rename_tables(item.origins, lambda table: names.get(table, table))) for item in schema
@@ -316,8 +316,8 @@ def _write_folder(
     writes parts for those input files only that are new. With `overwrite`, the files that the old manifest lists go.
     """
     job, inputs, keys = identify_job(dataset, options, files), dataset.source.inputs(), options.partition_by
-    found = folder.find(overwrite=overwrite)
-    before = found if not overwrite else None
+    manifest_before = folder.find(overwrite=overwrite)
+    before = manifest_before if not overwrite else None
     old = before.parts if before else ()
     if before is not None:
         _check_same_job(before, folder, job, inputs)
@@ -333,24 +333,24 @@ def _write_folder(
     # With the manifest that is there, so that what it lists is never written over.
     is_plan = isinstance(dataset.source, PlanSource)
     cuts = writer.piece_rows if is_plan else [partition.spans for partition in dataset.partitions]
-    facts = [job, inputs, found and found.to_json(), repr(cuts)]
+    facts = [job, inputs, manifest_before and manifest_before.to_json(), repr(cuts)]
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     try:
         done = folder.begin((digest if is_resumable else uuid.uuid4().hex)[:16])
-        written = [*done, *_write_parts(dataset, writer, {part.name for part in done})]
+        parts = [*done, *_write_parts(dataset, writer, {part.name for part in done})]
         manifest = Manifest(
             job,
             {**(before.inputs if before else {}), **(inputs or {})},
-            (*old, *sorted(written, key=_number)),
+            (*old, *sorted(parts, key=_number)),
             notes=tuple(dataset.source.notes),
             partition_by={key: dataset.schema[key].written_as or dataset.schema[key].dtype for key in keys},
             num_done=len(old) + len(done),
             origins=_write_origins(dataset.schema),
         )
-        folder.publish(manifest, found.files if found and overwrite else ())
+        folder.publish(manifest, manifest_before.files if manifest_before and overwrite else ())
     except BaseException:
         if not is_resumable:
-            folder.clean(found)
+            folder.clean(manifest_before)
         raise
     return manifest
 
@@ -392,8 +392,8 @@ class _PartWriter:
                     _write_hive(tables, schema, scratch, file.stem, options)
             elif not _write_on_device(frames, schema, self.backend, options, file, tell):
                 write_file(tables, schema, file, options)
-            written = sorted(scratch.rglob("*.parquet"))
-            record = replace(record, files={str(path.relative_to(scratch)): read_group_rows(path) for path in written})
+            paths = sorted(scratch.rglob("*.parquet"))
+            record = replace(record, files={str(path.relative_to(scratch)): read_group_rows(path) for path in paths})
             self.folder.keep(scratch, record)
         return record
 
@@ -424,8 +424,9 @@ def _write_whole(dataset: Table, path: Path, options: ParquetOptions, backend: s
         with closing(plan.batches()) as batches:
             write_file(batches, dataset.schema, path, options)
         return sum(read_group_rows(path))
-    with closing(run_partitions(partial(_read_frame, backend, options), dataset, backend, "write", whole=True)) as made:
-        frames = [partial(next, made)] * dataset.num_partitions if get_executor().in_process else []
+    read = partial(_read_frame, backend, options)
+    with closing(run_partitions(read, dataset, backend, "write", whole=True)) as results:
+        frames = [partial(next, results)] * dataset.num_partitions if get_executor().in_process else []
         is_written = _write_on_device(frames, dataset.schema, backend, options, path, _log.warning)
     if not is_written:
         with closing(run_partitions(partial(_read_table, backend, options), dataset, backend, "write")) as tables:
@@ -463,8 +464,8 @@ def _read_table(backend_name: str, options: ParquetOptions, part: Table) -> pa.T
     table = part.source.table(partition, [item for item in part.source.schema if item.name in reads])
     ids = partition.row_ids(backend.xp) if options.shuffle == "partition" or attached else None
     if part.query.draws:
-        kept = part.query.drawn(partition, backend)
-        table, ids = table.filter(pa.array(kept)), None if ids is None else ids[kept]
+        is_kept = part.query.drawn(partition, backend)
+        table, ids = table.filter(pa.array(is_kept)), None if ids is None else ids[is_kept]
     for attach in attached:
         table = attach.to_table(table, ids)
     if options.shuffle == "partition":
@@ -502,30 +503,30 @@ def _cut_parts(dataset: Table, options: ParquetOptions, files: int | None, backe
     return dataset.of_partitions([replace(part, index=index, description=names[index]) for index, part in parts])
 
 
-def _cut_before(rest: Partition, stops: Iterable[int]) -> Iterator[Partition]:
+def _cut_before(remainder: Partition, stops: Iterable[int]) -> Iterator[Partition]:
     """Cut a partition before each of these rows."""
     start = 0
     for stop in stops:
-        piece, rest = rest.split_at(stop - start)
+        piece, remainder = remainder.split_at(stop - start)
         yield piece
         start = stop
-    yield rest
+    yield remainder
 
 
-def _check_same_job(found: Manifest, folder: Destination, job: str | None, inputs: Mapping[str, str] | None) -> None:
+def _check_same_job(manifest: Manifest, folder: Destination, job: str | None, inputs: Mapping[str, str] | None) -> None:
     """Raise `BadFile` unless this job wrote the folder and can add to it."""
     where, again = folder.where, "overwrite=True, which writes everything again"
     if job is None or inputs is None:
         raise BadFile(where, "something is there already", expected="a new path", remedy="overwrite=True")
-    if found.job != job:
+    if manifest.job != job:
         problem = "it was written by another pipeline, or with other options"
         expected = "the same job, which would add what is new"
         raise BadFile(where, problem, expected=expected, remedy="another path, or overwrite=True")
-    changed = sorted(name for name, stamp in found.inputs.items() if inputs.get(name, stamp) != stamp)
+    changed = sorted(name for name, stamp in manifest.inputs.items() if inputs.get(name, stamp) != stamp)
     if changed:
         problem = f"{len(changed)} of its input files have changed since"
         expected = "new files in addition to the old ones"
         raise BadFile(where, problem, got=changed[0], expected=expected, remedy=again)
-    if missing := sorted({*found.files} - folder.names()):
+    if missing := sorted({*manifest.files} - folder.names()):
         problem, expected = "it is missing, though the manifest beside it lists it", "all that was written"
         raise BadFile(f"{where}/{missing[0]}", problem, expected=expected, remedy=again)
