@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gpupipe.support import validation
+from gpupipe.support.calls import answer_calls
 from gpupipe.support.text import arguments, format_count
 from gpupipe.support.validation import is_number, is_one_of, is_sequence, refuse_argument, to_python
 from gpupipe.training.callbacks.callback import Callback
@@ -32,6 +33,7 @@ FEWEST_EPOCHS, MOST_EPOCHS = 2, 40  # of max_epochs="auto"
 FEW_UPDATES = 20  # with fewer a schedule cannot rise and fall
 
 
+@answer_calls
 @dataclass(eq=False, repr=False)
 class TrainerSettings:
     """Arguments of a `Trainer`, which documents them, checked before anything is read."""
