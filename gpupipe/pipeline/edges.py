@@ -23,6 +23,7 @@ from gpupipe.preprocessing.steps.gathered import EstimatorStep
 from gpupipe.schema import FLOATS, LISTS, Kind, Schema
 
 NUM_BINS = 48
+_FEWEST_BINS, _ROWS_PER_BIN = 4, 160  # for classes: a label says less than a number, and few rows are learned by heart
 _NUMBERS = (Kind.CONTINUOUS, Kind.BOOLEAN)
 MAX_FEATURES = 256
 """Of more numeric features no edges are computed, since no network embeds that many piecewise by default."""
@@ -90,10 +91,12 @@ def compute_edges(features: Features, schema: Schema, rows: SampledRows, backend
     """Compute the edges of numeric features, by name; `schema` is that before the features, which are fitted.
 
     Features of columns that are not among `rows` have none, nor what a cuML estimator gives, which the host cannot run.
+    Where the target has classes, a feature has a bin for every 160 values, from 4 to 48: 1,500 rows make 9 bins.
     """
     if not rows.tables or not rows.tables[0].num_columns:
         return {}
     frame, edges = rows.to_frame(schema), dict[str, tuple[float, ...]]()
+    has_classes = features.target is not None and Schema(features.target.fields(schema)).task != "regression"
     for group in features.groups:
         needs_gpu = backend == "gpu" and any(isinstance(step, EstimatorStep) for step in group.steps)
         if needs_gpu or not set(group.looks_at) <= set(frame.columns):
@@ -104,5 +107,8 @@ def compute_edges(features: Features, schema: Schema, rows: SampledRows, backend
                 column = columns[item.name]
                 missing, values = column.missing(np), column.data.astype("float64")
                 is_value = np.isfinite(values) if missing is None else np.isfinite(values) & ~missing
-                edges[group.rename(item.name)] = compute_bin_edges(values[is_value])
+                values = values[is_value]
+                by_rows = max(len(values) // _ROWS_PER_BIN, _FEWEST_BINS)
+                num_bins = min(by_rows, NUM_BINS) if has_classes else NUM_BINS
+                edges[group.rename(item.name)] = compute_bin_edges(values, num_bins)
     return edges if len(edges) <= MAX_FEATURES else {}

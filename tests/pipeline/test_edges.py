@@ -74,6 +74,15 @@ def test_they_are_quantiles_of_what_the_steps_put_out() -> None:
     assert pipeline.schema.num_rows == len(data)
 
 
+@pytest.mark.parametrize(
+    ("target", "rows", "most"), [("y > 0", 480, 4), ("y > 0", 1600, 10), ("city", 1600, 10), ("y", 480, 48)]
+)
+def test_classes_and_few_rows_make_few_bins(target: str, rows: int, most: int) -> None:
+    features = gp.Features((["x"], [pre.SimpleImputer(strategy="constant", fill_value=-1.0)]), target=target)
+    edges = gp.Pipeline([], features).fit(frame(rows)).schema.edges["x"]
+    assert len(edges) == most + 1
+
+
 def test_they_are_the_same_in_any_partitions_and_once_saved(tmp_path: Path) -> None:
     data = frame()
     data.to_parquet(tmp_path / "rows.parquet", row_group_size=500)
