@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpupipe.training.loop import losses, trainer
+from gpupipe.training.loop import losses, run_start
 from gpupipe.training.loop.train_step import WARM_UP, CapturedUpdate, explain_not_resident
 
 
@@ -71,7 +71,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> type[Graph]:
     monkeypatch.setattr(torch.cuda, "graph", _record)
     monkeypatch.setattr(torch.cuda, "Stream", lambda _device: None)
     monkeypatch.setattr(
-        trainer, "explain_no_capture", lambda _, loader, device, *__, **___: explain_not_resident(loader, device)
+        run_start, "explain_no_capture", lambda _, loader, device, *__, **___: explain_not_resident(loader, device)
     )
     monkeypatch.setattr(losses, "_TOGETHER", 1)  # losses are summed at once, as on a device
     monkeypatch.setattr(Graph, "made", 0)
