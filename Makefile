@@ -37,9 +37,9 @@ test: $(VENV)/.dev ## unit tests and laws, before every commit; six minutes on t
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --hypothesis-profile=few --ignore tests/architecture
 
 # A file's tests stay together: what its fixtures start (a site, ranks, a dry run) starts once. In order: heavy files are
-# no long end of one process.
+# no long end of one process. Three processes for two cores: some tests wait for others that they start.
 test-all: $(VENV)/.dev test-rapids ## all else that needs no GPU: more examples, faults, stores, clusters, pages, notebooks, packaging too
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --nbmake notebooks gpupipe tests --ignore tests/architecture
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --nbmake notebooks gpupipe tests --ignore tests/architecture
 
 test-rapids: $(RAPIDS)/.installed ## the GPU backend against RAPIDS' own signatures, the kernel compiled; needs no GPU, takes 8 GB of disk
 	OMP_NUM_THREADS=1 $(RAPIDS)/bin/python -m pytest -q -n 2 tests/rapids tests/kernels tests/project/test_packaging.py

@@ -213,12 +213,23 @@ def writing_scratch(folder: Path) -> Iterator[None]:
     except GpupipeError:
         raise
     except Exception as cause:
-        # Polars and pyarrow hand on what the system says in words.
-        number = re.search(r"(?:os error|errno) ([0-9]+)", str(cause), re.IGNORECASE)
-        code = cause.errno if isinstance(cause, OSError) and cause.errno else int(number[1]) if number else None
+        # Polars and pyarrow hand on what the system says in words; but of a Parquet file's headers only this is told.
+        reason = _try_to_write(folder) or cause if "transport error" in str(cause) else cause
+        number = re.search(r"(?:os error|errno) ([0-9]+)", str(reason), re.IGNORECASE)
+        code = reason.errno if isinstance(reason, OSError) and reason.errno else int(number[1]) if number else None
         if code not in _FULL and folder.is_dir():
             raise
-        raise _unwritable(str(folder), cause) from cause
+        raise _unwritable(str(folder), reason) from cause
+
+
+def _try_to_write(folder: Path) -> OSError | None:
+    """Write a MiB to a file that has no name, and return what the system says against it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        return error
+    return None
 
 
 def _unwritable(folder: str, cause: Exception) -> BadFile:

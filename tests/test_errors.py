@@ -114,10 +114,10 @@ def test_no_name_is_offered_where_none_is_close(names: list[str], remedy: str) -
 
 def test_what_a_class_knows_besides_travels_too() -> None:
     error = made(OutOfDeviceMemory)
-    assert isinstance(error, OutOfDeviceMemory) and error.asked is None
-    error.asked, error.free = 10, 5
+    assert isinstance(error, OutOfDeviceMemory) and error.requested is None
+    error.requested, error.free = 10, 5
     again = pickle.loads(pickle.dumps(error))
-    assert (again.asked, again.free) == (10, 5)
+    assert (again.requested, again.free) == (10, 5)
 
 
 def test_no_value_seen_is_not_the_value_none() -> None:

@@ -133,7 +133,7 @@ def memory_split(lab: Lab) -> dict[str, Any]:
         except OutOfDeviceMemory as error:
             seen[name] = {
                 "cause": f"{type(error.__cause__).__name__}: {error.__cause__}"[:200],
-                "asked": error.asked,
+                "asked": error.requested,
                 "free": error.free,
             }
     return seen

@@ -49,11 +49,11 @@ def test_a_full_device_is_an_error_that_says_how_full() -> None:
     assert (caught.value.requested, caught.value.free) == (8 * GIB, 3 * GIB)
     assert "partition_bytes" in str(caught.value)
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.asked, again.free) == (str(caught.value), 8 * GIB, 3 * GIB)
+    assert (str(again), again.requested, again.free) == (str(caught.value), 8 * GIB, 3 * GIB)
 
 
 @pytest.mark.parametrize(
-    ("cause", "asked"),
+    ("cause", "requested"),
     [
         (
             MemoryError("std::bad_alloc: out_of_memory: CUDA error (failed to allocate 4096 bytes) at: x.hpp:62"),
@@ -76,13 +76,13 @@ def test_a_full_device_is_an_error_that_says_how_full() -> None:
         (RuntimeError("cudaErrorMemoryAllocation: out of memory"), None),
     ],
 )
-def test_every_librarys_words_for_it_are_understood(cause: Exception, asked: int | None) -> None:
+def test_every_librarys_words_for_it_are_understood(cause: Exception, requested: int | None) -> None:
     with (
         pytest.raises(OutOfDeviceMemory, match="reading Parquet: the device has not enough memory") as caught,
         explain_out_of_memory("reading Parquet"),
     ):
         raise cause
-    assert caught.value.requested == asked
+    assert caught.value.requested == requested
     assert caught.value.__cause__ is cause
 
 

@@ -21,6 +21,7 @@ import pytest
 
 import gpupipe as gp
 from gpupipe.errors import BadFile, PlanFailed
+from gpupipe.files import writing_scratch
 from gpupipe.io.relational import engine
 from gpupipe.io.relational.gathering import Gathered
 from gpupipe.io.relational.scan import Scan
@@ -81,6 +82,15 @@ def test_a_disk_that_is_full(
     assert list(scratch.iterdir()) == []
     few_bytes(monkeypatch, 1 << 40)
     assert len(VERBS[verb](data)) > 0
+
+
+def test_a_full_disk_of_which_polars_says_less(tmp_path: Path) -> None:
+    """As it happens by chance: the file ended within a header of Parquet."""
+    cause = pl.exceptions.ComputeError("parquet: File out of specification: Invalid thrift: transport error")
+    with files_no_larger_than(2_000), pytest.raises(BadFile, match="File too large"), writing_scratch(tmp_path):
+        raise cause
+    with pytest.raises(pl.exceptions.ComputeError), writing_scratch(tmp_path):  # a source's file may be what is damaged
+        raise cause
 
 
 @pytest.mark.parametrize("verb", VERBS)
