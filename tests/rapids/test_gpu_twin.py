@@ -77,7 +77,7 @@ def test_a_users_column_is_shared_and_what_a_user_gets_is_not(rehearsed_backend:
     assert share(frame, "x").data_ptr() == memory.data.ptr
     coded = gpu.rename(gpu.encode(frame), {"x": "y"})
     assert gpu.column(coded, "y").data.data.ptr == memory.data.ptr
-    assert gpu.decode(coded, own=["y"])["y"].to_cupy().data.ptr == memory.data.ptr
+    assert gpu.decode(coded, owned_columns=["y"])["y"].to_cupy().data.ptr == memory.data.ptr
     assert gpu.decode(coded)["y"].to_cupy().data.ptr != memory.data.ptr
 
 
