@@ -33,7 +33,7 @@ check: $(VENV)/.dev ## lint, format, types, architecture: before every commit
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/architecture
 
-test: $(VENV)/.dev ## unit tests and laws, before every commit; six minutes on two cores
+test: $(VENV)/.dev ## unit tests and laws, before every commit; three minutes on two cores
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --hypothesis-profile=few --ignore tests/architecture
 
 # A file's tests stay together: what its fixtures start (a site, ranks, a dry run) starts once. In order: heavy files are
