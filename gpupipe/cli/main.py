@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     data = Path("data")  # of the working folder, else of the repository that contains this package
     data = data if data.is_dir() else Path(__file__).parents[2] / "data"
     demo.add_argument("--data", type=Path, default=data, help="folder with flights.parquet and weather.parquet")
-    demo.add_argument("--out", type=Path, default=Path("runs/flights"), help="where the pipeline and model are saved")
+    demo.add_argument("--out", type=Path, default=Path("runs/demo"), help="where the pipeline and model are saved")
     demo.add_argument("--seed", type=int, default=7)
     beside = "do not fit scikit-learn's gradient boosting beside it"
     demo.add_argument("--no-reference", action="store_true", help=beside)

@@ -41,7 +41,7 @@ def test_demo_goes_from_parquet_to_a_saved_model(tmp_path: Path) -> None:
     assert last["epoch"] == "3" and float(last["valid_auc"]) > 0.88
     assert "a second process loads it and gives the same scores, bit for bit" in done.stdout
     assert float(re.findall(r"at most ([\d.]+) GB", done.stdout)[0]) < 2.0
-    assert (tmp_path / "runs/flights/manifest.json").is_file()
+    assert (tmp_path / "runs/demo/manifest.json").is_file()
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_every_slow_area_is_there() -> None:
 
 def test_each_tier_tries_more_examples_and_all_but_the_last_the_same() -> None:
     few, fixed, random = map(settings.get_profile, ("few", "fixed", "random"))
-    assert [profile.max_examples for profile in (few, fixed, random)] == [12, 40, 100]
+    assert [profile.max_examples for profile in (few, fixed, random)] == [12, 25, 100]
     assert [profile.derandomize for profile in (few, fixed, random)] == [True, True, False]
     assert examples(40).max_examples == 40 * settings.default.max_examples // 100
     assert examples(2).max_examples == 2
