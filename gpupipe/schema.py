@@ -344,10 +344,7 @@ class Schema:
             lists = {"classes": item.classes, "range": self.ranges.get(name), "edges": self.edges.get(name)}
             plain = {key: None if values is None else list(values) for key, values in lists.items()}
             described = asdict(replace(item, vocabulary=None)) | {"lineage": sorted(item.lineage)} | plain
-            for name in (
-                "vocabulary",
-                "origins",
-            ):  # of one fit, and of data that may lie elsewhere tomorrow
+            for name in ("vocabulary", "origins"):  # of one fit, and of data that may lie elsewhere tomorrow
                 del described[name]
             rows.append(described)
         return rows

@@ -336,7 +336,7 @@ class GpuBackend(Backend):
 
     @explain_out_of_memory("PCA")
     def pca(self, block: Array, n_components: int) -> PCAResult:
-        with _explain_missing_cuml("PCA", "PCA(solver='fold'), or "):
+        with _explain_missing_cuml("PCA", "PCA(solver='covariance'), or "):
             from cuml.decomposition import PCA
 
         if block.shape[1] == 1:  # cuML asks for two columns

@@ -15,7 +15,7 @@ from gpupipe.monitoring.profile import Profiles, Sample, compute_unknown_share
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.partition_pass import PartitionPass, Summaries, fold, select_kind
+from gpupipe.pipeline.partition_pass import PartitionPass, Summaries, merge_summaries, select_kind
 from gpupipe.pipeline.plan import ColumnUses
 from gpupipe.schema import FLOATS, Kind, Schema
 
@@ -59,7 +59,7 @@ def profile_rows(
 ) -> tuple[Sample, Profiles]:
     """Draw a sample of a dataset's rows in one pass, and profile the columns of `schema` that features read."""
     total = sum(partition.num_rows for partition in dataset.partitions)
-    summaries = fold(PartitionPass(plan, backend, features, total=total), dataset, "drift")
+    summaries = merge_summaries(PartitionPass(plan, backend, features, total=total), dataset, "drift")
     uses = ColumnUses.of(features, schema)
     return summaries["sample"], build_profiles(summaries, collect_stats(summaries, uses), uses)
 

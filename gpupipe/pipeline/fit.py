@@ -24,11 +24,18 @@ from gpupipe.pipeline.feature_group import GroupFields
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.fit_report import FitReport, StepReport
 from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
-from gpupipe.pipeline.partition_pass import FrameCache, PartitionPass, Summaries, fold, probe_dtypes, select_kind
+from gpupipe.pipeline.partition_pass import (
+    FrameCache,
+    PartitionPass,
+    Summaries,
+    merge_summaries,
+    probe_dtypes,
+    select_kind,
+)
 from gpupipe.pipeline.plan import (
     ColumnUses,
     FitTask,
-    collect_wanted,
+    collect_columns,
     infer_schemas,
     list_unused,
     mark_source,
@@ -106,7 +113,7 @@ class PipelineFit:
             self._note(note)
         dataset, number, later = self.dataset, 0, plan_passes(features) or [[]]
         self._unscaled = ColumnUses.of(features, self.schema).unscaled
-        columns = collect_wanted(later, features, self.schema).union(self._unscaled)
+        columns = collect_columns(later, features, self.schema).union(self._unscaled)
         whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
         whole.warn_of_cuts(dataset)
         whole, self.dataset = whole.attach_window_columns(dataset, self.backend)
@@ -138,7 +145,7 @@ class PipelineFit:
     ) -> Summaries:
         """Run one pass: return the sums of the partitions' summaries, and keep what the `later` passes read again."""
         is_first = number == 0
-        columns = collect_wanted([tasks, *later], features, self.schema).union(self._unscaled if is_first else ())
+        columns = collect_columns([tasks, *later], features, self.schema).union(self._unscaled if is_first else ())
         checked = None if is_first else frozenset[str]()  # by each Expect, once
         plan = TransformPlan(self.steps, self.source, columns, data_columns=checked, counting=is_first)
         limit = settings().memory_limit
@@ -158,7 +165,7 @@ class PipelineFit:
             cache=self._cache,
             again=again if get_executor().in_process else (),
         )
-        summaries = fold(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
+        summaries = merge_summaries(work, self.dataset, f"fit {number + 1}/{number + 1 + len(later)}")
         if not summaries:
             expected, remedy = "rows to learn from", "a look at the files or the split"
             raise BadData("fit", "the dataset has no partitions", expected=expected, remedy=remedy)

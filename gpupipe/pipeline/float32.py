@@ -21,6 +21,6 @@ def describe_coarse(name: str, dtype: str, low: float, high: float) -> str:
 
 
 def note_lost_digits(what: str, whose: str, facts: Sequence[str], remedy: str) -> list[tuple[str, int]]:
-    """Return the note for the log, with its level, on what `describe_coarse` has told; none where that is nothing."""
+    """Return the note for the log, with its level, on the facts of `describe_coarse`; none without a fact."""
     fact = f"the batches' float32 is coarser than 1/1000 of {whose} range"
     return [(f"{what} digits: {fact}: {', '.join(facts)}; try {remedy}", logging.WARNING)] if facts else []

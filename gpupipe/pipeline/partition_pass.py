@@ -28,7 +28,7 @@ from gpupipe.step import in_step
 from gpupipe.transforms import Transform
 
 Summaries: TypeAlias = dict[Hashable, Any]
-"""What partitions give, and a fold adds up, by key; see `PartitionPass`."""
+"""What partitions give, and a pass adds up, by key; see `PartitionPass`."""
 
 
 class FrameCache:
@@ -166,7 +166,7 @@ def count_missing(columns: Columns, backend: Backend) -> dict[Hashable, int]:
     return {("missing", name): 0 if mask is None else next(host_counts) for name, mask in masks.items()}
 
 
-def fold(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
+def merge_summaries(work: PartitionPass, dataset: Dataset, title: str) -> Summaries:
     """Add up the summaries of all partitions, in their order."""
     total: Summaries = {}
     with closing(run_partitions(work, dataset, work.backend, title)) as partitions:
@@ -240,5 +240,5 @@ def probe_dtypes(
 
 def check_rows(plan: TransformPlan, backend: str, steps: Sequence[Transform], dataset: Dataset) -> ExpectationReport:
     """Count a dataset's rows that break a rule of an `Expect` among the steps, in one pass."""
-    findings = select_kind(fold(PartitionPass(plan, backend), dataset, "check"), "expect")
+    findings = select_kind(merge_summaries(PartitionPass(plan, backend), dataset, "check"), "expect")
     return ExpectationReport.of(findings, steps, dataset.partitions)

@@ -91,7 +91,7 @@ def plan_passes(features: Features) -> list[list[FitTask]]:
         position, number = 0, 0
         while position < len(group.steps):
             free = _num_free(group.steps[position:])
-            size = free + 1 + _folds_with_next(group.steps[position + free : position + free + 2])
+            size = free + 1 + _merges_with_next(group.steps[position + free : position + free + 2])
             if number == len(passes):
                 passes.append([])
             passes[number].append(FitTask(group, position, size, free))
@@ -99,7 +99,7 @@ def plan_passes(features: Features) -> list[list[FitTask]]:
     return passes
 
 
-def collect_wanted(passes: Sequence[Sequence[FitTask]], features: Features, schema: Schema) -> set[str]:
+def collect_columns(passes: Sequence[Sequence[FitTask]], features: Features, schema: Schema) -> set[str]:
     """Return the columns that these passes read, the labels' too; `schema` is that after the transforms."""
     read = (task.reads(features, schema) for tasks in passes for task in tasks)
     return features._label_reads(schema).union(*read)
@@ -109,7 +109,7 @@ def _num_free(steps: Sequence[pre.LearnedStep]) -> int:
     """Count the steps before the first that learns from the rows; the last one is never among them."""
     free = [*(not _learns(step) for step in steps[:-1]), False].index(False)
     # The fill of an imputer costs nothing where it enters the summary of the step that learns.
-    return free - (free > 0 and _learns(steps[free]) and _folds_with_next(steps[free - 1 : free + 1]))
+    return free - (free > 0 and _learns(steps[free]) and _merges_with_next(steps[free - 1 : free + 1]))
 
 
 def _learns(step: pre.LearnedStep) -> bool:
@@ -117,7 +117,7 @@ def _learns(step: pre.LearnedStep) -> bool:
     return not is_constant and not isinstance(step, pre.StatelessStep)
 
 
-def _folds_with_next(steps: Sequence[pre.LearnedStep]) -> bool:
+def _merges_with_next(steps: Sequence[pre.LearnedStep]) -> bool:
     """Return whether an imputer's fill can enter the summary of the step after it."""
     if len(steps) < 2 or not isinstance(steps[0], pre.SimpleImputer):
         return False
@@ -196,7 +196,7 @@ def list_unused(steps: Sequence[Transform], features: Features, source: Schema) 
 def _estimate_costs(steps: Sequence[Transform], features: Features, dataset: Dataset, backend: str) -> list[str]:
     """Estimate what the first pass reads, and its memory: a partition per thread, read and transformed."""
     source = mark_source(steps, features, dataset.schema)
-    names = collect_wanted(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
+    names = collect_columns(plan_passes(features), features, TransformPlan(steps, source, None).output_schema)
     plan = TransformPlan(steps, source, names, counting=True)
     width = row_bytes(source.select(plan.reads)) + row_bytes(plan.output_schema.select(plan.outputs))
     rows = max(partition.num_rows for partition in dataset.partitions)

@@ -155,7 +155,7 @@ EXAMPLES: dict[type, list[Example]] = {
     ],
     pre.PCA: [
         Example(pre.PCA, NUMBERS, complete=True),
-        Example(lambda: pre.PCA(solver="fold", whiten=True), NUMBERS, complete=True),
+        Example(lambda: pre.PCA(solver="covariance", whiten=True), NUMBERS, complete=True),
         Example(lambda: pre.PCA(n_components=1, solver="library"), ("float64", "float64"), complete=True),
     ],
     pre.IncrementalPCA: [Example(pre.IncrementalPCA, NUMBERS, complete=True)],

@@ -16,7 +16,7 @@ from gpupipe import transforms as T
 from gpupipe.pipeline.apply import TransformPlan
 from gpupipe.pipeline.column_stats import collect_stats
 from gpupipe.pipeline.features import Features
-from gpupipe.pipeline.partition_pass import FrameCache, PartitionPass, fold
+from gpupipe.pipeline.partition_pass import FrameCache, PartitionPass, merge_summaries
 from gpupipe.pipeline.plan import ColumnUses, mark_source, plan_passes
 from gpupipe.preprocessing.summaries import Moments
 
@@ -30,7 +30,7 @@ def observed(data: gp.Dataset) -> tuple[dict[Any, Any], dict[str, Any]]:
     source = mark_source(steps, features, data.schema)
     plan = TransformPlan(steps, source, {"x", "c", "y", "z"}, counting=True)
     tasks = plan_passes(features)[0]
-    found = fold(PartitionPass(plan, "cpu", features, tasks, of_target=True, total=100), data, "test")
+    found = merge_summaries(PartitionPass(plan, "cpu", features, tasks, of_target=True, total=100), data, "test")
     return found, collect_stats(found, ColumnUses.of(features, plan.output_schema))
 
 

@@ -211,7 +211,7 @@ def yeo_johnson(value: float, power: float) -> Any:
     return (mpmath.log(size) if power == 0 else (size**power - 1) / power) * (1 if value >= 0 else -1)
 
 
-@pytest.mark.parametrize("solver", ["fold", "library"])
+@pytest.mark.parametrize("solver", ["covariance", "library"])
 @examples(15)
 @given(given=tables())
 def test_components(solver: str, given: tuple[pd.DataFrame, pd.DataFrame]) -> None:
@@ -220,7 +220,7 @@ def test_components(solver: str, given: tuple[pd.DataFrame, pd.DataFrame]) -> No
     same_components(step, dense(step.transform(later)), train, later)
 
 
-@pytest.mark.parametrize("solver", ["fold", "library"])
+@pytest.mark.parametrize("solver", ["covariance", "library"])
 def test_components_of_the_flights(solver: str, flights: pd.DataFrame, weather: pd.DataFrame) -> None:
     for table, names in ((flights, FLIGHTS), (weather, WEATHER)):
         known = ((table[names] - table[names].mean()) / table[names].std()).fillna(0)

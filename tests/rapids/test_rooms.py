@@ -57,7 +57,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "KMeans": [{"n_clusters": 3}, {"n_clusters": 3, "max_rows": 60}],
     "Normalizer": [{"norm": name} for name in ("l1", "l2", "max")],
     "QuantileTransformer": [{"n_quantiles": 10}, {"n_quantiles": 10, "output_distribution": "normal", "exact": True}],
-    "PCA": [{"n_components": 2, "solver": "fold"}, {"n_components": 2, "solver": "library"}],
+    "PCA": [{"n_components": 2, "solver": "covariance"}, {"n_components": 2, "solver": "library"}],
     "EstimatorStep": [{"estimator": sklearn.preprocessing.QuantileTransformer(n_quantiles=10)}],
     "SimpleImputer": [
         *({"strategy": name, "add_indicator": True} for name in ("mean", "median", "most_frequent")),

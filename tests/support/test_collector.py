@@ -34,7 +34,7 @@ def test_a_pause_ends(is_on: bool) -> None:
 
 def test_a_fit_pauses_it_where_columns_get_objects_and_not_where_rows_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     is_on: dict[str, bool] = {}
-    for name in ("fold", "compute_ranges"):
+    for name in ("merge_summaries", "compute_ranges"):
         function = getattr(fit, name)
 
         def note(*args: object, name: str = name, function: object = function) -> object:
@@ -43,4 +43,4 @@ def test_a_fit_pauses_it_where_columns_get_objects_and_not_where_rows_are_read(m
 
         monkeypatch.setattr(fit, name, note)
     gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()))).fit(pd.DataFrame({"x": [1.0, 2.0]}))
-    assert is_on == {"fold": True, "compute_ranges": False} and gc.isenabled()
+    assert is_on == {"merge_summaries": True, "compute_ranges": False} and gc.isenabled()

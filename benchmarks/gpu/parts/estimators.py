@@ -25,7 +25,7 @@ OURS: dict[str, Callable[[], Any]] = {
     "MinMaxScaler": pre.MinMaxScaler,
     "MaxAbsScaler": pre.MaxAbsScaler,
     "RobustScaler": pre.RobustScaler,
-    "PCA": lambda: pre.PCA(COMPONENTS, solver="fold"),
+    "PCA": lambda: pre.PCA(COMPONENTS, solver="covariance"),
     "KMeans": lambda: pre.KMeans(CLUSTERS, max_iter=ITERATIONS),
 }
 

@@ -134,7 +134,7 @@ class CorrelationThreshold(_Selector):
         return super().finalize(summary)
 
 
-_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "fold": 0}  # of columns as float64 that are given to the library
+_MAX_BYTES = {"auto": 64 << 20, "library": 1 << 62, "covariance": 0}  # of columns for the library, as float64
 
 
 class Projection(base.Invertible):
@@ -180,10 +180,10 @@ class PCA(Projection):
 
     `n_components`, a number (by default all) or a share of the variance in (0, 1) that the components explain together,
     and `whiten` are scikit-learn's. `solver="library"` gathers all rows and gives them to scikit-learn or cuML;
-    `"fold"` takes the eigenvectors of the covariance, summed over partitions in float64; `"auto"` is the library up to
-    64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of scikit-learn's attributes there are
-    `mean_`, `components_`, in each of which the loading of largest absolute value is positive, `n_samples_`, and
-    `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
+    `"covariance"` takes the eigenvectors of the matrix of that name, summed over partitions in float64; `"auto"` is the
+    library up to 64 MiB. They agree to 1e-5, components with (nearly) equal variance apart. Of scikit-learn's
+    attributes there are `mean_`, `components_`, in each of which the loading of largest absolute value is positive,
+    `n_samples_`, and `explained_variance_` and `explained_variance_ratio_` (divisor n - 1).
     Raises: BadConfig for more components than columns; BadData for a missing value, an infinity, a value beyond 1e145,
     or fewer than two rows.
     Memory: transform allocates K x n float32 on the device, and a float64 block (on a GPU: all columns) at a time.
@@ -255,7 +255,7 @@ def _is_share(value: Any) -> bool:
 
 
 class IncrementalPCA(PCA):
-    """Principal component analysis fitted frame by frame: `PCA(solver="fold")` whose state is that of all rows.
+    """Principal component analysis fitted frame by frame: `PCA(solver="covariance")` whose state is that of all rows.
 
     The whole covariance is kept, so that no batch size and no component left out changes the result (scikit-learn's
     forgets what is outside the components). Outputs are `incrementalpca0`, ...; arguments and attributes are `PCA`'s.
@@ -271,7 +271,7 @@ class IncrementalPCA(PCA):
     _covariance: Covariance | None = None
 
     def __init__(self, n_components: float | None = None, *, whiten: bool = False) -> None:
-        super().__init__(n_components, whiten=whiten, solver="fold")
+        super().__init__(n_components, whiten=whiten, solver="covariance")
 
     def finalize(self, summary: Covariance) -> Self:
         super().finalize(summary)

@@ -26,7 +26,7 @@ def frame(rows: int = 400, offset: float = 0.0, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(mixed + offset, columns=list("abcd"))
 
 
-@pytest.mark.parametrize("solver", ["library", "fold", "auto"])
+@pytest.mark.parametrize("solver", ["library", "covariance", "auto"])
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_as_scikit_learn(solver: str, whiten: bool, offset: float) -> None:
@@ -46,7 +46,7 @@ def test_as_scikit_learn(solver: str, whiten: bool, offset: float) -> None:
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000), rows=st.integers(5, 60))
 def test_the_largest_loading_is_positive(seed: int, rows: int) -> None:
-    step = PCA(solver="fold").fit(frame(rows, seed=seed))
+    step = PCA(solver="covariance").fit(frame(rows, seed=seed))
     largest = np.abs(step.components_).argmax(axis=1)
     assert (step.components_[np.arange(4), largest] > 0).all()
     np.testing.assert_allclose(step.components_ @ step.components_.T, np.eye(4), atol=1e-10)
@@ -59,7 +59,7 @@ def test_equal_loadings_have_one_sign_by_either_solver() -> None:
         x = rng.normal(size=50)
         y = -x + 0.3 * rng.normal(size=50)
         table = pd.DataFrame({"x": (x - x.mean()) / x.std(), "y": (y - y.mean()) / y.std()})
-        found = [PCA(solver=solver).fit(table).components_ for solver in ("fold", "library")]
+        found = [PCA(solver=solver).fit(table).components_ for solver in ("covariance", "library")]
         np.testing.assert_allclose(found[0], found[1], atol=1e-7)
         assert (found[0][:, 0] > 0).all()
 
@@ -87,7 +87,7 @@ class Counted(CpuBackend):
         return super().pca(block, n_components)
 
 
-@pytest.mark.parametrize(("solver", "calls"), [("library", 1), ("auto", 1), ("fold", 0)])
+@pytest.mark.parametrize(("solver", "calls"), [("library", 1), ("auto", 1), ("covariance", 0)])
 def test_the_solver_asked_for_is_used(solver: str, calls: int) -> None:
     backend = Counted()
     coded = backend.encode(frame())
@@ -104,7 +104,7 @@ def test_auto_takes_the_library_while_the_columns_are_small(monkeypatch: pytest.
     monkeypatch.setitem(pca._MAX_BYTES, "auto", 400 * 4 * 8)
     one = PCA().summarize(columns, cpu)
     assert one.parts is not None and (one + one).parts is None
-    assert PCA(solver="fold").summarize(columns, cpu).parts is None
+    assert PCA(solver="covariance").summarize(columns, cpu).parts is None
     assert (one + one).count == 800
 
 
@@ -119,7 +119,7 @@ def test_constant_columns_give_no_nan() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["library", "fold"])
+@pytest.mark.parametrize("solver", ["library", "covariance"])
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.8, 0.95, 0.999, 1 - 1e-9, np.float32(0.5)])
 def test_a_share_of_the_variance_keeps_as_many_as_scikit_learn(solver: str, share: float) -> None:
     for seed in range(4):
@@ -182,15 +182,15 @@ def test_what_is_refused() -> None:
 def test_the_fold_and_the_library_agree(offset: float) -> None:
     for seed in range(5):
         table = frame(2000, offset=offset, seed=seed)
-        fold, library = (PCA(solver=solver, whiten=True).fit(table) for solver in ("fold", "library"))
-        np.testing.assert_allclose(fold.components_, library.components_, atol=1e-5)
-        np.testing.assert_allclose(fold.explained_variance_, library.explained_variance_, rtol=1e-5)
-        np.testing.assert_allclose(fold.transform(table), library.transform(table), rtol=1e-5, atol=1e-5)
+        covariance, library = (PCA(solver=solver, whiten=True).fit(table) for solver in ("covariance", "library"))
+        np.testing.assert_allclose(covariance.components_, library.components_, atol=1e-5)
+        np.testing.assert_allclose(covariance.explained_variance_, library.explained_variance_, rtol=1e-5)
+        np.testing.assert_allclose(covariance.transform(table), library.transform(table), rtol=1e-5, atol=1e-5)
 
 
 def test_batch_after_batch_is_all_at_once() -> None:
     table = frame(900)
-    whole, step = PCA(2, solver="fold").fit(table), IncrementalPCA(2)
+    whole, step = PCA(2, solver="covariance").fit(table), IncrementalPCA(2)
     for start in range(0, 900, 130):
         step.partial_fit(table[start : start + 130])
     assert step.n_samples_ == 900 and step.get_feature_names_out() == ["incrementalpca0", "incrementalpca1"]
