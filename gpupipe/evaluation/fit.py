@@ -79,9 +79,10 @@ def fit(
     steps = Pipeline(steps).steps
     if valid is None and not any(isinstance(step, WholeTableTransform) for step in steps):
         train, valid = as_dataset(train).split(fraction=LEARNED, seed=seed)
-    pipeline, *loaders = fit_proposal(train, valid, seed, steps, target=target, weight=weight, keep=keep)
+    options: dict[str, Any] = {"target": target, "weight": weight, "keep": keep}
+    pipeline, train_loader, valid_loader = fit_proposal(train, valid, seed, steps, **options)
     network = make_model(model, pipeline.schema, seed)
-    Trainer(network, seed=seed).fit(*loaders)
+    Trainer(network, seed=seed).fit(train_loader, valid_loader)
     return Scorer(pipeline, network)
 
 

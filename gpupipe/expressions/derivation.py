@@ -19,7 +19,7 @@ class Derivation:
     """Expressions by the columns that they compute, in order: a later one may read an earlier one."""
 
     where: str  # what they were given to, for messages
-    named: Mapping[str, str]
+    named: dict[str, str]
 
     def check(self, arguments: tuple[Any, ...]) -> None:
         """Raise `BadConfig` for arguments without a name, and `ExpressionError` for what does not parse."""
