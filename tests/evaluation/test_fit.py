@@ -63,9 +63,9 @@ def test_what_steps_add_becomes_features() -> None:
     scorer = gp.fit(frame, target="late", steps=steps, model=gp.models.Linear)
     assert scorer.schema.names[:-1] == ["x", "high", "name", "tags"]
     assert len(scorer.predict(frame.drop(columns="late"))) == 100
-    assert gp.fit(frame, target="late", steps=T.Drop("who"), model=gp.models.Linear).schema.names[-2] == "tags"
 
 
+@pytest.mark.slow
 def test_a_forecast_is_fitted_with_its_windows(caplog: pytest.LogCaptureFixture) -> None:
     days = pd.date_range("2024-01-01", periods=60).repeat(2)
     sales = gp.from_frame(pd.DataFrame({"day": days, "shop": ["a", "b"] * 60, "sales": np.arange(120) * 7 % 11 + 0.5}))

@@ -104,6 +104,9 @@ def test_assigned_columns_are_those_of_derive() -> None:
         values(assigned.filter("fast and month == 1").select("speed"), "speed") == expected["speed"][is_fast].tolist()
     )
     assert set(dataset.reads.columns) == {"distance", "air_time", "origin", "month"}
+    pruned = dataset.filter("month == 1").num_partitions
+    assert assigned.filter("month == 1").num_partitions == pruned < dataset.num_partitions
+    assert len(dataset.assign(month="13 - month").filter("month == 1")) == (expected["month"] == 12).sum()
     groups = pickle.loads(pickle.dumps(assigned)).group_by("origin").agg(mean=("speed", "mean")).compute()
     assert groups["mean"].tolist() == pytest.approx(expected.groupby("origin")["speed"].mean().tolist())
     assert identify_job(assigned) != identify_job(dataset) and identify_job(assigned) is not None

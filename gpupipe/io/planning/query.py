@@ -97,11 +97,14 @@ class Query:
     @property
     def conditions(self) -> list[Condition]:
         """What holds for the source's columns in every row that comes out."""
-        conditions: list[Condition] = []
+        conditions, assigned = list[Condition](), set[str]()
         for stage in self.stages:
-            if isinstance(stage, Mapped):
+            if isinstance(stage, Assigned):
+                assigned.update(stage.function.named)
+            elif isinstance(stage, Mapped):
                 break
-            conditions += stage.conditions
+            else:
+                conditions += [condition for condition in stage.conditions if condition[0] not in assigned]
         return conditions
 
     def reads(self, names: Sequence[str]) -> set[str]:
