@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -99,6 +99,9 @@ def _format_value(value: Any) -> str:
     what = f"<{type(value).__name__} of "
     if hasattr(value, "columns"):
         return f"{what}{format_count(len(value.columns), 'column')}>"
-    if hasattr(value, "__len__") and not isinstance(value, str) and len(value) > _SHOWN_VALUES:
+    is_short = isinstance(value, str) or not hasattr(value, "__len__") or len(value) <= _SHOWN_VALUES
+    if is_short and isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_format_value(item)}" for name, item in value.items()) + "}"
+    if not is_short or (hasattr(value, "__len__") and "\n" in repr(value)):
         return f"{what}{format_count(len(value), 'value')}>"
     return str(getattr(value, "__qualname__", None) or repr(value))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from gpupipe.errors import nearest
 from gpupipe.expressions.functions import FUNCTIONS, NAMES, describe_call
@@ -56,6 +55,17 @@ _ELSEWHERE |= {"floor": "date_trunc truncate_time bucket", "mean": "avg average"
 _ELSEWHERE |= {"sub": "regex_replace regexp_replace", "int": "trunc truncate astype", "string": "str text to_string"}
 _ELSEWHERE |= {"search": "match matches regexp rlike", "log": "ln", "lower": "lowercase", "upper": "uppercase"}
 """What other languages call a function that is here, or what this one writes otherwise, of arguments by number."""
+_ORDER = "by='key', order_by='time'"
+_STEPS = {
+    f"T.Lag('x', 1, {_ORDER})": "lag shift",
+    f"T.Lag('x', -1, {_ORDER})": "lead",
+    f"T.Difference('x', {_ORDER})": "diff difference",
+    f"T.Rolling('x', 7, {_ORDER})": "rolling rolling_mean moving_average",
+    f"T.Expanding('x', 'sum', {_ORDER})": "cumsum cum_sum expanding",
+    "T.CumulativeCount('key', order_by='time')": "cumcount cum_count row_number",
+    "data.to_polars().explode('x')": "explode unnest",
+}
+"""What other languages compute from other rows, which is a step here, or give a row for each element."""
 _EXAMPLES = {"{1} <= {0} <= {2}": ("x", "low", "high"), "{0} in {1}": ("x", "[1, 2]")}
 
 
@@ -108,6 +118,9 @@ def write_call(name: str, arguments: Sequence[str]) -> str | None:
 
 def suggest_function(name: str) -> str:
     """Suggest what `name` was meant to be: another language's name for it, or the closest spelling."""
+    step = _look_up(name, _STEPS)
+    if step is not None:
+        return step
     meant = _find_meant(name)
     if meant is None:
         return "one of the functions above, or Map(fn, reads=..., adds=...) for your own"
@@ -115,8 +128,13 @@ def suggest_function(name: str) -> str:
 
 
 def _find_meant(name: str) -> str | None:
-    elsewhere: dict[str, Any] = {alias: meaning for meaning, names in _ELSEWHERE.items() for alias in names.split()}
-    return elsewhere.get(name.lower()) or nearest(name, NAMES)
+    if _look_up(name, _STEPS) is not None:
+        return None
+    return _look_up(name, _ELSEWHERE) or nearest(name, NAMES)
+
+
+def _look_up(name: str, meanings: Mapping[str, str]) -> str | None:
+    return next((meaning for meaning, names in meanings.items() if name.lower() in names.split()), None)
 
 
 def parenthesize(text: str) -> str:

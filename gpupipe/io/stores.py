@@ -118,7 +118,8 @@ def check_options(where: Any, storage_options: Any) -> StorageOptions | None:
     """Refuse options of a file system that are no mapping; return None where there are none."""
     if not isinstance(storage_options, Mapping | None):
         got, expected = type(storage_options), "a mapping of options by name, or None"  # the value may be a secret
-        raise refuse_argument(where, "storage_options", got, expected, "storage_options={'key': ..., 'secret': ...}")
+        remedy = "storage_options={'key': ..., 'secret': ...}"
+        raise refuse_argument(where, "storage_options", got, expected, remedy, problem="no mapping")
     return storage_options or None
 
 

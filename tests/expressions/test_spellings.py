@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
+import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import ExpressionError
 from gpupipe.expressions import parse
 from gpupipe.schema import Field, Schema
@@ -98,6 +101,28 @@ def test_a_remedy_for_a_part(wrote: str, remedy: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(wrote).check(SCHEMA)
     assert caught.value.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("wrote", "remedy"),
+    [
+        ("lag(a)", "T.Lag('x', 1, by='key', order_by='time')"),
+        ("a.shift(1) > 2", "T.Lag('x', 1, by='key', order_by='time')"),
+        ("lead(a)", "T.Lag('x', -1, by='key', order_by='time')"),
+        ("a - a.diff()", "T.Difference('x', by='key', order_by='time')"),
+        ("rolling_mean(a, 7)", "T.Rolling('x', 7, by='key', order_by='time')"),
+        ("a.cumsum()", "T.Expanding('x', 'sum', by='key', order_by='time')"),
+        ("row_number(s)", "T.CumulativeCount('key', order_by='time')"),
+        ("explode(l)", "data.to_polars().explode('x')"),
+    ],
+)
+def test_what_looks_at_other_rows_is_a_step(wrote: str, remedy: str) -> None:
+    """`T.Map` sees a partition, so it would give the first row of each no row before it."""
+    with pytest.raises(ExpressionError) as caught:
+        parse(wrote).check(SCHEMA)
+    assert caught.value.remedy == remedy
+    data = gp.from_frame(pd.DataFrame({"x": [1.0], "key": ["a"], "time": [0]}))
+    eval(remedy, {"T": T, "data": data})
 
 
 @pytest.mark.parametrize(("wrote", "remedy"), [("k == true", "True"), ("where(k, a, NULL)", "None")])

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from sklearn.base import clone
 
@@ -82,6 +83,8 @@ def test_a_long_parameter_is_not_written_out() -> None:
         repr(Categorify(vocabulary=[str(i) for i in range(10_000)])) == "Categorify(vocabulary=<list of 10,000 values>)"
     )
     assert repr(Categorify(vocabulary=["b", "a"])) == "Categorify(vocabulary=['b', 'a'])"
+    vocabularies = {"k": pa.array(["b", "a"])}
+    assert repr(Categorify(vocabulary=vocabularies)) == "Categorify(vocabulary={'k': <StringArray of 2 values>})"
 
 
 def test_half_a_step_cannot_be_made() -> None:

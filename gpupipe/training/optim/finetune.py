@@ -79,8 +79,8 @@ def load_weights(
     check_bool(load_weights, strict=strict)
     tensors: Any = weights
     if not isinstance(tensors, str | Path | Mapping):
-        expected = "tensors by name, or a file's path"
-        raise refuse_argument("load_weights", "weights", type(weights), expected, "other.state_dict()")
+        got, expected, remedy = type(weights), "tensors by name, or a file's path", "other.state_dict()"
+        raise refuse_argument("load_weights", "weights", got, expected, remedy, problem="no weights")
     tensors = _read(tensors) if isinstance(tensors, str | Path) else tensors
     tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
     matches = [

@@ -52,6 +52,8 @@ def test_those_that_fit_are_taken_over_and_the_others_told() -> None:
 def test_nothing_that_fits_is_an_error() -> None:
     with raises(BadConfig, where="load_weights", got=["module.layers.0.weight"]):
         load_weights(MLP(3), {"module.layers.0.weight": torch.zeros(1)}, strict=False)
+    with raises(BadConfig, where="load_weights(weights=)", match="no weights, got <class '.*MLP'>"):
+        load_weights(MLP(3), MLP(3))  # type: ignore[arg-type]
 
 
 def test_what_is_frozen_stays_and_what_is_unfrozen_moves(problem: Any) -> None:
