@@ -223,7 +223,7 @@ def write_margins(arrays: Mapping[str, Tensor], layout: Layout) -> list[bytes]:
     outputs["categories"] = torch.repeat_interleave(nodes, arrays["categories_sizes"])
     arrays = {**arrays, "base_score": base_score}
     return [
-        write_booster({name: arrays[name][of == output] for name, of in outputs.items()}, single)
+        write_booster({name: arrays[name][numbers == output] for name, numbers in outputs.items()}, single)
         for output in range(layout.outputs)
     ]
 
