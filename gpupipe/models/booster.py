@@ -16,13 +16,14 @@ of a single leaf:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from gpupipe.tensors.batch import Batch
 
@@ -206,15 +207,32 @@ def write_booster(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
     return json.dumps(_describe(trees, arrays["base_score"].tolist(), layout)).encode()
 
 
-def write_margins(arrays: Mapping[str, Tensor], layout: Layout) -> bytes:
-    """Write checked arrays as a regression of margins, for readers that would make probabilities of a classification's.
+def write_margins(arrays: Mapping[str, Tensor], layout: Layout) -> list[bytes]:
+    """Write checked arrays as a regression of margins for each output: nvForest reads no model of several.
 
-    Margins differ from XGBoost's by rounding where they start from a probability.
+    It would make probabilities of a classification's margins. They differ from XGBoost's by rounding where they start
+    from a probability.
     """
     base_score = arrays["base_score"]
     if layout.task in ("binary", "multilabel"):
         base_score = torch.logit(base_score)
-    return write_booster({**arrays, "base_score": base_score}, replace(layout, task="regression", quantiles=()))
+    single = replace(layout, outputs=1, task="regression", quantiles=())
+    trees = torch.arange(len(arrays["num_nodes"])) % layout.outputs  # the output of each
+    nodes = torch.repeat_interleave(trees, arrays["num_nodes"])
+    outputs = {**dict.fromkeys(_OF_NODES, nodes), "num_nodes": trees, "base_score": torch.arange(layout.outputs)}
+    outputs["categories"] = torch.repeat_interleave(nodes, arrays["categories_sizes"])
+    arrays = {**arrays, "base_score": base_score}
+    return [
+        write_booster({name: arrays[name][numbers == output] for name, numbers in outputs.items()}, single)
+        for output in range(layout.outputs)
+    ]
+
+
+def copy_margins(predictions: Sequence[Any], device: torch.device) -> Tensor:
+    """Copy margins from CuPy's memory, side by side: what it frees may be taken before torch's stream has read it."""
+    margins = torch.cat([from_dlpack(each) for each in predictions], dim=-1)
+    torch.cuda.default_stream(device).wait_stream(torch.cuda.current_stream(device))  # CuPy frees in the order of that
+    return margins
 
 
 def _describe(trees: list[dict[str, Any]], base_score: list[float], layout: Layout) -> dict[str, Any]:

@@ -12,13 +12,12 @@ from typing import Any, Protocol, TypeAlias
 import torch
 import xgboost as xgb
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 from xgboost import collective
 from xgboost.core import XGBoostError
 
 from gpupipe.errors import BackendMissing, BadConfig, BadData
 from gpupipe.files import ScratchFolder
-from gpupipe.models.booster import Arrays, Layout, read_booster
+from gpupipe.models.booster import Arrays, Layout, copy_margins, read_booster
 from gpupipe.models.xgboost_rows import LoaderRows, get_reason, is_of_others, make_matrix
 from gpupipe.tensors.batch import Batch
 from gpupipe.tensors.loader import get_free_bytes
@@ -229,6 +228,6 @@ def make_predictor(text: bytes, device: torch.device) -> Callable[[Tensor], Tens
         if device.type == "cpu":
             return torch.from_numpy(booster.inplace_predict(matrix.numpy(), predict_type="margin"))
         torch.cuda.current_stream(device).synchronize()  # XGBoost's stream waits for nobody
-        return from_dlpack(booster.inplace_predict(matrix, predict_type="margin"))
+        return copy_margins([booster.inplace_predict(matrix, predict_type="margin")], device)
 
     return predict

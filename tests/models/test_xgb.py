@@ -296,8 +296,11 @@ def test_margins_for_other_readers_are_those_of_xgboost(learned: tuple[gp.Pipeli
     batch = whole(pipeline.loader(frame))
     matrix = torch.empty(len(batch), model.layout.width)
     model.layout.write_matrix(batch, matrix)
-    written = xgb.Booster(model_file=bytearray(write_margins(model.state_dict(), model.layout)))
-    np.testing.assert_allclose(written.inplace_predict(matrix.numpy()), model(batch).numpy(), rtol=0, atol=2e-6)
+    written = [
+        xgb.Booster(model_file=bytearray(text)).inplace_predict(matrix.numpy())
+        for text in write_margins(model.state_dict(), model.layout)
+    ]
+    np.testing.assert_allclose(np.stack(written, 1), model(batch).numpy().reshape(len(batch), -1), rtol=0, atol=2e-6)
 
 
 def test_a_model_without_trees_is_no_model_yet(tmp_path: Path) -> None:

@@ -85,6 +85,25 @@ def report_on(tree: ast.Module, *, methods: bool = True) -> Report:
     return report
 
 
+def attributes_of_values(tree: ast.Module) -> set[str]:
+    """The names of attributes that are read of values: neither of a module nor of `self`."""
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    modules = {alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names}
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
+        and _root(node) not in modules
+    }
+
+
+def _root(node: ast.expr) -> str | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
 def _check_call(call: ast.Call, imported: dict[str, str], report: Report, *, methods: bool) -> None:
     path = _path(call.func, imported)
     if path is not None:

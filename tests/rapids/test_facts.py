@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib.metadata import files
 from typing import Any
 
 import pytest
@@ -10,9 +11,15 @@ import pytest
 cudf = pytest.importorskip("cudf", reason="the RAPIDS wheels are not installed here")
 
 import cupy  # noqa: E402
+import kvikio.defaults  # noqa: E402
 import rmm  # noqa: E402
 import torch  # noqa: E402
 from cuda.bindings import runtime  # noqa: E402
+from cudf_polars.dsl.ir import Sink  # noqa: E402
+from cudf_polars.engine.dask import DaskEngine  # noqa: E402
+from cudf_polars.engine.persisted_result import PersistedQueryResult  # noqa: E402
+from cudf_polars.engine.spmd import SPMDEngine  # noqa: E402
+from cudf_polars.utils.config import resolve_kvikio_task_size  # noqa: E402
 from cuml.cluster import KMeans  # noqa: E402
 from cuml.decomposition import PCA  # noqa: E402
 from packaging.version import Version  # noqa: E402
@@ -76,3 +83,25 @@ def test_dtypes_are_named_as_we_name_them() -> None:
     assert cudf.api.types.is_string_dtype(cudf.dtype("str")) and not cudf.api.types.is_string_dtype(
         cudf.ListDtype("int64")
     )
+
+
+def read_source(wheel: str, name: str) -> str:
+    return next(path for path in files(wheel) or [] if str(path).endswith(name)).read_text()
+
+
+def test_what_decision_028_refuses_is_as_it_was() -> None:
+    for engine in (SPMDEngine, DaskEngine):
+        assert "UnstableWarning" in engine.execute.__doc__
+    told = " ".join(PersistedQueryResult.__doc__.split())
+    assert "must be collected or executed only with the engine that produced it" in told
+    assert "Collection is one-shot" in told
+    written = inspect.getsource(Sink)
+    assert not any(option in written for option in ("utc_timestamps", "key_value_metadata", "set_nullability"))
+    assert "params.metric = DistanceType.L2Expanded" in read_source("cuml-cu13", "cuml/cluster/kmeans.pyx")
+
+
+def test_kvikios_defaults_are_those_of_the_page() -> None:
+    assert kvikio.defaults.get("task_size") == 4 << 20 and resolve_kvikio_task_size({}) == 16 << 20
+    header = read_source("libcudf-cu13", "cudf/io/config_utils.hpp")
+    assert "KVIKIO_COMPAT_MODE is not set, enable it by default" in " ".join(header.replace("*", "").split())
+    assert "KVIKIO_NTHREADS, defaulting to 4 if unset" in header

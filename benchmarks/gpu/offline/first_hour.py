@@ -64,7 +64,7 @@ CUML = """
 import cupy
 from cuml.cluster import KMeans
 block = cupy.random.standard_normal((10_000, 4))
-print("k-means by cuML", KMeans(3, n_init=1, random_state=0).fit(block).inertia_)
+print("k-means by cuML", KMeans(n_clusters=3, n_init=1, random_state=0).fit(block).inertia_)
 """
 DASK = """
 import dask_cuda, distributed_ucxx, cudf, cuml, rapidsmpf
