@@ -17,6 +17,7 @@ from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_seed, refuse_argument
 from gpupipe.tensors import Loader
 from gpupipe.training import Trainer
+from gpupipe.transforms import Transform, WholeTableTransform
 
 LEARNED = 0.9  # of the rows, where no others say when to stop
 
@@ -27,6 +28,7 @@ def fit(
     valid: Any = None,
     *,
     target: str | Sequence[str],
+    steps: Sequence[Transform] | Transform = (),
     weight: str | None = None,
     keep: str | Sequence[str] = (),
     model: Callable[[Schema], nn.Module] | type[nn.Module] | None = None,
@@ -36,7 +38,8 @@ def fit(
 
     For a beginning, and for the folds of `gp.cross_validate`. All else is changed in the program that it is:
 
-        pipeline = gp.Pipeline([], gp.Features.auto(train, target=target)).fit(train)
+        features = gp.Features.auto(gp.Pipeline(steps).fit_transform(train), target=target)
+        pipeline = gp.Pipeline(steps, features).fit(train)
         trainer = gp.Trainer(gp.models.auto(pipeline.schema))
         trainer.fit(pipeline.loader(train, shuffle=True), pipeline.loader(valid))
         scorer = gp.Scorer(pipeline, trainer.model)
@@ -45,8 +48,10 @@ def fit(
         train: rows to learn from, in a Dataset or a frame; every column but those of the target is a feature, so none
             of them may be known only after the target is.
         valid: rows that say when to stop; None for a tenth of `train`, drawn by the seed. Rows of one time or group
-            know too much of each other to be drawn: split by them.
+            know too much of each other to be drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`)
+            None is for none, and rows that are given come after those of `train`, which their windows see.
         target: a column, an expression or several, as of `gp.Features`.
+        steps: transforms before the features, as of `gp.Pipeline`; what they add becomes features, too.
         weight: a column or an expression, of the rows' weights.
         keep: columns that go beside the features into what is predicted.
         model: a class of `gp.models` with `from_schema`, such as `gp.models.XGB`, or a function of the fitted
@@ -68,19 +73,31 @@ def fit(
     if not makes_model(model):
         expected = "a class of gp.models, or a function of a schema that returns a torch.nn.Module"
         raise refuse_argument("fit", "model", model, expected, "model=gp.models.XGB")
-    if valid is None:
+    if isinstance(steps, Features):
+        expected, remedy = "transforms: features are proposed here", "gp.Pipeline(steps, features).fit(train)"
+        raise refuse_argument("fit", "steps", steps, expected, remedy)
+    steps = Pipeline(steps).steps
+    if valid is None and not any(isinstance(step, WholeTableTransform) for step in steps):
         train, valid = as_dataset(train).split(fraction=LEARNED, seed=seed)
-    pipeline, *loaders = fit_proposal(train, valid, seed, target=target, weight=weight, keep=keep)
+    options: dict[str, Any] = {"target": target, "weight": weight, "keep": keep}
+    pipeline, train_loader, valid_loader = fit_proposal(train, valid, seed, steps, **options)
     network = make_model(model, pipeline.schema, seed)
-    Trainer(network, seed=seed).fit(*loaders)
+    Trainer(network, seed=seed).fit(train_loader, valid_loader)
     return Scorer(pipeline, network)
 
 
-def fit_proposal(train: Any, valid: Any, seed: int, **options: Any) -> tuple[Pipeline, Loader, Loader]:
-    """Fit the features that `Features.auto` proposes for a table, and load it and the rows to validate."""
-    train, valid = as_dataset(train), as_dataset(valid)
-    pipeline = Pipeline([], Features.auto(train, **options)).fit(train)
-    return pipeline, pipeline.loader(train, shuffle=True, seed=seed), pipeline.loader(valid)
+def fit_proposal(
+    train: Any, valid: Any, seed: int, steps: Sequence[Transform] = (), **options: Any
+) -> tuple[Pipeline, Loader, Loader | None]:
+    """Fit the features that `Features.auto` proposes behind steps, and load the table and the rows to validate."""
+    train = as_dataset(train)
+    features = Features.auto(Pipeline(steps).fit_transform(train) if steps else train, **options)
+    pipeline = Pipeline(steps, features).fit(train)
+    loader = pipeline.loader(train, shuffle=True, seed=seed)
+    if valid is None:
+        return pipeline, loader, None
+    has_windows = bool(pipeline._bind_to(train).plan.window_steps)
+    return pipeline, loader, pipeline.loader(valid, history=train if has_windows else None)
 
 
 def makes_model(model: object) -> bool:

@@ -21,6 +21,7 @@ from gpupipe.backend.columns import require_comparable
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadFile, SchemaMismatch
 from gpupipe.expressions import parse
+from gpupipe.expressions.derivation import Derivation
 from gpupipe.io.description.describe import describe
 from gpupipe.io.description.report import Description
 from gpupipe.io.formats.arrow_dataset import list_fragments
@@ -31,6 +32,7 @@ from gpupipe.io.frame_names import refuse_attribute
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.partitions import ReadCounter, partition_limit, row_bytes
+from gpupipe.io.planning.query import Assigned
 from gpupipe.io.planning.row_filters import Selection, Where
 from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions, refuse_expressions
@@ -252,6 +254,24 @@ class Dataset(Table):
         """
         parse(expr, "filter").check_condition(self.schema)
         return self._then(Where(expr))
+
+    def assign(self, /, *arguments: Any, **named: str) -> Dataset:
+        """Return the table with columns computed row by row from expressions, added or replaced; see `T.Derive`.
+
+        A later one may use an earlier one. Only those that something uses are computed, and only what they read is
+        read. What is assigned to a table is not saved with a pipeline that is fitted on it: steps are. Raises
+        ExpressionError with the column and the position.
+
+        Example:
+            >>> import pandas as pd, gpupipe as gp
+            >>> flights = gp.from_frame(pd.DataFrame({"hour": [5, 12], "delay": [3, 40]}))
+            >>> flights.assign(night="hour < 6", minutes="where(night, 0, delay)").compute()["minutes"].tolist()
+            [0, 40]
+        """
+        derivation = Derivation("assign", named)
+        derivation.check(arguments)
+        stage = Assigned(derivation, frozenset(), keeps_rows=True, identity=partial(repr, derivation))
+        return replace(self, schema=derivation.derive_schema(self.schema), query=self.query.then(stage))
 
     def _then(self, stage: Selection) -> Dataset:
         return replace(self, query=self.query.then(stage))

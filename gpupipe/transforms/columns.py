@@ -8,13 +8,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any
 
-from gpupipe.backend import Backend, Column, Frame
+from gpupipe.backend import Backend, Frame
 from gpupipe.backend.cast import Losses, cast_column, require_castable
 from gpupipe.errors import BadConfig, SchemaMismatch
-from gpupipe.expressions import parse
-from gpupipe.expressions.evaluate import evaluate
+from gpupipe.expressions.derivation import Derivation
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Schema, is_passenger
-from gpupipe.support.validation import as_list, check_choice, check_dtypes, check_instance, check_names, refuse_argument
+from gpupipe.support.validation import as_list, check_choice, check_dtypes, check_instance, check_names
 from gpupipe.transforms.transform import ColumnwiseTransform, Names, Transform
 
 
@@ -181,43 +180,26 @@ class Derive(Transform):
     """
 
     def __init__(self, /, *arguments: Any, **named: str) -> None:
-        if arguments:
-            remedy = f"Derive(**{arguments[0]!r})" if isinstance(arguments[0], Mapping) else "Derive(night='hour < 6')"
-            raise refuse_argument("Derive", "named", arguments[0], "expressions by the names of columns", remedy)
-        for name, text in named.items():
-            parse(text, f"Derive({name}=...)")
         self.named = named
+        self._derivation.check(arguments)
+
+    @property
+    def _derivation(self) -> Derivation:
+        return Derivation("Derive", self.named)
 
     def get_params(self, deep: bool = True) -> dict[str, str]:
         """Return the expressions by the name of their column."""
         return dict(self.named)
 
     def output_schema(self, schema: Schema) -> Schema:
-        for name, text in self.named.items():
-            expression = parse(text, f"Derive({name}=...)")
-            dtype = expression.check(schema)
-            sources = map(schema.__getitem__, expression.reads)
-            schema = schema.assign([Field.derived(name, dtype, sources, "Derive", expression.get_written_as(schema))])
-        return schema
+        return self._derivation.derive_schema(schema)
 
     def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
         return self.trace(outputs)[0]
 
     def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
-        results: dict[str, Column] = {}
-        for name, text in reversed(self.trace(outputs)[1].items()):
-            expression = parse(text, f"Derive({name}=...)")
-            columns = {
-                read: results[read] if read in results else backend.column(frame, read) for read in expression.reads
-            }
-            results[name] = evaluate(expression, columns, backend, len(frame))
-        return backend.assign(frame, results) if results else frame
+        return self._derivation(frame, outputs, backend)
 
     def trace(self, outputs: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
         """Return the columns that are read for `outputs`, and the expressions that it needs, the last one first."""
-        needed, used = set(outputs), {}
-        for name, text in reversed(self.named.items()):
-            if name in needed:
-                used[name] = text
-                needed = {*(needed - {name}), *parse(text, f"Derive({name}=...)").reads}
-        return needed, used
+        return self._derivation.trace(outputs)

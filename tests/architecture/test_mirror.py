@@ -20,6 +20,7 @@ ELSEWHERE = {
     "cli/demo": "project/test_program",
     "cli/table": "cli/test_score",
     "cli/warm_up": "cli/test_main",
+    "expressions/derivation": "transforms/test_columns",
     "expressions/dtypes": "expressions/test_expression",
     "expressions/functions": "expressions/test_expression",
     "expressions/operands": "expressions/test_evaluate",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import gpupipe as gp
+from gpupipe import transforms as T
 from gpupipe.errors import BadCall, BadConfig, BadData
 from tests.raising import raises
 
@@ -56,6 +57,34 @@ def test_a_function_of_the_schema_makes_the_model() -> None:
     assert gp.fit(frame_of(100, 1), target="late", model=make).model.get_config()["hidden"] == [4]  # type: ignore[union-attr,operator]
 
 
+def test_what_steps_add_becomes_features() -> None:
+    frame = frame_of(100, 1).assign(tags="a;b")
+    steps = [T.Derive(tags="split(tags, ';')", high="x > 0"), T.Drop("who")]
+    scorer = gp.fit(frame, target="late", steps=steps, model=gp.models.Linear)
+    assert scorer.schema.names[:-1] == ["x", "high", "name", "tags"]
+    assert len(scorer.predict(frame.drop(columns="late"))) == 100
+
+
+@pytest.mark.slow
+def test_a_forecast_is_fitted_with_its_windows(caplog: pytest.LogCaptureFixture) -> None:
+    days = pd.date_range("2024-01-01", periods=60).repeat(2)
+    sales = gp.from_frame(pd.DataFrame({"day": days, "shop": ["a", "b"] * 60, "sales": np.arange(120) * 7 % 11 + 0.5}))
+    train, valid, ahead = sales.split(by="day", at=["2024-02-10", "2024-02-20"])
+    steps = [T.Lag("sales", 10, by="shop", order_by="day"), T.Select(["sales", "sales_lag_10_by_shop"])]
+    features = gp.Features.auto(gp.Pipeline(steps).fit_transform(train), target="sales")
+    by_hand = gp.Pipeline(steps, features).fit(train)
+    for rows, loader in ((None, None), (valid, by_hand.loader(valid, history=train))):
+        scorer = gp.fit(train, rows, target="sales", steps=steps, model=gp.models.Linear)
+        model = gp.models.Linear.from_schema(by_hand.schema)
+        gp.Trainer(model).fit(by_hand.loader(train, shuffle=True), loader)
+        past = gp.concat([train, valid])
+        wanted = gp.Scorer(by_hand, model).predict(ahead, history=past).compute()
+        pd.testing.assert_frame_equal(scorer.predict(ahead.compute().drop(columns="sales"), history=past), wanted)
+    assert not [record for record in caplog.records if "split part" in record.message]
+    own_row = T.Rolling("sales", 2, by="shop", order_by="day")  # a leak, left out, so that nothing looks at a history
+    assert len(gp.fit(train, valid, target="sales", steps=own_row, model=gp.models.Linear).predict(ahead)) == 20
+
+
 @pytest.mark.slow
 def test_a_fold_is_fitted_in_one_call() -> None:
     data = gp.from_frame(frame_of(200, 1))
@@ -72,6 +101,8 @@ def test_a_fold_is_fitted_in_one_call() -> None:
         ({"target": "late", "model": "xgboost"}, BadConfig, "fit(model=)"),
         ({"target": "late", "model": gp.models.MLP(1)}, BadConfig, "fit(model=)"),
         ({"target": "late", "seed": "one"}, BadConfig, "fit(seed=)"),
+        ({"target": "late", "steps": gp.Features(["x"])}, BadConfig, "fit(steps=)"),
+        ({"target": "late", "steps": ["x > 0"]}, BadConfig, "Pipeline"),
         ({"target": "x > 99"}, BadData, "target 'x > 99'"),
     ],
 )

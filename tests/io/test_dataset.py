@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pickle
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -9,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpupipe as gp
-from gpupipe.errors import ColumnNotFound, ExpressionError
-from gpupipe.io.planning.table import map_frames
+from gpupipe import transforms as T
+from gpupipe.errors import BadConfig, ColumnNotFound, ExpressionError, GpupipeError, LeakageError
+from gpupipe.io.planning.table import identify_job, map_frames
 from gpupipe.schema import Field, Schema
 from tests.io.tables import DATA, arrow, flights, plain, tables, values
 from tests.raising import raises
@@ -86,6 +90,45 @@ def test_filters_do_not_depend_on_partitions(table: pa.Table, parts: int, bound:
     assert plain(kept.compute()) == expected
     assert len(kept) == len(expected)
     assert plain(kept.select(["tiny"]).compute()) == [{"tiny": r["tiny"]} for r in expected]
+
+
+def test_assigned_columns_are_those_of_derive() -> None:
+    dataset = gp.read_parquet(DATA / "flights.parquet", partition_bytes=1 << 20)
+    named = {"speed": "distance / air_time * 60", "origin": "lower(origin)", "fast": "speed > 480 and origin == 'jfk'"}
+    assigned, step = dataset.assign(**named), T.Derive(**named)
+    expected = step.transform(flights().to_pandas())
+    assert (assigned.columns, len(assigned), dataset.reads.passes) == ([*dataset.columns, "speed", "fast"], 336_776, 0)
+    assert [item.dtype for item in assigned.schema][-2:] == ["float64", "bool"]
+    is_fast = expected["fast"].fillna(False).astype(bool) & (expected["month"] == 1)
+    assert (
+        values(assigned.filter("fast and month == 1").select("speed"), "speed") == expected["speed"][is_fast].tolist()
+    )
+    assert set(dataset.reads.columns) == {"distance", "air_time", "origin", "month"}
+    pruned = dataset.filter("month == 1").num_partitions
+    assert assigned.filter("month == 1").num_partitions == pruned < dataset.num_partitions
+    assert len(dataset.assign(month="13 - month").filter("month == 1")) == (expected["month"] == 12).sum()
+    groups = pickle.loads(pickle.dumps(assigned)).group_by("origin").agg(mean=("speed", "mean")).compute()
+    assert groups["mean"].tolist() == pytest.approx(expected.groupby("origin")["speed"].mean().tolist())
+    assert identify_job(assigned) != identify_job(dataset) and identify_job(assigned) is not None
+    with pytest.raises(LeakageError):
+        gp.Pipeline([], gp.Features(["twice"], target="arr_delay")).fit(dataset.assign(twice="arr_delay * 2"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "error", "remedy"),
+    [
+        ([{"y": "x + 1"}], {}, BadConfig, "assign(**{'y': 'x + 1'})"),
+        (["x + 1"], {}, BadConfig, "assign(night='hour < 6')"),
+        ([], {"y": "dep_dely + 1"}, ColumnNotFound, "'dep_delay' (the closest name)"),
+        ([], {"y": lambda frame: frame["dep_delay"]}, ExpressionError, "'dep_delay > 15'"),
+    ],
+)
+def test_what_cannot_be_assigned_is_named(
+    arguments: list[Any], named: dict[str, Any], error: type[GpupipeError], remedy: str
+) -> None:
+    with pytest.raises(error) as caught:
+        gp.from_frame(pd.DataFrame({"dep_delay": [1.0]})).assign(*arguments, **named)
+    assert caught.value.remedy == remedy
 
 
 def test_counting_reads_the_predicate_alone_and_once() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_
 from typing import TypeAlias
 
 from gpupipe.backend import Array, Backend, Frame
+from gpupipe.expressions.derivation import Derivation
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.row_filters import Between, Condition, RandomSplit, RowIdFilter, Selection
 
@@ -25,6 +27,27 @@ class Mapped:
     identity: Callable[[], str | None] = lambda: None  # tells it apart in any process; None where nothing does
     draws_rows: bool = False  # whether it is given, as third argument, the identities of the rows the index counts
     owned_columns: frozenset[str] = frozenset()  # the columns that come out in memory nobody else holds
+
+    def needs(self, outputs: AbstractSet[str]) -> AbstractSet[str]:
+        """Return the columns it is given for `outputs`."""
+        return self.reads
+
+    def run(self, frame: Frame, outputs: AbstractSet[str], backend: Backend, row_ids: Sequence[Array]) -> Frame:
+        """Compute a frame that holds `outputs` from one of the columns it needs."""
+        return self.function(frame, backend, *row_ids)
+
+
+@dataclass(frozen=True)
+class Assigned(Mapped):
+    """Expressions whose columns are added to a coded frame, each computed where it is used."""
+
+    function: Derivation
+
+    def needs(self, outputs: AbstractSet[str]) -> AbstractSet[str]:
+        return self.function.trace(outputs)[0]
+
+    def run(self, frame: Frame, outputs: AbstractSet[str], backend: Backend, row_ids: Sequence[Array]) -> Frame:
+        return self.function(frame, outputs, backend)
 
 
 @dataclass(frozen=True)
@@ -74,11 +97,14 @@ class Query:
     @property
     def conditions(self) -> list[Condition]:
         """What holds for the source's columns in every row that comes out."""
-        conditions: list[Condition] = []
+        conditions, assigned = list[Condition](), set[str]()
         for stage in self.stages:
-            if isinstance(stage, Mapped):
+            if isinstance(stage, Assigned):
+                assigned.update(stage.function.named)
+            elif isinstance(stage, Mapped):
                 break
-            conditions += stage.conditions
+            else:
+                conditions += [condition for condition in stage.conditions if condition[0] not in assigned]
         return conditions
 
     def reads(self, names: Sequence[str]) -> set[str]:
@@ -92,7 +118,7 @@ class Query:
         for stage, needed in zip(self.stages, self._needed(names)[1:], strict=True):
             if isinstance(stage, Mapped):
                 ids = [partition.row_ids(backend.xp)] if stage.draws_rows else []
-                frame = stage.function(_select_existing(frame, stage.reads, backend), backend, *ids)
+                frame = stage.run(_select_existing(frame, stage.needs(needed), backend), needed, backend, ids)
             else:
                 keep = stage.keep(frame, partition, backend)
                 frame = backend.filter(_select_existing(frame, needed, backend), keep)
@@ -107,12 +133,12 @@ class Query:
         """List the columns needed before the first stage, after it, and so on to the last."""
         needed = [set(names)]
         for stage in reversed(self.stages):
-            needed.append(set(stage.reads) if isinstance(stage, Mapped) else needed[-1] | stage.reads)
+            needed.append(set(stage.needs(needed[-1])) if isinstance(stage, Mapped) else needed[-1] | stage.reads)
         return needed[::-1]
 
 
 EVERYTHING = Query()
 
 
-def _select_existing(frame: Frame, names: frozenset[str] | set[str], backend: Backend) -> Frame:
+def _select_existing(frame: Frame, names: AbstractSet[str], backend: Backend) -> Frame:
     return backend.select(frame, [name for name in frame.columns if name in names])

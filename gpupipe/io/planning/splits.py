@@ -32,7 +32,7 @@ def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, strati
     for name, column in (("by", by), ("stratify", stratify)):
         if not (column is None or isinstance(column, str)):
             problem, remedy = f"{name} is not one column", f"{name}='key', a column made of several by "
-            remedy += "transforms.Derive(key=...)"
+            remedy += "data.assign(key=...)"
             raise BadConfig("split", problem, got=column, expected="the name of a column", remedy=remedy)
     is_cut = at is not None and by is not None and fraction is None and stratify is None
     is_drawn = at is None and gap is None and fraction is not None and (by is None or by != stratify)
@@ -49,12 +49,11 @@ def check_call(table: Table, where: str, by: Any, at: Any, fraction: Any, strati
 
 
 def refuse_expressions(table: Table, keys: object, verb: str, argument: str = "") -> None:
-    """Raise BadConfig for a key that is no column, but an expression over columns, with the steps that make it one."""
+    """Raise BadConfig for a key that is no column, but an expression over columns, with the call that makes it one."""
     for key in keys if isinstance(keys, list | tuple) else [keys]:
         if isinstance(key, str) and key not in table.columns and _is_expression(key, table.schema):
             problem, expected = "a key is an expression", "names of columns"
-            derive_key = f"gp.Pipeline([T.Derive(key={key!r})]).fit(data).transform(data)"
-            remedy = f"{derive_key}.{verb}({argument}'key')"
+            remedy = f"data.assign(key={key!r}).{verb}({argument}'key')"
             raise BadConfig(verb, problem, got=key, expected=expected, remedy=remedy)
 
 
