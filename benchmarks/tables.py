@@ -10,7 +10,7 @@ give them (`table_peers.py`). The slowest models have the first seed only. Error
 again only after the program, the table or the library changes. A model that fails on a table has lost there, and the
 line says how. The result file is written where all tables and the default run are asked for. `--measured` computes
 nothing: the tables on which the default run is measured count, the others are named and their bars missed, and a model
-counts that is measured on all of them.
+counts in each group whose tables it is all measured on.
 """
 
 from __future__ import annotations
@@ -139,18 +139,12 @@ def read_runs() -> dict[tuple[str, str, int, str], Run]:
 
 
 def recall(tables: Sequence[str], models: Sequence[str], seeds: Sequence[int]) -> list[Run]:
-    """The runs of the file that are of today's programs: tables with a default run, models measured on all of them."""
+    """The runs of the file that are of today's programs, of tables with a default run."""
     past = read_runs()
-    runs = [
-        past[key]
-        for table in tables
-        for model in models
-        for seed in seeds
-        if (key := (table, model, seed, run_key(table, model))) in past
-    ]
-    measured = {model: {run["table"] for run in runs if run["model"] == model} for model in models}
-    complete = {model for model in models if measured[model] >= measured[DEFAULT]}
-    return [run for run in runs if run["model"] in complete and run["table"] in measured[DEFAULT]]
+    keys = [(table, model, seed, run_key(table, model)) for table in tables for model in models for seed in seeds]
+    runs = [past[key] for key in keys if key in past]
+    measured = {run["table"] for run in runs if run["model"] == DEFAULT}
+    return [run for run in runs if run["table"] in measured]
 
 
 @cache
@@ -199,11 +193,12 @@ def summarise(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
 
 
 def rank_models(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Each model over all tables, best median first: ratios, ranks, tables behind linear, failures, seconds, seeds.
+    """Each model that was run on all tables, best median first: ratios, ranks, tables behind linear, failures, seconds.
 
     A model that failed on a table has the last rank there, and counts as behind linear.
     """
-    models = list(next(iter(figures.values())))
+    first, *others = figures.values()
+    models = [model for model in first if all(model in entries for entries in others)]
     ratios = {model: {table: middle(entry[model], "ratio") for table, entry in figures.items()} for model in models}
     ranks = {
         model: [1 + sum(ratios[other][table] < ratio for other in models) for table, ratio in ratios[model].items()]
@@ -262,13 +257,18 @@ def bars(figures: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_ratios(figures: dict[str, dict[str, Any]]) -> None:
-    """Ratios of the errors by table and model, then what they come to."""
-    ranks = rank_models(figures)
-    print("| table |", " | ".join(ranks), "|\n|---|" + "---:|" * len(ranks))
-    for table, entries in figures.items():
-        print(f"| {table} |", " | ".join(f"{middle(entries[model], 'ratio'):.3f}" for model in ranks), "|")
-    for key in ("median", "worst", "mean_rank", "behind_linear", "failed", "cpu_s", "seeds"):
-        print(f"| **{key}** |", " | ".join(f"{each[key]:.4g}" for each in ranks.values()), "|")
+    """Ratios of the errors by table and model, then what they come to, group by group."""
+    for names in GROUPS.values():
+        entries = {name: figures[name] for name in names if name in figures}
+        if not entries:
+            continue
+        ranks = rank_models(entries)
+        print("| table |", " | ".join(ranks), "|\n|---|" + "---:|" * len(ranks))
+        for table, models in entries.items():
+            print(f"| {table} |", " | ".join(f"{middle(models[model], 'ratio'):.3f}" for model in ranks), "|")
+        for key in ("median", "worst", "mean_rank", "behind_linear", "failed", "cpu_s", "seeds"):
+            print(f"| **{key}** |", " | ".join(f"{each[key]:.4g}" for each in ranks.values()), "|")
+        print()
 
 
 def describe_table(name: str, figures: dict[str, Any]) -> dict[str, Any]:

@@ -70,19 +70,19 @@ class Faulty(Case):
             case 2:
                 raise BadFile("a.txt", "damaged", expected="a file", remedy="another")
             case 3:
-                b"x" * (60 << 20)
+                b"x" * (128 << 20)
             case 4:
                 time.sleep(60)
 
 
 @pytest.mark.filterwarnings("ignore:This process")  # of Python 3.12, on forks and threads
 def test_every_fault_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forged, "MOST_SECONDS", 1.0)
+    monkeypatch.setattr(forged, "MOST_SECONDS", 10.0)
     monkeypatch.setattr(forged, "MOST_GROWTH", 50 << 20)
     counts, faults = forged.run(Faulty, tmp_path, 0, 6)
     assert counts == {"refused": 1, "read": 1}
     died, raised, grown, hung = faults
     assert died.startswith("Faulty 0: died, -11") and "Segmentation fault" in died
     assert raised.startswith("Faulty 1: Traceback") and "KeyError: 'x'" in raised
-    assert re.fullmatch("Faulty 3: (59|60|61) MiB more", grown)
+    assert re.fullmatch(r"Faulty 3: \d{3} MiB more", grown)
     assert hung.startswith("Faulty 4: died, -6") and "in read" in hung

@@ -1,7 +1,4 @@
-"""What one rank of several does: fits under torchrun's variables, whose results go to files.
-
-RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python ranked.py FOLDER CASE ...
-"""
+"""What one rank of several does: fits under torchrun's variables, whose results go to files."""
 
 from __future__ import annotations
 
@@ -229,7 +226,13 @@ class Double:
             yield batch
 
 
-def main(folder: str, *cases: str) -> None:
+def run(environment: dict[str, str], folder: str, *cases: str) -> None:
+    """Train as the rank that an environment like torchrun's says; what goes to stderr is kept in a file."""
+    global RANK, SEVERAL
+    os.environ |= environment
+    RANK, SEVERAL = int(environment["RANK"]), True
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(f"{folder}/stderr{RANK}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     torch.set_num_threads(1)
     sys.addaudithook(refuse_code)
     errors = []  # kept, as Dask keeps them: their tracebacks must not hold on to connections
@@ -244,7 +247,3 @@ def main(folder: str, *cases: str) -> None:
         finally:
             if not isinstance(sys.exc_info()[1], SystemExit):
                 Path(folder, f"{case}{RANK}.json").write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -23,46 +21,48 @@ from gpupipe.training.checkpointing.checkpoints import list_checkpoints
 from gpupipe.training.loop.rank_group import FailureStore, RankGroup, choose_host
 from tests.training import ranked
 
-ROOT = Path(__file__).parents[3]
 LIMIT, BOUND = 300, 150
 """Seconds for a job, and for the other ranks to end after one of them is gone; 15 are enough on an idle machine."""
 CASES = ["unequal", "infinite", "fail", "double", "plain", "accumulate", "rowwise", "lists", "some"]
 CASES += ["waits", "stop", "halt", "shards", "shards", "refused", "empty", "vacant", "balanced"]
 
 
-def start(folder: Path, cases: Sequence[str], size: int) -> list[subprocess.Popen[str]]:
-    """As torchrun starts them, but that nobody ends the others when one fails."""
+def start(folder: Path, cases: Sequence[str], size: int) -> list[BaseProcess]:
+    """As torchrun starts them, but that nobody ends the others when one fails; libraries are loaded once for all."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **group}
-    command = [sys.executable, "-m", "tests.training.ranked", str(folder), *cases]
-    out = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    return [
-        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, cwd=ROOT, text=True, **out)
-        for rank in range(size)
-    ]
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([ranked.__name__])
+    processes: list[BaseProcess] = []
+    for rank in range(size):
+        processes.append(forks.Process(target=ranked.run, args=(group | {"RANK": str(rank)}, str(folder), *cases)))
+        processes[-1].start()
+    return processes
 
 
 def ran(
     folder: Path, cases: Sequence[str], size: int, gone: int | None = None
-) -> tuple[list[int], list[str], dict[str, list[Any]]]:
+) -> tuple[list[int | None], list[str], dict[str, list[Any]]]:
     """The exit codes, what went to stderr, and what each rank found in each case; none is left behind.
 
     After the rank `gone` the others have to end in time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LIMIT
-    with ExitStack() as stack:
-        processes = [stack.enter_context(process) for process in start(folder, cases, size)]
-        for process in processes:
-            stack.callback(process.kill)
+    processes = start(folder, cases, size)
+    try:
         if gone is not None:
-            processes[gone].wait(LIMIT)
+            processes[gone].join(LIMIT)
             deadline = time.monotonic() + BOUND
-        told = [process.communicate(timeout=deadline - time.monotonic())[1] for process in processes]
-        codes = [process.returncode for process in processes]
+        for process in processes:
+            process.join(deadline - time.monotonic())
+        codes = [process.exitcode for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    told = [(folder / f"stderr{rank}").read_text() for rank in range(size)]
     return codes, told, {case: [found_in(folder / f"{case}{rank}.json") for rank in range(size)] for case in cases}
 
 
