@@ -126,6 +126,10 @@ def test_column_names_that_are_no_text_have_a_remedy_that_works() -> None:
     with pytest.raises(errors.SchemaMismatch) as caught:
         gp.from_frame(frame)
     assert gp.from_frame(eval(caught.value.remedy)).columns == ["0", "1"]
+    pipeline = gp.Pipeline([], gp.Features(["0", "1"])).fit(frame.rename(columns=str))
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        pipeline.transform(frame)
+    assert len(pipeline.transform(eval(caught.value.remedy))) == 1
 
 
 def test_rows_in_place_of_batches_are_put_into_a_loader() -> None:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend import Backend, select
+from gpupipe.backend.columns import check_names
 from gpupipe.backend.estimators import export_state, is_estimator, rebuild_estimator
 from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
@@ -319,6 +320,8 @@ class Pipeline:
         try:
             entry = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
         except ColumnNotFound as error:
+            if error.column in map(str, columns):  # a number or the like, where the fit had its text
+                check_names(columns)
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
                 raise
             problem, expected = f"column {error.column!r} is their index", "a column that is there"
