@@ -285,9 +285,9 @@ class Pipeline:
         return changed
 
     def _shares_rows(self, dataset: Dataset) -> bool:
-        """Whether some of these rows may have taught a step their own target."""
+        """Whether the fit may have learned from some of these rows; False where nobody knows."""
         features = self.features
-        if features is None or not features._cross_fits or features._fitted_rows is None:
+        if features is None or features._fitted_rows is None:
             return False
         return features._fitted_rows.may_share(RowSet.of(dataset, features._target_sources(self._after)))
 

@@ -90,7 +90,9 @@ def _suggest(value: Any, kind: pa.DataType) -> str:
     if is_list(kind):
         return "a list of values of that type, or None where it is missing"
     if pa.types.is_timestamp(kind):
-        offset = "with an offset, '2024-05-01T09:00:00+00:00'" if kind.tz else "without an offset, '2024-05-01T09:00:00'"
+        offset = (
+            "with an offset, '2024-05-01T09:00:00+00:00'" if kind.tz else "without an offset, '2024-05-01T09:00:00'"
+        )
         return f"a datetime or ISO text {offset}, or None where it is missing"
     if hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping):
         return "pd.DataFrame(data), where a key has a column's values"
