@@ -433,6 +433,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "predict: an array": (lambda b: b.scorer.predict(np.zeros((2, 2))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),
     "predict: a tensor": (lambda b: b.scorer.predict(torch.zeros(2, 2)), MISMATCH, "data", torch.Tensor, "DataFrame", "columns=[...]"),
     "predict: a column": (lambda b: b.scorer.predict(b.frame["x"]), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame()"),
+    "predict: a row of several types": (lambda b: b.scorer.predict(pd.Series([1, True, "a"])), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame().T of a row"),
     "predict: a column of Polars": (lambda b: b.scorer.predict(pl.Series("x", [1.0])), MISMATCH, "data", pl.Series, "DataFrame", "data.to_frame()"),
     "predict: a lazy frame": (lambda b: b.scorer.predict(pl.from_pandas(b.frame).lazy()), MISMATCH, "data", pl.LazyFrame, "DataFrame", "data.collect()"),
     "predict: nothing": (lambda b: b.scorer.predict_proba(None), MISMATCH, "data", None, "DataFrame", "a frame"),
