@@ -126,6 +126,10 @@ def test_column_names_that_are_no_text_have_a_remedy_that_works() -> None:
     with pytest.raises(errors.SchemaMismatch) as caught:
         gp.from_frame(frame)
     assert gp.from_frame(eval(caught.value.remedy)).columns == ["0", "1"]
+    pipeline = gp.Pipeline([], gp.Features(["0", "1"])).fit(frame.rename(columns=str))
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        pipeline.transform(frame)
+    assert len(pipeline.transform(eval(caught.value.remedy))) == 1
 
 
 def test_rows_in_place_of_batches_are_put_into_a_loader() -> None:
@@ -429,6 +433,7 @@ SLIPS: dict[str, tuple[Any, type[errors.GpupipeError], str, Any, str, str]] = {
     "predict: an array": (lambda b: b.scorer.predict(np.zeros((2, 2))), MISMATCH, "data", np.ndarray, "DataFrame", "columns=[...]"),
     "predict: a tensor": (lambda b: b.scorer.predict(torch.zeros(2, 2)), MISMATCH, "data", torch.Tensor, "DataFrame", "columns=[...]"),
     "predict: a column": (lambda b: b.scorer.predict(b.frame["x"]), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame()"),
+    "predict: a row of several types": (lambda b: b.scorer.predict(pd.Series([1, True, "a"])), MISMATCH, "data", pd.Series, "DataFrame", "data.to_frame().T of a row"),
     "predict: a column of Polars": (lambda b: b.scorer.predict(pl.Series("x", [1.0])), MISMATCH, "data", pl.Series, "DataFrame", "data.to_frame()"),
     "predict: a lazy frame": (lambda b: b.scorer.predict(pl.from_pandas(b.frame).lazy()), MISMATCH, "data", pl.LazyFrame, "DataFrame", "data.collect()"),
     "predict: nothing": (lambda b: b.scorer.predict_proba(None), MISMATCH, "data", None, "DataFrame", "a frame"),

@@ -352,7 +352,7 @@ def open_stream(table: Any) -> pa.RecordBatchReader:
     try:
         return pa.RecordBatchReader.from_stream(table)
     except pa.ArrowException as cause:  # such as types that are nested deeper than Arrow hands on
-        if "non-struct type" in str(cause):
+        if "non-struct type" in str(cause) or type(table).__name__ == "Series":  # one of several types has no stream
             raise TypeError("a stream of one column's values, and not of a table's rows") from cause
         problem, expected = f"its stream of Arrow data cannot be opened ({cause})", "a stream that pyarrow opens"
         remedy = "columns without what is named above, and nested fields as columns of their own"

@@ -468,20 +468,31 @@ def require_comparable_constant(item: Field, value: Any, where: str) -> None:
         raise SchemaMismatch(where, problem, got=str(value), expected=expected, remedy=remedy)
 
 
+def shared_key_type(left: Field, right: Field) -> str | None:
+    """Return the type to which two keys of a join can be cast, so that equal values become equal; None without one."""
+    both = {left.dtype, right.dtype}
+    castable = {*INTEGERS, *FLOATS, "bool", "string", "timestamp"}
+    if not all(kind in castable or kind.startswith(_CASTABLE) for kind in both):
+        return None
+    if "timestamp" in both:
+        return "timestamp" if "string" in both else None
+    return "float64" if both & {*FLOATS} else "string" if "string" in both else "int64"
+
+
 def one_key_type(left: Field, right: Field) -> str:
     """Suggest which columns to cast, or make, so that the keys of a join are of one type, for an error's remedy."""
-    both = {left.dtype, right.dtype}
     numbers = {*INTEGERS, *FLOATS}
-    if "timestamp" in both and both & numbers:
+    if "timestamp" in (left.dtype, right.dtype) and numbers & {left.dtype, right.dtype}:
         return f"pd.to_datetime(frame[{left.name!r}], unit='s') of the numbers, or whichever unit they are in"
-    castable = all(kind in {*numbers, "bool", "string", "timestamp"} or kind.startswith(_CASTABLE) for kind in both)
-    if not castable or ("timestamp" in both and "string" not in both):
+    if (dtype := shared_key_type(left, right)) is None:
         return "another key, or one of plain values made in both tables before the join"
-    texts = "timestamp" if "timestamp" in both else "string"
-    dtype = texts if "string" in both else "float64" if both & {*FLOATS} else "int64"
     targets = numbers if dtype in numbers else {dtype}
-    sides = [name for item, name in ((left, "left"), (right, "right")) if item.dtype not in targets]
-    return f"T.Cast({{{left.name!r}: {dtype!r}}}) of the {' and the '.join(sides)} table before the join"
+    casts = [
+        f"T.Cast({{{item.name!r}: {dtype!r}}}) of the {side} table"
+        for side, item in (("left", left), ("right", right))
+        if item.dtype not in targets
+    ]
+    return f"{', '.join(casts)} before the join"
 
 
 def whole_numbers(column: Column, kind: np.dtype[Any], xp: ModuleType) -> tuple[Array, Array]:

@@ -135,7 +135,8 @@ def cross_validate(
     Raises:
         BadConfig: `folds` are no pairs of datasets, or `fit` returns something else.
         BadData: a fold whose rows to validate are of one class, or none, or for which a metric is not defined.
-        LeakageError: `fit` returns the pipeline or the model of the fold before.
+        LeakageError: `fit` returns the pipeline or the model of the fold before, or a pipeline that was fitted on rows
+            of `valid`.
 
     Memory: as what `fit` does, and the models and pipelines of all folds.
 
@@ -167,7 +168,7 @@ def cross_validate(
                 result = fit(train, valid)
             seconds = time.perf_counter() - started
             scorer, trainer = _read_result(result, where, metrics)
-            _check_new(scorer, scored, where)
+            _check_new(scorer, scored, valid, where)
             loader, threshold = scorer.pipeline.loader(valid), scorer.threshold
             row = {"fold": number, **_evaluate(trainer, loader, threshold, where), "seconds": seconds}
         except Exception as error:
@@ -217,8 +218,8 @@ def _read_result(result: Any, where: str, metrics: Any) -> tuple[Scorer, Trainer
     return scorer, trainer if isinstance(metrics, str) and metrics == "auto" else replace(trainer, metrics=metrics)
 
 
-def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], where: str) -> None:
-    """Refuse a model or pipeline of an earlier fold, which has learned from rows that judge it now, or another task."""
+def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], valid: Dataset, where: str) -> None:
+    """Refuse a model or pipeline of an earlier fold, one that has learned from rows that judge it, or another task."""
     for earlier, _ in scored:
         names = [name for name in ("pipeline", "model") if getattr(earlier, name) is getattr(scorer, name)]
         if names:
@@ -230,6 +231,9 @@ def _check_new(scorer: Scorer, scored: Sequence[tuple[Scorer, Dataset]], where: 
             task = "regression" if earlier.schema.task == "regression" else "classification"
             remedy = f"Features(..., task={task!r})"
             raise BadConfig(where, problem, got=scorer.schema.task, expected=expected, remedy=remedy)
+    if scorer.pipeline._shares_rows(valid):
+        problem, expected = "the pipeline was fitted on rows that judge it", "one fitted on `train` alone"
+        raise LeakageError(where, problem, expected=expected, remedy="pipeline.fit(train) inside of fit")
 
 
 def _evaluate(trainer: Trainer, loader: Loader, threshold: Any, where: str) -> dict[str, float]:

@@ -278,7 +278,8 @@ def _suggest_operand(kind: str, operand: Node, dtype: str, source: Source) -> st
     """Suggest what makes an operand one of that kind."""
     text, is_text = source.slice(operand.span), kind in ("text", "plain")
     if dtype in LISTS:
-        return f"len({text}) for how many elements it has"
+        elements = "; pre.ListSlice(0, 2) among the steps of Features for the first two" if kind == "text" else ""
+        return f"len({text}) for how many elements it has{elements}"
     if kind.startswith("list"):
         of_rows = "data.group_by('key').agg(...) or a window such as T.Rolling, of rows"
         of_numbers = of_rows if kind == "list of numbers" else f"minimum(x, y) and maximum(x, y) of numbers, {of_rows}"

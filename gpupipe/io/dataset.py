@@ -543,7 +543,8 @@ class Dataset(Table):
         keys = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        joining = JoinSpec.of(self.locate_origins(), right.locate_origins(), keys, added, how, suffix, many)
+        looked_up = right.locate_lookup(self, {*keys[1]})
+        joining = JoinSpec.of(self.locate_origins(), looked_up, keys, added, how, suffix, many)
         return join(self, right, joining)
 
     def join_asof(
@@ -602,7 +603,8 @@ class Dataset(Table):
         added = None if columns is None else as_list(columns)
         other.require(added or (), "join_asof, right table")
         pair, exact = (order[0][0], order[1][0]), allow_exact_matches
-        asof = AsOfSpec.of(self.schema, other.locate_origins(), pair, keys, added, direction, tolerance, exact, suffix)
+        looked_up = other.locate_lookup(self, {order[1][0], *keys[1]})
+        asof = AsOfSpec.of(self.schema, looked_up, pair, keys, added, direction, tolerance, exact, suffix)
         return join_asof(self, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from gpupipe import preprocessing, transforms
 from gpupipe.backend import Backend, select
+from gpupipe.backend.columns import check_names
 from gpupipe.backend.estimators import export_state, is_estimator, rebuild_estimator
 from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
@@ -284,9 +285,9 @@ class Pipeline:
         return changed
 
     def _shares_rows(self, dataset: Dataset) -> bool:
-        """Whether some of these rows may have taught a step their own target."""
+        """Whether the fit may have learned from some of these rows; False where nobody knows."""
         features = self.features
-        if features is None or not features._cross_fits or features._fitted_rows is None:
+        if features is None or features._fitted_rows is None:
             return False
         return features._fitted_rows.may_share(RowSet.of(dataset, features._target_sources(self._after)))
 
@@ -319,6 +320,8 @@ class Pipeline:
         try:
             entry = self._bound.get(key) or (state, BoundPipeline(self.steps, self.features, source, names, **options))
         except ColumnNotFound as error:
+            if error.column in map(str, columns):  # a number or the like, where the fit had its text
+                check_names(columns)
             if error.column not in getattr(getattr(data, "index", None), "names", ()):
                 raise
             problem, expected = f"column {error.column!r} is their index", "a column that is there"

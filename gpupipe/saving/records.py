@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from gpupipe.backend import Frame, infer_backend
-from gpupipe.backend.arrow import get_file_type
+from gpupipe.backend.arrow import get_file_type, is_list
 from gpupipe.errors import ColumnNotFound, SchemaMismatch, nearest
 from gpupipe.schema import Field, Schema
 
@@ -45,28 +46,54 @@ def answer_records(data: Any, source: Schema, score: Callable[[pa.Table], Frame]
 def _read_values(item: Field, values: list[Any]) -> pa.Array:
     """Convert a column's values to its type; raise SchemaMismatch with the first that is of another."""
     kind = get_file_type(item)
-
-    def convert(items: list[Any]) -> pa.Array:
-        if pa.types.is_temporal(kind) and any(isinstance(value, str) for value in items):
-            return pa.array(items, pa.string()).cast(kind)
-        array = pa.array(items, kind, from_pandas=True)
-        # Arrow would cut a fraction off, and take true for 1.
-        if any(isinstance(value, bool) for value in items) and not pa.types.is_boolean(kind):
-            raise TypeError
-        if pa.types.is_integer(kind) and any(isinstance(value, float) and value % 1 > 0 for value in items):
-            raise ValueError
-        return array
-
     for value in values:
         try:
-            convert([value])
+            _convert([value], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
             where, problem = f"column {item.name!r}", f"a value cannot be read as {item.dtype}"
-            expected, remedy = f"{item.dtype}, as in the fit", "the value in that type, or None where it is missing"
-            remedy = "pd.DataFrame(data), where a key has a column's values" if _is_column(value) else remedy
+            expected, remedy = f"{item.dtype}, as in the fit", _suggest(value, kind)
             raise SchemaMismatch(where, problem, got=value, expected=expected, remedy=remedy) from cause
-    return convert(values)
+    return _convert(values, kind)
 
 
-def _is_column(value: object) -> bool:
-    return hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping)
+def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Convert values to a type, and nothing that Arrow would take for others of that type."""
+    if pa.types.is_timestamp(kind):  # Arrow would take a number, and drop an offset or the lack of one
+        return pa.array(map(_format_time, values), pa.string(), from_pandas=True).cast(kind)
+    if pa.types.is_date(kind) and any(isinstance(value, str) for value in values):
+        return pa.array(values, pa.string()).cast(kind)
+    array = pa.array(values, kind, from_pandas=True)
+    # Arrow would cut a fraction off, take true for 1, and a number of days for a date.
+    if any(isinstance(value, bool) for value in values) and not pa.types.is_boolean(kind):
+        raise TypeError
+    if pa.types.is_integer(kind) and any(isinstance(value, float) and value % 1 > 0 for value in values):
+        raise ValueError
+    if pa.types.is_date(kind) and any(isinstance(value, int) for value in values):
+        raise TypeError
+    if is_list(kind):
+        for value, length in zip(values, array.value_lengths().to_pylist(), strict=True):
+            if isinstance(value, str | bytes | Mapping):  # Arrow would take its letters or keys
+                raise TypeError
+            _convert(list(value) if length else [], kind.value_type)
+    return array
+
+
+def _format_time(value: Any) -> Any:
+    """Return a time as ISO text, which has an offset where the time has a zone; anything else as it is."""
+    if isinstance(value, datetime):
+        text = value.isoformat(timespec="microseconds")
+        return None if text == "NaT" else text
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _suggest(value: Any, kind: pa.DataType) -> str:
+    if is_list(kind):
+        return "a list of values of that type, or None where it is missing"
+    if pa.types.is_timestamp(kind):
+        offset = (
+            "with an offset, '2024-05-01T09:00:00+00:00'" if kind.tz else "without an offset, '2024-05-01T09:00:00'"
+        )
+        return f"a datetime or ISO text {offset}, or None where it is missing"
+    if hasattr(value, "__len__") and not isinstance(value, str | bytes | Mapping):
+        return "pd.DataFrame(data), where a key has a column's values"
+    return "the value in that type, or None where it is missing"

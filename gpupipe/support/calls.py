@@ -126,7 +126,10 @@ def _explain(
             near = find_argument(name, by_name)
             if name in _OWNERS and name not in _ELSEWHERE.get(near or "", "").split():  # only spelt nearly so
                 near = None
-            value = repr(options[name]) if isinstance(options[name], bool | int | float | str) else "..."
+            option = options[name]
+            if near == "fraction" and name == "test_size" and isinstance(option, float):  # the share of the other rows
+                option = round(1 - option, 9)
+            value = repr(option) if isinstance(option, bool | int | float | str) else "..."
             remedy = f"{_OWNERS[name]}(..., {name}=...)" if name in _OWNERS else f"{called}(...) without it"
             if not args and parameters and str(parameters[0].annotation).startswith("Mapping["):
                 remedy = f"{called}({{{name!r}: {value}}})"  # for a step that takes its columns by a mapping

@@ -54,8 +54,8 @@ def test_a_key_is_compared_in_a_type_of_both_sides() -> None:
     values, there = whole_numbers(Column("float64", np.array([2.0, 2.5, np.nan, 1e300])), np.dtype("int64"), np)
     assert values[0] == 2 and there.tolist() == [True, False, False, False]
     assert as_key(Column("float64", np.array([2.0, 2.5])), "int64", np).valid.tolist() == [True, False]
-    assert one_key_type(Field("id", "bool"), Field("id", "int64")) == (
-        "T.Cast({'id': 'int64'}) of the left table before the join"
+    assert one_key_type(Field("id", "int64"), Field("key", "bool")) == (
+        "T.Cast({'key': 'int64'}) of the right table before the join"
     )
 
 

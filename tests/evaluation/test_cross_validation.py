@@ -198,6 +198,13 @@ def test_what_learned_from_an_earlier_fold_is_a_leak() -> None:
             gp.cross_validate(function, folds)
 
 
+@pytest.mark.parametrize("part", ["all", "valid"])
+def test_a_pipeline_that_was_fitted_on_rows_that_judge_it_is_a_leak(part: str) -> None:
+    data, fit = gp.from_frame(table()), make_fit()
+    with raises(LeakageError, where="cross_validate, fold 1", match="fitted on rows that judge it"):
+        gp.cross_validate(lambda _, valid: fit(data if part == "all" else valid, valid), data.kfold(2))
+
+
 def test_calls_that_make_no_sense() -> None:
     data = gp.from_frame(table())
     folds, fit = data.kfold(2), make_fit()
@@ -244,7 +251,7 @@ def test_classes_that_differ_between_folds_are_named() -> None:
 
 def test_folds_of_two_tasks_are_refused() -> None:
     frame = table(60).assign(y=[1, 2, 3] * 20)
-    few, many = gp.from_frame(frame[:4]), gp.from_frame(frame)
+    few, many = ([gp.from_frame(part) for _ in range(2)] for part in (frame[:4], frame))
     fit = make_fit("y")
     with raises(BadConfig, where="cross_validate, fold 2", got="multiclass", remedy="Features(..., task='regression')"):
-        gp.cross_validate(fit, [(few, few), (many, many)])
+        gp.cross_validate(fit, [few, many])

@@ -400,6 +400,11 @@ def test_types_that_do_not_go_together(text: str, problem: str, remedy: str) -> 
         ("storm + origin", "len(origin), or T.Cast({'origin': 'float64'}) before", "storm + len(origin)"),
         ("tags == 'a'", "contains(tags, 'a')", "contains(tags, 'a')"),
         ("tags == 5", "len(tags) for how many elements it has", "len(tags) == 5"),
+        (
+            "slice(tags, 0, 1) == 'a'",
+            "len(tags) for how many elements it has; pre.ListSlice(0, 2) among the steps of Features for the first two",
+            "len(tags) == 1",
+        ),
     ],
 )
 def test_a_remedy_of_an_operand_works(text: str, remedy: str, followed: str) -> None:

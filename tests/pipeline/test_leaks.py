@@ -146,6 +146,34 @@ def test_a_joined_table_of_the_same_rows_brings_the_target(join: str, tmp_path: 
     check(gp.read_parquet(tmp_path / "sales.parquet"), gp.read_parquet(tmp_path / "typical.parquet"), leaks=True)
 
 
+COUNTS = {"days": ("price", "size"), "prices": ("price", "mean")}
+
+
+def test_rows_that_a_filter_by_the_target_left_tell_of_it() -> None:
+    data, dear = sales(), "price > 2"
+    for condition in ("sales > 5", "notnull(sales) and sales > 5"):
+        high = data.filter(condition)
+        rows, days = high.select(["store", "date", "price"]), high.group_by("date").agg(**COUNTS)
+        for left in (data, data.filter(dear)):
+            for joined, name in (
+                (left.join(rows, on=["store", "date"]), "price_right"),
+                (left.join(days, on="date"), "days"),
+                (left.join_asof(days, on="date"), "prices"),
+            ):
+                with pytest.raises(errors.LeakageError):
+                    fit(joined, name)
+        assert fit(high.join(days, on="date"), "days").schema.numeric  # all rows have passed it
+        assert fit(data.join_asof(days, on="date", allow_exact_matches=False), "days").schema.numeric
+    for condition in ("notnull(sales)", dear):
+        days = data.filter(condition).group_by("date").agg(**COUNTS)
+        assert fit(data.join(days, on="date"), "days").schema.numeric
+    past, later = data.split(by="date", at="2024-01-08")
+    stores = past.filter("sales > 5").group_by("store").agg(**COUNTS)
+    assert fit(later.join(stores, on="store"), "days").schema.numeric
+    other = sales().filter("sales > 5").group_by("store").agg(**COUNTS)
+    assert fit(data.join(other, on="store"), "days").schema.numeric  # of another table
+
+
 def replace_query(one: gp.Dataset, past: gp.Dataset) -> gp.Dataset:
     """The whole table that a part was cut from."""
     return gp.Dataset(past.source, past.schema, "cpu") if one.source is past.source else one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,14 @@ FRAME = pd.DataFrame(
         "at": pd.date_range("2013-01-01", periods=40, freq="h"),
         "day": pd.Series(pd.date_range("2013-01-01", periods=40)).dt.date,
         "m": pd.array([1, None] * 20, dtype="Int64"),
+        "zoned": pd.date_range("2013-01-01", periods=40, freq="h", tz="UTC"),
+        "words": [["a"], ["b", "a"]] * 20,
+        "numbers": [[1], [2, 3]] * 20,
         "y": ["no", "yes", "yes", "no"] * 10,
     }
 )
+
+GOOD: dict[str, Any] = dict.fromkeys(FRAME.columns.drop("y")) | {"x": 1.0, "n": 1, "k": "a", "at": "2013-01-01"}
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +40,7 @@ def scorer() -> gp.Scorer:
         (["x", "n", "hour"], [pre.SimpleImputer(), pre.StandardScaler()]),
         (["k"], pre.Categorify()),
         target="y",
-        keep=["at", "day", "m"],
+        keep=["at", "day", "m", "zoned", "words", "numbers"],
     )
     pipeline = gp.Pipeline([T.Derive(hour="hour(at)")], features).fit(FRAME)
     return gp.Scorer(pipeline, gp.models.MLP.from_schema(pipeline.schema, hidden=(4,), seed=1))
@@ -53,7 +58,7 @@ def test_a_row_and_rows_are_predicted_as_a_frame_is(scorer: gp.Scorer, method: s
     expected = predict(FRAME.head(3))
     found = predict(rows(FRAME.head(3)))
     assert [list(row) for row in found] == [list(expected.columns)] * 3
-    for name in expected.columns[:-3]:
+    for name in expected.columns[:-6]:
         assert [row[name] for row in found] == expected[name].tolist()
     assert predict(rows(FRAME.head(1))[0])[expected.columns[0]] == found[0][expected.columns[0]]
     assert [row["m"] for row in found] == [1, None, 1] and found[0]["at"] == datetime(2013, 1, 1)  # noqa: DTZ001
@@ -62,33 +67,45 @@ def test_a_row_and_rows_are_predicted_as_a_frame_is(scorer: gp.Scorer, method: s
 
 def test_what_json_brings_and_takes(scorer: gp.Scorer) -> None:
     asked = json.loads(
-        '{"x": 1, "n": 2, "m": 2, "k": "b", "at": "2013-01-01T05:00:00", "day": "2013-01-02", "more": []}'
+        '{"x": 1, "n": 2, "m": 2, "k": "b", "at": "2013-01-01T05:00:00", "day": "2013-01-02", "more": [],'
+        ' "zoned": "2013-01-01T06:00:00+01:00", "words": ["a"], "numbers": []}'
     )
     found = scorer.predict(asked)
     assert found["prediction"] in ("no", "yes")
     frame = pd.DataFrame([asked]).assign(at=pd.Timestamp("2013-01-01T05:00:00"), day=FRAME["day"].head(1).to_numpy())
+    frame["zoned"] = pd.to_datetime(frame["zoned"])
     assert scorer.predict(frame)["prediction"].tolist() == [found["prediction"]]
     assert json.loads(json.dumps({name: found[name] for name in ("prediction", "m")}))["m"] == 2
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("x", "40"), ("x", [1]), ("n", 1.5), ("n", 2**70), ("x", True), ("k", 7), ("at", "nine"), ("x", {})],
+    [
+        *[("x", "40"), ("x", [1]), ("n", 1.5), ("n", 2**70), ("x", True), ("k", 7), ("x", {})],
+        *[("at", "nine"), ("at", 1_357_000_000), ("at", datetime(2013, 1, 1, tzinfo=UTC)), ("at", "2013-01-01T05Z")],
+        *[("zoned", datetime(2013, 1, 1)), ("zoned", "2013-01-01T05:00"), ("day", 15_706)],  # noqa: DTZ001
+        *[("words", "a"), ("words", {"a": 1}), ("words", [1]), ("numbers", [1.5]), ("numbers", [True])],
+    ],
 )
 def test_a_value_of_another_type_is_named(scorer: gp.Scorer, name: str, value: Any) -> None:
-    good = {"x": 1.0, "n": 1, "m": 1, "k": "a", "at": "2013-01-01", "day": None}
     with raises(SchemaMismatch, where=f"column {name!r}", got=value):
-        scorer.predict([good, good | {name: value}])
+        scorer.predict([GOOD, GOOD | {name: value}])
+
+
+def test_a_day_is_its_midnight_and_some_times_are_missing(scorer: gp.Scorer) -> None:
+    days = [date(2013, 1, 1), pd.Timestamp("2013-01-01"), pd.NaT, pd.NA, float("nan"), None]
+    found = [row["at"] for row in scorer.predict([GOOD | {"at": day} for day in days])]
+    assert found == [datetime(2013, 1, 1)] * 2 + [None] * 4  # noqa: DTZ001
 
 
 def test_a_column_that_no_row_has_is_named(scorer: gp.Scorer) -> None:
     with raises(ColumnNotFound, where="the data", column="k"):
-        scorer.predict({"x": 1.0, "n": 1, "m": 1, "at": "2013-01-01", "day": None})
+        scorer.predict({name: value for name, value in GOOD.items() if name != "k"})
 
 
 def test_a_misspelt_key_is_offered(scorer: gp.Scorer) -> None:
     with raises(ColumnNotFound, where="the data", column="k", remedy="'K' (the closest name)"):
-        scorer.predict({"x": 1.0, "n": 1, "m": 1, "K": "a", "at": "2013-01-01", "day": None})
+        scorer.predict({name.upper() if name == "k" else name: value for name, value in GOOD.items()})
 
 
 def test_features_of_a_scorer(scorer: gp.Scorer) -> None:

@@ -522,6 +522,9 @@ def _check_same_job(manifest: Manifest, folder: Destination, job: str | None, in
         problem = "it was written by another pipeline, or with other options"
         expected = "the same job, which would add what is new"
         raise BadFile(where, problem, expected=expected, remedy="another path, or overwrite=True")
+    if results := sorted(name for name in inputs if name.startswith(f"{where}/")):
+        problem, expected = "its own files are among the input", "a folder beside those that are read"
+        raise BadFile(where, problem, got=results[0], expected=expected, remedy="another path")
     changed = sorted(name for name, stamp in manifest.inputs.items() if inputs.get(name, stamp) != stamp)
     if changed:
         problem = f"{len(changed)} of its input files have changed since"

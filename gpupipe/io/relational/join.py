@@ -15,7 +15,15 @@ import polars as pl
 import pyarrow as pa
 
 from gpupipe.backend.arrow import arrow_from_polars, get_arrow_types
-from gpupipe.backend.columns import Distance, convert_distance, key_dtype, order_dtype, require_comparable_times
+from gpupipe.backend.columns import (
+    Distance,
+    convert_distance,
+    key_dtype,
+    one_key_type,
+    order_dtype,
+    require_comparable_times,
+    shared_key_type,
+)
 from gpupipe.cluster.executor import get_executor
 from gpupipe.errors import BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table, map_frames
@@ -82,7 +90,7 @@ def _match_keys(
             problem = f"key {left_key.name!r} is {left_key.dtype} on the left"
             problem += f" and {right_key.name!r} {right_key.dtype} on the right"
             expected = f"the same type on both sides{same_for or ', or two types of numbers'}"
-            remedy = "; ".join(_suggest_casts(left_key, right_key))
+            remedy = _suggest_casts(left_key, right_key)
             raise SchemaMismatch(where, problem, expected=expected, remedy=remedy)
         require_comparable_times(left_key, right_key, f"{where}, left and right")
     return keys
@@ -283,17 +291,18 @@ def _cast_key(item: Field, kind: str) -> pl.Expr:
     return pl.when(cast.cast(pl.Float64) == key.cast(pl.Float64)).then(cast) if item.dtype in FLOATS else cast
 
 
-def _suggest_casts(left: Field, right: Field) -> list[str]:
-    """Suggest lossless casts of two keys to one type: the narrowest that holds both, or else text."""
-    dtype: str = "string"
+def _suggest_casts(left: Field, right: Field) -> str:
+    """Suggest lossless casts of two keys to one type: of numbers the narrowest that holds both, or else text."""
+    dtype: str | None = shared_key_type(left, right)
     if {left.dtype, right.dtype} <= {*INTEGERS, *FLOATS}:
         both = np.promote_types(left.dtype, right.dtype).name
-        dtype = both if both in INTEGERS or not {left.dtype, right.dtype} <= {*INTEGERS} else dtype
-    return [
+        dtype = both if both in INTEGERS or not {left.dtype, right.dtype} <= {*INTEGERS} else "string"
+    casts = [
         f"{side} = gp.Pipeline([T.Cast({{{item.name!r}: {dtype!r}}})]).fit({side}).transform({side})"
         for side, item in (("left", left), ("right", right))
         if item.dtype != dtype
     ]
+    return "; ".join(casts) if dtype else one_key_type(left, right)
 
 
 _ON, _THEIRS, _MATCH, _SIDE, _PLACE = "⟨on⟩", "⟨right on⟩", "⟨match⟩", "⟨side⟩", "⟨place⟩"

@@ -194,6 +194,14 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: p
     assert refused.value.where == str(tmp_path / "out")
 
 
+def test_a_job_does_not_go_on_from_its_own_result(tmp_path: Path) -> None:
+    pd.DataFrame({"x": [1, 2]}).to_parquet(tmp_path / "day.parquet")
+    gp.read_parquet(tmp_path).write_parquet(tmp_path / "out")
+    with raises(BadFile, where=f"{tmp_path}/out", got=f"{tmp_path}/out/part-00000.parquet", remedy="another path"):
+        gp.read_parquet(tmp_path).write_parquet(tmp_path / "out")
+    assert len(gp.read_parquet(tmp_path / "out")) == 2
+
+
 def test_a_file_may_be_replaced_by_what_is_read_from_it(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     gp.from_frame(pd.DataFrame({"n": range(10)})).write_parquet(path)

@@ -183,6 +183,25 @@ def test_a_key_that_repeats_on_the_right_is_refused_or_asked_for() -> None:
     assert len(left.join(right, on="k", many=True, how="outer")) == 5
 
 
+@pytest.mark.parametrize(
+    ("key", "other"),
+    [
+        ([True, False], [1, 0]),
+        ([1.0, 2.0], ["1", "2.0"]),
+        ([1, 2], ["1", "2"]),
+        (pd.to_datetime(["2024-01-01", "2024-01-02"]), ["2024-01-01", "2024-01-02 00:00"]),
+    ],
+)
+def test_the_casts_that_are_offered_make_keys_equal(key: Any, other: Any) -> None:
+    left, right = gp.from_frame(pd.DataFrame({"k": key})), gp.from_frame(pd.DataFrame({"j": other, "v": [1, 2]}))
+    for sides in ((left, right, "k", "j"), (right, left, "j", "k")):
+        names: dict[str, Any] = {"left": sides[0], "right": sides[1], "gp": gp, "T": T}
+        with pytest.raises(SchemaMismatch) as caught:
+            sides[0].join(sides[1], left_on=sides[2], right_on=sides[3])
+        exec(caught.value.remedy, names)
+        assert len(names["left"].join(names["right"], left_on=sides[2], right_on=sides[3], how="inner")) == 2
+
+
 def test_what_cannot_be_joined_is_said() -> None:
     frame = pd.DataFrame({"k": [1], "t": ["a"], "x": [1.0], "x_right": [2.0]})
     left = gp.from_frame(frame)
