@@ -26,8 +26,8 @@ import learned as _learned  # noqa: F401
 import numpy as np
 import plans as _plans  # noqa: F401
 import pyarrow as pa
-import runs as _runs  # noqa: F401
 import torch
+import training_runs as _training_runs  # noqa: F401
 from environment import environment, failures, write_whole
 from lab import CHECKS, GIB, Lab, check
 
