@@ -31,7 +31,7 @@ from gpupipe.io.frame_names import refuse_attribute
 from gpupipe.io.jobs.part_writer import ParquetOptions, write_dataset
 from gpupipe.io.planning.folds import Folds, check_folds, cut_forward, describe_range
 from gpupipe.io.planning.partitions import ReadCounter, partition_limit, row_bytes
-from gpupipe.io.planning.row_filters import Selection, Where
+from gpupipe.io.planning.row_filters import RandomSplit, Selection, Where
 from gpupipe.io.planning.run_partitions import run_partitions
 from gpupipe.io.planning.splits import check_call, cut_ranges, draw_parts, get_fractions, refuse_expressions
 from gpupipe.io.planning.table import Table
@@ -254,7 +254,8 @@ class Dataset(Table):
         return self._then(Where(expr))
 
     def _then(self, stage: Selection) -> Dataset:
-        return replace(self, query=self.query.then(stage))
+        schema = self.schema if isinstance(stage, RandomSplit) else self.schema.with_choice(stage.reads)
+        return replace(self, schema=schema, query=self.query.then(stage))
 
     def write_parquet(
         self,
