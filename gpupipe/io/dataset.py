@@ -40,10 +40,10 @@ from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOptions, find_files, one_line
-from gpupipe.schema import Schema
+from gpupipe.schema import Kind, Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origins, name_memory
-from gpupipe.support.text import format_count
+from gpupipe.support.text import escape_line, format_count
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -639,7 +639,15 @@ class Dataset(Table):
         return f"Dataset of {self._size()}\n{self.schema!r}"
 
     def _repr_html_(self) -> str:
-        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self.head()._repr_html_() or ''}"
+        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self._show_head()}"
+
+    def _show_head(self) -> str:
+        frame = self.head()
+        frame = frame.to_pandas() if hasattr(frame, "to_pandas") else frame
+        for item in self.schema:
+            if item.kind == Kind.TEXT:  # what is within lists is printable
+                frame[item.name] = frame[item.name].map(escape_line, na_action="ignore")
+        return frame.rename(columns=escape_line)._repr_html_() or ""
 
 
 def _count_rows(backend: str, part: Dataset) -> int:

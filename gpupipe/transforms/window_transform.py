@@ -92,9 +92,10 @@ class WholeTableTransform(Transform):
     def plan(self, rows: pl.LazyFrame, schema: Schema, outputs: AbstractSet[str], backend: str) -> pl.LazyFrame:
         """Build the plan of the new columns in `outputs`, with the rows' identities and in their order.
 
-        A step that `breaks_ties` adds `TIE`. `rows` has the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset
-        all rows, or all rows of some keys. No float is NaN. `schema` has all columns before the step, `outputs` maybe
-        others than new ones; the engine of `backend`, `"cpu"` or `"gpu"`, runs the plan.
+        `rows` has the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset
+        all rows, or all rows of some keys. No float is NaN. A step that `breaks_ties` adds `TIE` to the columns.
+        `schema` has all columns before the step, `outputs` maybe others than new ones; the engine of `backend`, `"cpu"`
+        or `"gpu"`, runs the plan.
         """
 
     @property
