@@ -27,7 +27,18 @@ from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.target import TargetSet
 from gpupipe.preprocessing import Invertible
-from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
+from gpupipe.schema import (
+    FLOATS,
+    INTEGERS,
+    ROW,
+    Field,
+    Kind,
+    Role,
+    Schema,
+    get_element_dtype,
+    is_passenger,
+    shorten_list,
+)
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
 from gpupipe.support.origins import is_earlier, trace
@@ -223,12 +234,17 @@ class TransformPlan:
                 shorten_list(dict.fromkeys(blind)),
             )
 
-    def warn_of_overlap(self, history: Dataset, data: Dataset) -> None:
-        """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows."""
+    def warn_of_overlap(self, history: Dataset, data: Dataset, tables: tuple[Dataset, Dataset]) -> None:
+        """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows.
+
+        `tables` are both as they are given, whose times are read without any other column.
+        """
         steps = [step for step, _, _ in self.window_steps.values() if step.order]
-        for names in dict.fromkeys((*step.keys, *step.order) for step in steps):
+        for names, time in {(*step.keys, *step.order): step.order[0] for step in steps}.items():
             if not {*names} <= {*data.schema.names}:
                 continue  # computed by earlier steps
+            if _is_before(*tables, time):
+                continue
             # The data are the fewer rows: these are hashed, and the history is only looked up.
             rows = data.select(names).deduplicate(names)
             if num_shared := len(history.select(names).join(rows, on=names, how="inner")):
@@ -277,6 +293,19 @@ class TransformPlan:
             if TIE in fields and (num_ties := side_columns[position].count(TIE.name)):
                 ties[position] = num_ties
         return self.replace(side_columns=side_columns, ties=ties), dataset
+
+
+def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
+    """Return whether all times of the history are before all of the data; False where the order is of other values."""
+    if any(time not in table.schema or table.schema[time].kind != Kind.TIME for table in (history, data)):
+        return False
+    ends = []
+    for table in (history, data):
+        backend = select(table.backend)
+        columns = [backend.column(table.read(part, [time], backend), time) for part in table.partitions]
+        values = [column.data if column.valid is None else column.data[column.valid] for column in columns]
+        ends.append([(part.min(), part.max()) for part in values if len(part)])
+    return not all(ends) or max(high for _, high in ends[0]) < min(low for low, _ in ends[1])
 
 
 def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
@@ -407,7 +436,7 @@ class BoundPipeline:
         parts = [
             ensure_unique_row_ids(replace(self._conform(table, schema), backend=backend)) for table in (history, data)
         ]
-        self.plan.warn_of_overlap(*parts)
+        self.plan.warn_of_overlap(*parts, (history, data))
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=counts_ties)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
         return data if rows is None else data.filter(rows)

@@ -62,8 +62,8 @@ class _Selector(base.LearnedStep):
 class VarianceThreshold(_Selector):
     """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
-    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `names_out_` are the
-    names of the columns that stay.
+    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `names_out_` are
+    the names of the columns that stay.
     Raises: BadData for an infinity, a column without a value, or if no column is left.
     Memory: transform shares.
 
