@@ -436,7 +436,7 @@ class BoundPipeline:
         parts = [
             ensure_unique_row_ids(replace(self._conform(table, schema), backend=backend)) for table in (history, data)
         ]
-        self.plan.warn_of_overlap(*parts, (history, data))
+        self.plan.warn_of_overlap(parts[0], parts[1], (history, data))
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=counts_ties)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
         return data if rows is None else data.filter(rows)

@@ -146,10 +146,10 @@ def keep_one(origins: Origins) -> Origins:
     return origins | {origin._replace(when=When.CHOICE) for origin in origins if origin.when == When.ORDER}
 
 
-def reveal_choice(origins: Origins, known: Origins) -> Origins:
+def reveal_choice(origins: Origins, left: Origins) -> Origins:
     """Return the origins of values that other rows look up: which rows there are to be found tells why they were kept.
 
-    It tells nothing of a column by which the rows that look, of the origins `known`, were kept themselves.
+    It tells nothing of a column by which the rows that look, of the origins `left`, were kept themselves.
 
     Example:
         >>> price = frozenset({Origin("", "price"), Origin("", "sales", When.CHOICE)})
@@ -158,7 +158,7 @@ def reveal_choice(origins: Origins, known: Origins) -> Origins:
         >>> reveal_choice(price, price) == price
         True
     """
-    tables = [(origin.table, origin.column) for origin in known if origin.when == When.CHOICE]
+    tables = [(origin.table, origin.column) for origin in left if origin.when == When.CHOICE]
 
     def is_known(origin: Origin) -> bool:
         return any(origin.column == column and are_related(origin.table, table) for table, column in tables)

@@ -188,12 +188,12 @@ class TableJoin(Transform):
             owners[out] = f"the right column {name!r}"
         fields = []
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
-        known: Origins = frozenset().union(*(item.origins for item in left))
+        left_origins: Origins = frozenset().union(*(item.origins for item in left))
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            origins = leave_groups(reveal_choice(source.origins, known))
+            origins = leave_groups(reveal_choice(source.origins, left_origins))
             fields.append(replace(item, origins=self._look_up(origins, left) | key_origins))
         return fields
 

@@ -137,8 +137,8 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
     row_filter = RowIdFilter.of(TempParquet(GROUP_BYTES), row_ids.column(ROW), row_ids.num_rows, made_by)
-    others = [item for item in table.schema if item.name not in on]
-    schema = table.schema.assign(replace(item, origins=keep_one(item.origins)) for item in others)
+    columns = [item for item in table.schema if item.name not in on]
+    schema = table.schema.assign(replace(item, origins=keep_one(item.origins)) for item in columns)
     return replace(table, schema=schema, query=table.query.then(row_filter))
 
 
