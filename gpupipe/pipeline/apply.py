@@ -304,7 +304,7 @@ def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
         backend = select(table.backend)
         columns = [backend.column(table.read(part, [time], backend), time) for part in table.partitions]
         values = [column.data if column.valid is None else column.data[column.valid] for column in columns]
-        ends.append([(part.min(), part.max()) for part in values if len(part)])
+        ends.append([(int(part.min()), int(part.max())) for part in values if len(part)])
     return not all(ends) or max(high for _, high in ends[0]) < min(low for low, _ in ends[1])
 
 
