@@ -281,8 +281,15 @@ class Schema:
 
     def with_order(self, names: Iterable[str]) -> Schema:
         """Return the schema of rows that were sorted by these columns, which a window without an order goes by."""
-        order = shift(frozenset().union(*(self[name].origins for name in names)), When.ORDER)
-        return Schema(item.replace(origins=item.origins | order) for item in self) if order else self
+        return self._mark(names, When.ORDER)
+
+    def with_choice(self, names: Iterable[str]) -> Schema:
+        """Return the schema of rows that were kept or left out by the values of these columns."""
+        return self._mark(names, When.CHOICE)
+
+    def _mark(self, names: Iterable[str], when: When) -> Schema:
+        marks = shift(frozenset().union(*(self[name].origins for name in names)), when)
+        return Schema(item.replace(origins=item.origins | marks) for item in self) if marks else self
 
     def with_role(self, role: Role) -> list[Field]:
         """List the columns that have this role, in order."""

@@ -81,14 +81,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Remaining(cases.done))
 
 
+GPU_CASES = pytest.StashKey[int]()  # how many there are among all that was collected
+
+
 @pytest.hookimpl(tryfirst=True)  # `-m` chooses among the marked
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         if repr(params.get("backend")) == "'gpu'":
             item.add_marker("gpu")
         if item.get_closest_marker("soak") or any(item.path.is_relative_to(ROOT / path) for path in SLOW):
             item.add_marker("slow")
+    config.stash[GPU_CASES] = sum(item.get_closest_marker("gpu") is not None for item in items)
 
 
 class Remaining:

@@ -75,6 +75,16 @@ class Expression:
         """
         return list(_iter_conjuncts(self.tree))
 
+    @property
+    def compares(self) -> frozenset[str]:
+        """The columns whose values decide whether a row passes, and not just whether they are there.
+
+        Example:
+            >>> sorted(parse("notnull(sales) and price > 2").compares)
+            ['price']
+        """
+        return frozenset(_iter_compared(self.tree))
+
     def __repr__(self) -> str:
         return f"parse({self.text!r})"
 
@@ -125,6 +135,17 @@ def _iter_conjuncts(node: Node) -> Iterator[tuple[str, str, Any]]:
             yield name, "notnull", None
         case Name(name):
             yield name, "==", True
+
+
+def _iter_compared(node: Node) -> Iterator[str]:
+    match node:
+        case Operation("and", operands):
+            for operand in operands:
+                yield from _iter_compared(operand)
+        case Operation("notnull", (Name(),)):
+            return
+        case _:
+            yield from iter_names(node)
 
 
 def _plain(constant: Constant) -> Any:

@@ -42,10 +42,10 @@ from gpupipe.io.relational.join import AsOfSpec, JoinSpec, join, join_asof
 from gpupipe.io.relational.scan import LazyFrame, lazy
 from gpupipe.io.relational.sort import deduplicate, draw, shuffle, sort
 from gpupipe.io.stores import FileNote, Input, Manifest, PathLike, StorageOptions, find_files, one_line
-from gpupipe.schema import Schema
+from gpupipe.schema import Kind, Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import Origins, name_memory
-from gpupipe.support.text import format_count
+from gpupipe.support.text import escape_line, format_count
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -274,7 +274,7 @@ class Dataset(Table):
         return replace(self, schema=derivation.derive_schema(self.schema), query=self.query.then(stage))
 
     def _then(self, stage: Selection) -> Dataset:
-        return replace(self, query=self.query.then(stage))
+        return replace(self, schema=self.schema.with_choice(stage.compares), query=self.query.then(stage))
 
     def write_parquet(
         self,
@@ -543,8 +543,7 @@ class Dataset(Table):
         keys = _columns(self, left_keys, "join"), _columns(right, right_keys, "join, right table")
         added = None if columns is None else as_list(columns)
         right.require(added or (), "join, right table")
-        looked_up = right.locate_lookup(self, {*keys[1]})
-        joining = JoinSpec.of(self.locate_origins(), looked_up, keys, added, how, suffix, many)
+        joining = JoinSpec.of(self.locate_origins(), right.locate_origins(), keys, added, how, suffix, many)
         return join(self, right, joining)
 
     def join_asof(
@@ -603,8 +602,7 @@ class Dataset(Table):
         added = None if columns is None else as_list(columns)
         other.require(added or (), "join_asof, right table")
         pair, exact = (order[0][0], order[1][0]), allow_exact_matches
-        looked_up = other.locate_lookup(self, {order[1][0], *keys[1]})
-        asof = AsOfSpec.of(self.schema, looked_up, pair, keys, added, direction, tolerance, exact, suffix)
+        asof = AsOfSpec.of(self.schema, other.locate_origins(), pair, keys, added, direction, tolerance, exact, suffix)
         return join_asof(self, other, asof)
 
     def sample(self, fraction: float | None = None, *, n: int | None = None, seed: int = 0) -> Dataset:
@@ -660,7 +658,15 @@ class Dataset(Table):
         return f"Dataset of {self._size()}\n{self.schema!r}"
 
     def _repr_html_(self) -> str:
-        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self.head()._repr_html_() or ''}"
+        return f"<p>Dataset of {self._size()}</p>{self.schema._repr_html_()}{self._show_head()}"
+
+    def _show_head(self) -> str:
+        frame = self.head()
+        frame = frame.to_pandas() if hasattr(frame, "to_pandas") else frame
+        for item in self.schema:
+            if item.kind == Kind.TEXT:  # what is within lists is printable
+                frame[item.name] = frame[item.name].map(escape_line, na_action="ignore")
+        return frame.rename(columns=escape_line)._repr_html_() or ""
 
 
 def _count_rows(backend: str, part: Dataset) -> int:

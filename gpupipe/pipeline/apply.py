@@ -27,7 +27,18 @@ from gpupipe.io.relational.sort import ensure_unique_row_ids
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.target import TargetSet
 from gpupipe.preprocessing import Invertible
-from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Role, Schema, get_element_dtype, is_passenger, shorten_list
+from gpupipe.schema import (
+    FLOATS,
+    INTEGERS,
+    ROW,
+    Field,
+    Kind,
+    Role,
+    Schema,
+    get_element_dtype,
+    is_passenger,
+    shorten_list,
+)
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
 from gpupipe.support.origins import is_earlier, trace
@@ -35,6 +46,7 @@ from gpupipe.support.text import format_columns, format_count
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
+from gpupipe.transforms.window_transform import TIE
 
 if TYPE_CHECKING:
     import torch
@@ -63,6 +75,8 @@ class TransformPlan:
     casts: Mapping[str, str] = {}  # the types that steps expect of the columns that the data stores as another
     side_columns: Mapping[int, SideColumns] = {}
     """Of window steps, by position; without these, `run` takes a frame to hold all rows there are."""
+    ties: Mapping[int, int] = {}
+    """The rows that are alike in key and order to the row before them, of window steps that have some, by position."""
 
     def __init__(
         self,
@@ -220,12 +234,17 @@ class TransformPlan:
                 shorten_list(dict.fromkeys(blind)),
             )
 
-    def warn_of_overlap(self, history: Dataset, data: Dataset) -> None:
-        """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows."""
+    def warn_of_overlap(self, history: Dataset, data: Dataset, tables: tuple[Dataset, Dataset]) -> None:
+        """Warn of rows of the history whose key and time rows of the data have, too: they may be the same rows.
+
+        `tables` are both as they are given, whose times are read without any other column.
+        """
         steps = [step for step, _, _ in self.window_steps.values() if step.order]
-        for names in dict.fromkeys((*step.keys, *step.order) for step in steps):
+        for names, time in {(*step.keys, *step.order): step.order[0] for step in steps}.items():
             if not {*names} <= {*data.schema.names}:
                 continue  # computed by earlier steps
+            if _is_before(*tables, time):
+                continue
             # The data are the fewer rows: these are hashed, and the history is only looked up.
             rows = data.select(names).deduplicate(names)
             if num_shared := len(history.select(names).join(rows, on=names, how="inner")):
@@ -236,13 +255,24 @@ class TransformPlan:
                     shorten_list(names),
                 )
 
-    def attach_window_columns(self, dataset: Dataset, backend: str) -> tuple[TransformPlan, Dataset]:
+    def get_tied_schema(self, positions: AbstractSet[int]) -> Schema:
+        """Return the schema after all steps, given which window steps have `ties`."""
+        steps = [
+            step.with_ties() if position in positions and isinstance(step, WholeTableTransform) else step
+            for position, step in enumerate(self.steps)
+        ]
+        return TransformPlan(steps, self._source, None).output_schema
+
+    def attach_window_columns(
+        self, dataset: Dataset, backend: str, *, counts_ties: bool = False
+    ) -> tuple[TransformPlan, Dataset]:
         """Compute the columns of window steps; return the plan that has them, and the dataset to run it on."""
         windows = self.window_steps
         if not windows:
             return self, dataset
         dataset = ensure_unique_row_ids(replace(dataset, backend=backend))
         side_columns: dict[int, SideColumns] = {}
+        ties: dict[int, int] = {}
         for position, (step, schema, names) in windows.items():
             before = self._before(position, step)
             for repeating in (other for other in before.steps if isinstance(other, Join) and other.many):
@@ -252,6 +282,7 @@ class TransformPlan:
             before.casts, before.side_columns = self.casts, {n: side_columns[n] for n in before.window_steps}
             inputs = list(schema.select(step.reads))
             fields = [item for item in step.made_fields(schema) if item.name in names]
+            fields += [TIE] if counts_ties and step.breaks_ties else []
             plan = partial(step.plan, schema=schema, outputs=frozenset(names), backend=backend)
             is_source = before._only_attaches and not before.side_columns
             rows = None if is_source else partial(_gather, before)
@@ -259,7 +290,22 @@ class TransformPlan:
                 side_columns[position] = compute_columns(
                     dataset, inputs, step.keys, plan, fields, type(step).__name__, rows
                 )
-        return self.replace(side_columns=side_columns), dataset
+            if TIE in fields and (num_ties := side_columns[position].count(TIE.name)):
+                ties[position] = num_ties
+        return self.replace(side_columns=side_columns, ties=ties), dataset
+
+
+def _is_before(history: Dataset, data: Dataset, time: str) -> bool:
+    """Return whether all times of the history are before all of the data; False where the order is of other values."""
+    if any(time not in table.schema or table.schema[time].kind != Kind.TIME for table in (history, data)):
+        return False
+    ends = []
+    for table in (history, data):
+        backend = select(table.backend)
+        columns = [backend.column(table.read(part, [time], backend), time) for part in table.partitions]
+        values = [column.data if column.valid is None else column.data[column.valid] for column in columns]
+        ends.append([(int(part.min()), int(part.max())) for part in values if len(part)])
+    return not all(ends) or max(high for _, high in ends[0]) < min(low for low, _ in ends[1])
 
 
 def _gather(before: TransformPlan, part: Table, backend: Backend) -> Frame:
@@ -353,7 +399,25 @@ class BoundPipeline:
         """Whether `columns` asks for the rows' identities."""
         return self.plan.draws_rows or (self._features is not None and self._features._cross_fits and self._out_of_fold)
 
-    def prepare(self, data: Dataset, backend: str, rows: str | None = None, history: Dataset | None = None) -> Dataset:
+    def _add_ties(self, schema: Schema) -> Schema:
+        """Return the output's schema, with the origins that columns of windows have whose order has ties."""
+        if not self.plan.ties:
+            return schema
+        after = self.plan.get_tied_schema({*self.plan.ties})
+        if self._features is not None:
+            after = self._features._output_schema(after, self._features._output_fields(after))
+        both = [item.name for item in schema if item.name in after]
+        return schema.assign(replace(schema[name], origins=schema[name].origins | after[name].origins) for name in both)
+
+    def prepare(
+        self,
+        data: Dataset,
+        backend: str,
+        rows: str | None = None,
+        history: Dataset | None = None,
+        *,
+        counts_ties: bool = False,
+    ) -> Dataset:
         """Check types and compute the window steps' columns; return the dataset whose rows they belong to.
 
         Windows look at all rows of `history`, then at all of `data`; what is returned are those of `data` for which
@@ -365,15 +429,15 @@ class BoundPipeline:
         if history is None:
             self.plan = self.plan.replace(casts=self._find_casts(data))
             self.plan.warn_of_cuts(data)
-            self.plan, data = self.plan.attach_window_columns(data, backend)
+            self.plan, data = self.plan.attach_window_columns(data, backend, counts_ties=counts_ties)
             return data if rows is None else data.filter(rows)
         also = [] if rows is None else [name for name in parse(rows, "filter").reads if name not in self._source]
         schema = Schema(replace(item, nullable=True) for item in (*self._source, *data.schema.select(also)))
         parts = [
             ensure_unique_row_ids(replace(self._conform(table, schema), backend=backend)) for table in (history, data)
         ]
-        self.plan.warn_of_overlap(*parts)
-        self.plan, whole = self.plan.attach_window_columns(concat(parts), backend)
+        self.plan.warn_of_overlap(parts[0], parts[1], (history, data))
+        self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=counts_ties)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
         return data if rows is None else data.filter(rows)
 
@@ -425,8 +489,9 @@ class BoundPipeline:
             if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
                 identity = partial(_add_inputs, identity, data, history)
             origins = {item.name: item.origins for item in data.schema}
+            data = self.prepare(data, get_executor().resolve(backend), rows, history, counts_ties=True)
+            schema = self._add_ties(schema)
             schema = schema.assign(replace(item, origins=trace(item.origins, origins)) for item in schema)
-            data = self.prepare(data, get_executor().resolve(backend), rows, history)
             return map_frames(
                 data,
                 function if self._features is not None else self.plan.attach or function,

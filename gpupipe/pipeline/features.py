@@ -22,8 +22,9 @@ from gpupipe.pipeline.target import TASKS, TargetSet, decide_task
 from gpupipe.schema import Field, Kind, Role, Schema, get_element_dtype, shorten_list
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.origins import ANY_ROW, Origins, When, find_leaks, is_key, shift
-from gpupipe.support.text import derive, escape_line
+from gpupipe.support.text import derive, escape_line, format_count
 from gpupipe.support.validation import as_list, check_choice, check_name, check_names, refuse_choice
+from gpupipe.transforms import WholeTableTransform
 
 _log = logging.getLogger("gpupipe")
 _SHOWN = 12  # columns that are left out
@@ -50,7 +51,8 @@ class Features:
         weight: the column or expression of sample weights.
         keep: columns carried along with the features and never fed to a model.
         allow_leak: features that may hold the target all the same, each by its column's own name; the fit report notes
-            them. What is known before needs no permission: a `Lag` back, or a window with `closed="left"`, of a target.
+            them. What is known before needs no permission: a `Lag` back, or a window with `closed="left"`, of a target,
+            where no rows of a key are alike in `order_by`.
 
     Example:
         >>> from gpupipe import preprocessing as pre
@@ -285,11 +287,7 @@ class Features:
 
     def _check_leaks(self, schema: Schema) -> list[str]:
         """Raise for a feature that holds the target, unless that is allowed; return notes on those that are."""
-        columns: dict[str, Origins] = {}
-        for group in self.groups:
-            whens = ANY_ROW if any(isinstance(step, pre.GroupStats) for step in group.steps) else (When.NOW,)
-            for name in group.columns:
-                columns[name] = columns.get(name, frozenset()) | shift(schema[name].origins, *whens)
+        columns = self._column_origins(schema)
         for name in self.allow_leak:
             if name not in columns:
                 expected = f"features, each by its column's own name: {shorten_list(map(repr, columns), _SHOWN)}"
@@ -302,18 +300,54 @@ class Features:
         for name, origins in columns.items():
             if not (leaked := find_leaks(origins, secret)):
                 continue
-            why = f"it is computed from {leaked}, which the target {self.target.text!r} is computed from too"
+            how = "computed from" if find_leaks(_list_values(origins), secret) else "of rows that are found by"
+            why = f"it is {how} {leaked}, which the target {self.target.text!r} is computed from too"
             if name in self.allow_leak:
                 notes.append(f"feature {name!r} may leak, as allow_leak permits: {why}")
                 continue
             expected = "features that are known before the target is, as lags and windows of earlier rows are"
             remedy = f"leave it out, or Features(allow_leak=[{name!r}]) if that is meant"
+            step, whens = schema[name].step, {origin.when for origin in origins}
             if _follows_order(origins, secret):
-                why = f"its step has no order_by, and the rows stand in the order of {leaked}, {why.partition(', ')[2]}"
-                remedy = f"order_by= in its step, such as a time; or {remedy}"
-            step, is_later = schema[name].step, any(origin.when == When.AFTER for origin in origins)
-            if step in ("Rolling", "Expanding") and not is_later:
+                why = "its step has no order_by that tells all rows apart, and they stand in the order of "
+                why += f"{leaked}, which the target {self.target.text!r} is computed from too"
+                remedy = f"order_by= in its step, such as a time, or data.sort() by it before; or {remedy}"
+            elif When.AFTER not in whens and When.POSITION in whens:
+                remedy = f"a column in order_by of its step that tells rows of one time apart; or {remedy}"
+            if step in ("Rolling", "Expanding") and When.AFTER not in whens:
                 remedy = f"T.{step}(..., closed='left'), which leaves out the row's own value; or {remedy}"
+            raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
+        return notes
+
+    def _column_origins(self, schema: Schema) -> dict[str, Origins]:
+        columns: dict[str, Origins] = {}
+        for group in self.groups:
+            whens = ANY_ROW if any(isinstance(step, pre.GroupStats) for step in group.steps) else (When.NOW,)
+            for name in group.columns:
+                columns[name] = columns.get(name, frozenset()) | shift(schema[name].origins, *whens)
+        return columns
+
+    def _check_ties(self, schema: Schema, before: Schema, step: WholeTableTransform, num_ties: int) -> list[str]:
+        """Raise for a feature that only holds the target where the order of a window has ties; as `_check_leaks`.
+
+        `schema` is that of the columns where it has, `before` where it has not.
+        """
+        if self.target is None:
+            return []
+        notes, earlier, order = [], self._column_origins(before), [*step.keys, *step.order]
+        for name, origins in self._column_origins(schema).items():
+            leaked = find_leaks(origins, self.target.origins(schema))
+            if not leaked or find_leaks(earlier[name], self.target.origins(before)):
+                continue
+            rows, target = format_count(num_ties, "row"), self.target.text
+            why = f"in the order of {step.class_name}, by {order}, {rows} are alike to the row before, so that it may "
+            why += f"tell {leaked} of the row's own time, which the target {target!r} is computed from"
+            if name in self.allow_leak:
+                notes.append(f"feature {name!r} may leak, as allow_leak permits: {why}")
+                continue
+            remedy = f"a column in order_by that tells these apart, or data.group_by({order}).agg(...) first; "
+            remedy += f"or Features(allow_leak=[{name!r}]) if that is meant"
+            expected = "rows of which order_by tells which is earlier"
             raise LeakageError(f"feature {name!r}", why, expected=expected, remedy=remedy)
         return notes
 
@@ -377,10 +411,13 @@ class Features:
 
 def _follows_order(feature: Origins, target: Origins) -> bool:
     """Return whether a feature holds the target only because its rows stand in the target's order."""
-    values = frozenset(origin for origin in feature if not is_key(origin))
     sorts = frozenset(origin._replace(when=When.NOW) for origin in feature if origin.when == When.ORDER)
     is_by_position = any(origin.when == When.POSITION for origin in feature)
-    return is_by_position and bool(find_leaks(sorts, target)) and not find_leaks(values, target)
+    return is_by_position and bool(find_leaks(sorts, target)) and not find_leaks(_list_values(feature), target)
+
+
+def _list_values(origins: Origins) -> Origins:
+    return frozenset(origin for origin in origins if not is_key(origin))
 
 
 def _check_labels(owner: str, target: Any, weight: Any, keep: Any) -> None:

@@ -47,7 +47,7 @@ from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Kind, Schema, shorten_list
 from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_count
-from gpupipe.transforms import Map, Transform
+from gpupipe.transforms import Map, Transform, WholeTableTransform
 from gpupipe.transforms.join import TableJoin
 
 KEEP_BYTES = 1 << 30
@@ -116,7 +116,8 @@ class PipelineFit:
         columns = collect_columns(later, features, self.schema).union(self._unscaled)
         whole = TransformPlan(self.steps, self.source, columns, counting=True)  # `Expect` looks at window columns too
         whole.warn_of_cuts(dataset)
-        whole, self.dataset = whole.attach_window_columns(dataset, self.backend)
+        whole, self.dataset = whole.attach_window_columns(dataset, self.backend, counts_ties=True)
+        self._check_ties(features, whole)
         self.dataset = self.dataset if self._rows is None else self.dataset.filter(self._rows)
         self._side_columns = whole.side_columns
         self.report.num_reads += len(self._side_columns)
@@ -292,6 +293,17 @@ class PipelineFit:
         self.outputs = features._output_fields(self.schema)
         for note in features._check_leaks(self.schema):
             self._note(note, logging.WARNING)
+
+    def _check_ties(self, features: Features, plan: TransformPlan) -> None:
+        """Check for leaks again, where windows look at rows of the same time."""
+        schema, positions = self.schema, set[int]()
+        for position, num_ties in plan.ties.items():
+            positions.add(position)
+            before, schema = schema, plan.get_tied_schema(positions)
+            step = plan.steps[position]
+            assert isinstance(step, WholeTableTransform), "others have no order"
+            for note in features._check_ties(schema, before, step, num_ties):
+                self._note(note, logging.WARNING)
 
     def _add_missing_targets(self, error: BadData) -> BadData:
         without = self.report.num_without_target

@@ -108,7 +108,7 @@ class Pipeline:
 
         Raises:
             ColumnNotFound: a step reads a column that is not there.
-            LeakageError: a feature is computed from a column the target is computed from.
+            LeakageError: a feature is computed from a column the target is computed from, or holds it of the same time.
             BadData: values a step cannot learn from, or `rows` selects none.
             PartitionFailed: anything else that failed, with the partition's file and the cause.
             BadConfig: a target given separately from the data.

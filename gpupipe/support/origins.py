@@ -26,6 +26,7 @@ class When(StrEnum):
     KEY = "key"
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
     ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
+    CHOICE = "choice"  # no value: rows were kept or left out by the column, as those of a filter are
     POSITION = "position"  # no value: which rows are earlier was read from where they stand in the column's table
 
     __hash__ = str.__hash__  # in C, of the value that is compared
@@ -36,7 +37,7 @@ IN_MEMORY = "memory "
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
-_NO_VALUES = frozenset({When.ORDER, When.POSITION})
+_NO_VALUES = frozenset({When.ORDER, When.CHOICE, When.POSITION})
 _RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
 _GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
@@ -46,6 +47,7 @@ _ELSEWHERE = _SAME_ROW | dict.fromkeys(_GROUPS, _ROWS)
 # rows in any groups.
 _IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
 _STAY = {mark: frozenset({mark}) for mark in _NO_VALUES}
+_CHOSEN = frozenset({When.CHOICE})
 _VANISH = dict.fromkeys(_NO_VALUES, frozenset[When]())
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
@@ -69,10 +71,13 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
     When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When} | _STAY,
     When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When} | _STAY,
     # What rows were sorted by is what every window without an order of its own looks them up by.
-    When.ORDER: {when: frozenset() if when in _EARLIER else frozenset({When.ORDER}) for when in When} | _VANISH,
+    **{
+        mark: {when: frozenset() if when in _EARLIER else frozenset({mark}) for when in When} | _VANISH
+        for mark in (When.ORDER, When.CHOICE)
+    },
     When.POSITION: {when: frozenset({When.POSITION}) for when in When} | {When.ORDER: frozenset({When.KEY})},
     **{
-        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when})) | _VANISH
+        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when})) | _VANISH | {When.CHOICE: _CHOSEN}
         for when in (When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP)
     },
 }
@@ -118,6 +123,50 @@ def forget_order(origins: Origins) -> Origins:
         True
     """
     return frozenset(origin for origin in origins if origin.when != When.ORDER)
+
+
+def pick(origins: Origins) -> Origins:
+    """Return the origins of values of one of several rows, the first or the last by where they stand.
+
+    Example:
+        >>> price = frozenset({Origin("", "price"), Origin("", "sales", When.ORDER)})
+        >>> sorted((origin.column, origin.when.value) for origin in pick(price))
+        [('price', 'now'), ('price', 'position'), ('sales', 'key')]
+    """
+    return forget_order(origins) | shift(origins, When.POSITION)
+
+
+def keep_one(origins: Origins) -> Origins:
+    """Return the origins of values of rows that were kept for where they stood among others, the first or the last.
+
+    Example:
+        >>> [origin.when.value for origin in keep_one(frozenset({Origin("", "sales", When.ORDER)}))]
+        ['order', 'choice']
+    """
+    return origins | {origin._replace(when=When.CHOICE) for origin in origins if origin.when == When.ORDER}
+
+
+def reveal_choice(origins: Origins, left: Origins) -> Origins:
+    """Return the origins of values that other rows look up: which rows there are to be found tells why they were kept.
+
+    It tells nothing of a column by which the rows that look, of the origins `left`, were kept themselves.
+
+    Example:
+        >>> price = frozenset({Origin("", "price"), Origin("", "sales", When.CHOICE)})
+        >>> sorted((origin.column, origin.when.value) for origin in reveal_choice(price, frozenset()))
+        [('price', 'now'), ('sales', 'key')]
+        >>> reveal_choice(price, price) == price
+        True
+    """
+    tables = [(origin.table, origin.column) for origin in left if origin.when == When.CHOICE]
+
+    def is_known(origin: Origin) -> bool:
+        return any(origin.column == column and are_related(origin.table, table) for table, column in tables)
+
+    return frozenset(
+        origin if origin.when != When.CHOICE or is_known(origin) else origin._replace(when=When.KEY)
+        for origin in origins
+    )
 
 
 def leave_groups(origins: Origins) -> Origins:

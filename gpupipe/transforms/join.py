@@ -36,7 +36,7 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.origins import Origins, When, leave_groups, look_up, name_memory, shift
+from gpupipe.support.origins import Origins, When, leave_groups, look_up, name_memory, pick, reveal_choice, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -188,11 +188,13 @@ class TableJoin(Transform):
             owners[out] = f"the right column {name!r}"
         fields = []
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        left_origins: Origins = frozenset().union(*(item.origins for item in left))
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            fields.append(replace(item, origins=self._look_up(leave_groups(source.origins), left) | key_origins))
+            origins = leave_groups(reveal_choice(source.origins, left_origins))
+            fields.append(replace(item, origins=self._look_up(origins, left) | key_origins))
         return fields
 
     def _look_up(self, origins: Origins, left: Schema) -> Origins:
@@ -527,7 +529,7 @@ class JoinAsOf(TableJoin):
 
     def _look_up(self, origins: Origins, left: Schema) -> Origins:
         lag = self._distances(self._order_dtype(left))[1]
-        return shift(origins, When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
+        return shift(pick(origins), When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
 
     def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in outputs}

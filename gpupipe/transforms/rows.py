@@ -46,8 +46,9 @@ class Filter(Transform):
         self.expr, self.when = expr, when
 
     def output_schema(self, schema: Schema) -> Schema:
-        parse(self.expr, "Filter").check_condition(schema)
-        return schema
+        expression = parse(self.expr, "Filter")
+        expression.check_condition(schema)
+        return schema.with_choice(expression.compares)
 
     def needs(self, outputs: AbstractSet[str], schema: Schema) -> set[str]:
         return {*outputs, *parse(self.expr, "Filter").reads}

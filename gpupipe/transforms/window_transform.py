@@ -6,9 +6,11 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, TypeAlias
+from functools import partial, reduce
+from operator import and_
+from typing import Any, Literal, Self, TypeAlias
 
 import polars as pl
 
@@ -29,6 +31,9 @@ from gpupipe.support.validation import (
 )
 from gpupipe.transforms.transform import Names, Transform
 
+TIE = Field("⟨tie⟩", "bool")
+"""Whether a row has the key and the order of the row before it, in the plans of the steps that `break_ties`."""
+
 
 class WholeTableTransform(Transform):
     """Base class of steps that add columns from other rows of the same key; rows and order stay the same.
@@ -38,9 +43,22 @@ class WholeTableTransform(Transform):
     key in order. At `output_schema` lists as keys raise SchemaMismatch, and a new name that is taken BadConfig.
     """
 
+    _has_ties = False
+
     def __init__(self, by: Names | None, order_by: Names | None) -> None:
         check_names(self, None, by=by, order_by=order_by)
         self.by, self.order_by = by, order_by
+
+    @property
+    def breaks_ties(self) -> bool:
+        """Whether rows alike in `order_by` are earlier and later ones as the table has them, and `plan` has `TIE`."""
+        return False
+
+    def with_ties(self) -> Self:
+        """Return the step for rows of which some are alike in key and order: earlier ones may be of the same time."""
+        step = copy(self)
+        vars(step).update(_has_ties=True)
+        return step
 
     @property
     def keys(self) -> list[str]:
@@ -75,8 +93,9 @@ class WholeTableTransform(Transform):
         """Build the plan of the new columns in `outputs`, with the rows' identities and in their order.
 
         `rows` has the columns in `reads` and the row's identity, `schema.ROW`, in its order: of a frame or a Dataset
-        all rows, or all rows of some keys. No float is NaN. `schema` has all columns before the step, `outputs` maybe
-        others than new ones; the engine of `backend`, `"cpu"` or `"gpu"`, runs the plan.
+        all rows, or all rows of some keys. No float is NaN. A step that `breaks_ties` adds `TIE` to the columns.
+        `schema` has all columns before the step, `outputs` maybe others than new ones; the engine of `backend`, `"cpu"`
+        or `"gpu"`, runs the plan.
         """
 
     @property
@@ -97,12 +116,13 @@ class WholeTableTransform(Transform):
         keys = [schema[name] for name in order]
         sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in fields]
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
-        if not self.order:  # nobody knows which rows are earlier, and what they were sorted by says which are read
+        if not self.order or self._has_ties:  # which rows are earlier is what the table was sorted by
             rows = next((item.origins for item in schema if item.origins), frozenset())
             key_origins |= shift(rows, When.POSITION)
         added = []
         for item, of in zip(fields, sources, strict=True):
-            whens = self.get_whens(item.name) if self.order else ANY_ROW
+            whens = self.get_whens(item.name) if self.order else {*ANY_ROW}
+            whens |= {When.NOW} if self._has_ties else set()
             origins = shift(item.origins, *whens) | key_origins
             added.append(replace(item, lineage=of.lineage, origins=origins, role=of.role, step=where))
         return schema.assign(added)
@@ -138,12 +158,25 @@ class WholeTableTransform(Transform):
         return value.over(self.keys, order_by=self.order, nulls_last=True)
 
     def _select(self, rows: pl.LazyFrame, columns: dict[str, pl.Expr], schema: Schema, backend: str) -> pl.LazyFrame:
-        """Select new columns, missing where a key is, and sort rows that were moved back by their ids."""
+        """Select new columns and `TIE`, missing where a key is, and sort rows that were moved back by their ids."""
+        if self.order:
+            columns = {**columns, TIE.name: self._compare_order(schema, backend)}
         gaps = [pl.col(key).is_null() for key in self.keys if schema[key].nullable]
         if gaps:
             columns = {name: pl.when(~pl.any_horizontal(gaps)).then(value) for name, value in columns.items()}
         rows = rows.select(ROW, **columns)
         return rows.sort(ROW) if self._sorts(backend) or backend == "gpu" else rows
+
+    def _compare_order(self, schema: Schema, backend: str) -> pl.Expr:
+        """Compare the order of each row with that of the row before it."""
+        before = {name: pl.col(name).shift(1) for name in (*self.order, ROW)}
+        if backend == "gpu":  # its engine computes nothing of what is shifted inside a window
+            before = {name: self._over(value, backend) for name, value in before.items()}
+        is_same = [pl.col(name).eq_missing(before[name]) for name in self.order]
+        if all(schema[name].nullable for name in self.order):  # the first row, whose order may be missing, has none
+            is_same.append(before[ROW].is_not_null())
+        is_tie = reduce(and_, is_same)
+        return is_tie if backend == "gpu" else self._over(is_tie, backend)
 
     def _name(self, column: str, *what: object) -> str:
         """Return the name of a new column: `dep_delay_lag_1_by_tailnum`."""
@@ -155,6 +188,10 @@ class _OfColumns(WholeTableTransform):
     """Base class of the steps that make columns of each of their columns, one for each number of rows or statistic."""
 
     columns: list[str]
+
+    @property
+    def breaks_ties(self) -> bool:
+        return bool(self.order)
 
     @property
     @abstractmethod
@@ -331,6 +368,10 @@ class CumulativeCount(WholeTableTransform):
         super().__init__(by, order_by)
 
     @property
+    def breaks_ties(self) -> bool:
+        return bool(self.order)
+
+    @property
     def inputs(self) -> list[str]:
         return []
 
@@ -485,6 +526,10 @@ class Rolling(_Windowed):
     @property
     def _rows(self) -> int | None:
         return None if isinstance(self.window, str) else self.window
+
+    @property
+    def breaks_ties(self) -> bool:
+        return super().breaks_ties and not (self._microseconds and self.closed == "left")
 
     @property
     def _microseconds(self) -> int:

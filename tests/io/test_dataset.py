@@ -214,3 +214,9 @@ def test_it_shows_itself() -> None:
     assert ">größe</td>" in shown
     assert "&lt;b&gt;" in shown
     assert "<b>" not in shown
+    lines = pa.table(
+        {"a\nb": ["x\x1b[31m", None], "self": [["y\x07"], []], "of": [{"k": "z\u202e"}, None], "n": [1, 2]}
+    )
+    shown = gp.from_frame(lines)._repr_html_()
+    assert all(text in shown for text in (r"<th>a\nb</th>", r">x\x1b[31m<", "y\\x07", "z\\u202e"))
+    assert shown.replace("\n", "").isprintable()

@@ -281,7 +281,9 @@ SORTS: dict[str, Callable[[gp.Dataset, Path], gp.Dataset]] = {
         compute_windows(data).sort("log", ascending=False).select(["store", "date", "sales", "price"])
     ),
     "stable": lambda data, _: data.sort("sales").sort("store"),
-    "verbs": lambda data, _: gp.concat([data.sort("sales").filter("price >= 0").split(0.9)[0], data]),
+    "verbs": lambda data, _: gp.concat(
+        [data.sort("sales").filter("price >= 1").split(0.9)[0], data.filter("price < 1")]
+    ),
     "join": lambda data, _: data.sort("sales").join(data.group_by("store").agg(n=("date", "size")), on="store"),
     "joined": lambda data, _: gp.from_frame(pa.table({"store": ["a", "b"]})).join(
         data.sort("sales"), on="store", many=True
@@ -309,6 +311,117 @@ def test_a_window_over_rows_in_the_order_of_the_target_leaks(sort: str, stage: s
     check(data, T.CumulativeCount("store"), "cumcount_by_store", leaks=True)
     check(data, T.Lag("price", order_by="date"), "price_lag_1", leaks=False)
     check(data.shuffle(), T.Lag("price"), "price_lag_1", leaks=False)
+
+
+TIED = SALES.assign(date=SALES["date"].dt.floor("2D"))  # two rows of a store have one date
+
+
+@pytest.mark.parametrize("stage", ["one pipeline", pytest.param("two", marks=pytest.mark.slow)])
+def test_rows_of_one_time_are_no_earlier_rows(stage: str) -> None:
+    def check(step: Any, *, leaks: bool, data: gp.Dataset) -> None:
+        steps, (name,) = [step], step.makes
+        if stage == "two":
+            data, steps = gp.Pipeline(steps, backend="cpu").fit(data).transform(data), []
+        if not leaks:
+            assert fit(data, name, "price", steps=steps).schema.numeric
+            return
+        with pytest.raises(errors.LeakageError, match=f"feature {name!r}") as caught:
+            fit(data, name, "price", steps=steps)
+        assert "order_by" in (caught.value.remedy or "")
+        if stage == "one pipeline":
+            order = [*step.keys, *step.order]
+            assert f"{type(step).__name__}, by {order}, 10 rows are alike to the row before" in caught.value.problem
+        report = fit(data, name, "price", steps=steps, allow_leak=[name]).fit_report
+        assert report is not None
+        assert sum("may leak" in note for note in report.notes) == 1
+
+    data = gp.from_frame(TIED, num_partitions=3, backend="cpu")
+    check(T.Lag("sales", **STORES), leaks=True, data=data)
+    check(T.Lag("sales", order_by=["date", "store"]), leaks=True, data=data)
+    check(T.Rolling("sales", 2, min_periods=1, closed="left", **STORES), leaks=True, data=data)
+    check(
+        T.Rolling("sales", "4 days", closed="left", **STORES), leaks=False, data=data
+    )  # without rows of the same time
+    check(T.Lag("sales", by="store", order_by=["date", "price"]), leaks=False, data=data)
+    check(T.CumulativeCount("store", order_by="date"), leaks=False, data=data)
+    for step in (
+        T.CumulativeCount("store", order_by="date"),
+        T.Lag("price", **STORES),
+    ):  # they count the target's ranks
+        check(step, leaks=True, data=data.sort("sales"))
+        check(step, leaks=False, data=data.sort("price").shuffle())
+
+
+def test_rows_without_a_time_or_a_key() -> None:
+    """Those without a time are alike; those without a key have no windows."""
+    few = pd.DataFrame(
+        {"store": ["a", "a", "b", "b", None, None], "sales": [3.0, 5.0, 2.0, 7.0, 1.0, 6.0], "price": 1.0}
+    )
+    days = pd.Series(pd.to_datetime(["2024-01-01", None, "2024-01-01", "2024-01-02", "2024-01-01", "2024-01-01"]))
+    steps: list[Any] = [T.Lag("sales", **STORES)]
+    assert fit(few.assign(date=days), LAG, steps=steps, task="regression").schema.numeric
+    with pytest.raises(errors.LeakageError, match="1 row "):
+        fit(few.assign(date=days.where(few["store"] != "a")), LAG, steps=steps, task="regression")
+
+
+@pytest.mark.parametrize("join", ["verb", "step"])
+def test_the_last_row_of_a_time_is_that_of_the_order(join: str) -> None:
+    def check(right: gp.Dataset, *, leaks: bool, **options: Any) -> None:
+        data, steps, options = table, list[Any](), {"on": "date", "by": "store", "columns": ["price"], **options}
+        right = right.select(["store", "date", "price"])
+        if join == "verb":
+            data = data.join_asof(right, **options)
+        else:
+            steps = [T.JoinAsOf(right, **options)]
+        if not leaks:
+            assert fit(data, "price_right", steps=steps).schema.numeric
+            return
+        with pytest.raises(errors.LeakageError, match="feature 'price_right'"):
+            fit(data, "price_right", steps=steps)
+
+    table = sales()
+    check(table.sort("sales"), leaks=True)
+    check(table.sort("price"), leaks=False)
+    check(table.sort("sales"), leaks=False, allow_exact_matches=False)
+
+
+CHOICES: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
+    "first": lambda data: data.sort("sales").deduplicate("store"),
+    "last": lambda data: data.sort("sales").shuffle().sort("sales").deduplicate("store", keep="last"),
+    "filter": lambda data: data.filter("sales > 5 and price >= 0").deduplicate("store"),
+    "split": lambda data: data.split(by="sales", at=5.0)[1].deduplicate("store"),
+    "group": lambda data: data.filter("sales > 5").group_by("store").agg(price=("price", "mean")),
+    "step": lambda data: gp.Pipeline([T.Filter("sales > 5")]).fit(data).transform(data).deduplicate("store"),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_rows_chosen_by_the_target_tell_it_to_rows_that_find_them(choice: str) -> None:
+    data = sales()
+    chosen = CHOICES[choice](data).select(["store", "price"])
+    for join in JOINS.values():
+        joined, steps = join(data, chosen)
+        with pytest.raises(errors.LeakageError, match="feature 'price_right': it is of rows that are found by"):
+            fit(joined, "price_right", steps=steps)
+
+
+def test_rows_that_are_chosen_are_no_leak_among_themselves() -> None:
+    data = sales()
+    best = data.sort("sales").deduplicate("price", keep="last")
+    assert fit(best, "price", task="regression").schema.numeric
+    assert fit(data.join(data.sort("date").deduplicate("store").select(["store", "price"]), on="store"), "price_right")
+    assert fit(
+        data.join(data.sort("sales").deduplicate().select(["store", "date", "price"]), on=["store", "date"]),
+        "price_right",
+    )
+    sold = data.filter("sales > 1")  # on either side of the join, and of parts of it
+    counts = sold.group_by("store").agg(n=("date", "size"), price=("price", "mean"))
+    for part in (sold, sold.split(0.8)[0]):
+        for join in JOINS.values():
+            joined, steps = join(part, counts)
+            assert fit(joined, "n", "price", steps=steps).schema.numeric
+    past, later = data.split(by="date", at="2024-01-08")
+    assert fit(later.join(past.filter("sales > 5").group_by("store").agg(n=("date", "size")), on="store"), "n")
 
 
 def test_the_first_of_a_group_is_that_of_the_order() -> None:

@@ -362,8 +362,10 @@ def test_a_history_that_holds_the_rows_themselves_is_told(caplog: pytest.LogCapt
     past, _ = make_sales()
     pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
     is_late = past["date"] >= "2024-04-01"
-    pipeline.transform(past[is_late], history=past[~is_late])
+    before = gp.from_frame(past[~is_late])
+    pipeline.transform(past[is_late], history=before)
     assert "overlaps" not in caplog.text
+    assert before.reads.columns["store"] == 1, "the window reads it; whether times overlap is known without"
     pipeline.transform(past[is_late], history=past)
     assert f"overlaps the data: {is_late.sum()} rows of it have the store, date of rows there" in caplog.text
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpupipe.backend import Backend, resolve
-from tests.conftest import GpuCases
+from tests.conftest import GPU_CASES, GpuCases
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,6 +70,17 @@ def test_where_a_gpu_is_required_its_cases_come_first() -> None:
     cases = [line for line in output.splitlines() if "::" in line]
     for_a_gpu = ["[gpu" in case for case in cases]
     assert for_a_gpu == sorted(for_a_gpu, reverse=True) and len(set(for_a_gpu)) == 2
+
+
+def test_a_run_on_a_gpu_asks_for_no_more_cases_than_there_are(pytestconfig: pytest.Config) -> None:
+    """It counts what this run has collected anyway, which takes minutes."""
+    (least,) = re.findall(r"^GPU_CASES := (\d+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert f"fewer than {least} cases" in (ROOT / "CONTRIBUTING.md").read_text()
+    if ROOT / "tests" not in [
+        (pytestconfig.invocation_params.dir / argument).resolve() for argument in pytestconfig.args
+    ]:
+        pytest.skip("not the whole suite")
+    assert 0 < int(least) <= pytestconfig.stash[GPU_CASES]
 
 
 def test_what_a_test_leaves_open_is_done_by_its_backend(backend: Backend) -> None:

@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY, ORDER, POSITION = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY, ORDER, CHOICE, POSITION = When
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -44,6 +44,9 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([BEFORE], [NOW, ORDER], [BEFORE, ORDER]),  # a lag stands in the row of its own
         ([ORDER], [NOW, BEFORE, ORDER], [ORDER]),
         ([POSITION], [NOW, ORDER], [POSITION, KEY]),  # a window over sorted rows
+        ([CHOICE], [NOW, BEFORE, ORDER], [CHOICE]),
+        ([BEFORE], [CHOICE], [CHOICE]),
+        ([GROUP], [NOW, CHOICE], [GROUP, CHOICE]),  # whose rows were chosen
         ([GROUP], [NOW, ORDER], [GROUP]),  # whose rows are sorted by their keys
     ],
 )
@@ -59,7 +62,7 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, NOW], [NOW], True),
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
-        ([BEFORE, ORDER, POSITION], [NOW, ORDER], False),
+        ([BEFORE, ORDER, CHOICE, POSITION], [NOW, ORDER], False),
         ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
         ([GROUP], [GROUP], True),

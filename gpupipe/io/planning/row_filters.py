@@ -84,6 +84,11 @@ class Selection(Protocol):
         """The columns it reads."""
 
     @property
+    def compares(self) -> AbstractSet[str]:
+        """The columns whose values decide, and not just whether they are there."""
+        return self.reads
+
+    @property
     def conditions(self) -> Sequence[Condition]:
         """What every row it keeps satisfies."""
         return ()
@@ -101,6 +106,10 @@ class Where(Selection):
     @property
     def reads(self) -> AbstractSet[str]:
         return frozenset(parse(self.text, "filter").reads)
+
+    @property
+    def compares(self) -> AbstractSet[str]:
+        return parse(self.text, "filter").compares
 
     @property
     def conditions(self) -> Sequence[Condition]:
@@ -160,6 +169,10 @@ class RandomSplit(Selection):
     @property
     def reads(self) -> AbstractSet[str]:
         return frozenset() if self.by is None else frozenset({self.by})
+
+    @property
+    def compares(self) -> AbstractSet[str]:
+        return frozenset()
 
     def keep(self, frame: Frame, partition: Partition, backend: Backend) -> Array:
         return self._inside(hash_column(backend.column(frame, self.by or ""), self.seed, backend))

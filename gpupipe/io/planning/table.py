@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -13,13 +12,12 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.errors import BadConfig, ColumnNotFound, SchemaMismatch
-from gpupipe.expressions import parse
 from gpupipe.io.planning.partitions import Partition, ReadCounter, RowRange
 from gpupipe.io.planning.query import EVERYTHING, FrameFunction, Mapped, Query
 from gpupipe.io.planning.row_filters import Between, Bounds, Condition, RandomSplit, Where, excludes
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Schema
-from gpupipe.support.origins import are_related, rename_tables
+from gpupipe.support.origins import rename_tables
 from gpupipe.support.validation import as_list
 
 
@@ -71,7 +69,6 @@ class Source(Protocol):
 
 
 AnyTable = TypeVar("AnyTable", bound="Table")
-_IS_PRESENT = re.compile(r"\s*notnull\([^()]*\)\s*")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -133,26 +130,6 @@ class Table:
         return self.schema.assign(
             replace(item, origins=rename_tables(item.origins, lambda table: table + part)) for item in self.schema
         )
-
-    def locate_lookup(self, by: Table, keys: AbstractSet[str]) -> Schema:
-        """Return the schema with the origins of rows that those of another table look up by `keys`.
-
-        A filter that rows here alone have passed decides which of them are found, as a condition in their values would,
-        unless it asks no more than whether a value is there.
-        """
-        schema = self.locate_origins()
-        texts = (text for text in self.filters - by.filters if not _IS_PRESENT.fullmatch(text))
-        names = {name for text in texts for name in parse(text, "filter").reads}
-        tables = {origin.table for item in schema for origin in item.origins} if names else ()
-        origins = {
-            origin
-            for each in (schema, by.locate_origins())
-            for item in each
-            if item.name in names
-            for origin in item.origins
-            if any(are_related(origin.table, table) for table in tables)
-        }
-        return Schema(item if item.name in keys else item.replace(origins=item.origins | origins) for item in schema)
 
     @property
     def partitions(self) -> list[Partition]:

@@ -33,7 +33,7 @@ from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, SideColumns, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
-from gpupipe.support.origins import Origins, When, forget_order, leave_groups, look_up, shift
+from gpupipe.support.origins import Origins, When, forget_order, leave_groups, look_up, pick, reveal_choice, shift
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
@@ -61,8 +61,12 @@ class _Sides:
     def _add_keys(self, columns: Iterable[Field], *whens: When) -> list[Field]:
         """Return the right columns as new ones, found by the keys of the left, in right rows of these times."""
         keys = shift(frozenset().union(*(item.origins for item in self._found_by)), When.KEY)
-        whens = whens or (When.NOW,)
-        return [replace(item.as_source(), origins=shift(leave_groups(item.origins), *whens) | keys) for item in columns]
+        left: Origins = frozenset().union(*(item.origins for item in self.left_columns))
+        added = []
+        for item in columns:
+            origins = leave_groups(reveal_choice(item.origins, left))
+            added.append(replace(item.as_source(), origins=shift(origins, *(whens or (When.NOW,))) | keys))
+        return added
 
     @property
     def _found_by(self) -> Sequence[Field]:
@@ -349,7 +353,7 @@ class AsOfSpec(_Sides):
 
     @property
     def added_fields(self) -> list[Field]:
-        named = (replace(item, name=out, nullable=True) for item, out in self.right_columns)
+        named = (replace(item, name=out, nullable=True, origins=pick(item.origins)) for item, out in self.right_columns)
         is_past = self.direction == "backward" and not self.exact
         return self._add_keys(named, When.BEFORE if is_past else When.NOW)
 

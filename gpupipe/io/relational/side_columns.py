@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
 from gpupipe.cluster.executor import get_executor
+from gpupipe.expressions.operands import truth
 from gpupipe.io.planning.partitions import Partition
 from gpupipe.io.planning.query import EVERYTHING
 from gpupipe.io.planning.table import Table
@@ -46,6 +47,12 @@ class SideColumns:
         if isinstance(positions, slice):
             return table.slice(positions.start, len(row_ids))
         return table.take(pa.array(positions))
+
+    def count(self, name: str) -> int:
+        """Count the rows for which a boolean column is true."""
+        backend = select(get_executor().resolve(self.table.backend))
+        frames = (self.table.read(part, [name], backend) for part in self.table.partitions)
+        return sum(int(truth(backend.column(frame, name), backend.xp).sum()) for frame in frames)
 
     def _locate(self, row_ids: Array, backend: Backend) -> tuple[Any, Sequence[Partition]]:
         """Return the smallest and the largest row id, and the partitions that hold the rows between them."""

@@ -23,7 +23,7 @@ from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign
 from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
 from gpupipe.schema import ID, ROW, Field, Schema
-from gpupipe.support.origins import forget_order
+from gpupipe.support.origins import forget_order, keep_one
 
 _BITS = "⟨bits⟩"
 
@@ -137,7 +137,9 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
     row_filter = RowIdFilter.of(TempParquet(GROUP_BYTES), row_ids.column(ROW), row_ids.num_rows, made_by)
-    return replace(table, query=table.query.then(row_filter))
+    columns = [item for item in table.schema if item.name not in on]
+    schema = table.schema.assign(replace(item, origins=keep_one(item.origins)) for item in columns)
+    return replace(table, schema=schema, query=table.query.then(row_filter))
 
 
 def _find_unique(table: Table, on: Sequence[str], keep: str) -> Gathered:

@@ -31,7 +31,7 @@ class _Selector(base.LearnedStep):
 
     keeps_units = True
     monotone = True
-    kept_: list[str]
+    names_out_: list[str]
     _limits: str  # the allowed range of `threshold`
 
     def __init__(self, threshold: float) -> None:
@@ -41,10 +41,12 @@ class _Selector(base.LearnedStep):
     def output_fields(self, fields: Sequence[Field]) -> list[Field]:
         """Return the output fields; before `fit` all columns, as the data decide which ones are selected."""
         base.check_numeric(fields, type(self).__name__)
-        return [item for item in fields if not self.is_fitted or item.name in self.kept_]
+        names = {*self.output_names([item.name for item in fields])}
+        return [item for item in fields if item.name in names]
 
     def output_names(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if not self.is_fitted or name in self.kept_]
+        selected = {*self.names_out_} if self.is_fitted else {*names}
+        return [name for name in names if name in selected]
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         return {name: columns[name] for name in self.output_names(list(columns))}
@@ -53,15 +55,15 @@ class _Selector(base.LearnedStep):
     def get_support(self, indices: bool = False) -> Any:
         """Return which columns are selected, as C booleans or as positions; `NotFitted` before `fit`."""
         self.check_fitted()
-        mask = np.array([name in self.kept_ for name in self.names_in_])
+        mask = np.array([name in self.names_out_ for name in self.names_in_])
         return np.flatnonzero(mask) if indices else mask
 
 
 class VarianceThreshold(_Selector):
     """Feature selection by variance: columns at or under `threshold`, by default constant ones, are left out.
 
-    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `kept_` are the
-    names of the columns that stay.
+    `variances_` have the divisor n, missing values apart: C float64, exactly 0 for a constant column; `names_out_` are
+    the names of the columns that stay.
     Raises: BadData for an infinity, a column without a value, or if no column is left.
     Memory: transform shares.
 
@@ -71,7 +73,7 @@ class VarianceThreshold(_Selector):
         ['x']
     """
 
-    learned_shapes: ClassVar[Mapping[str, str]] = {"variances_": "float64[C]", "kept_": "text[K]"}
+    learned_shapes: ClassVar[Mapping[str, str]] = {"variances_": "float64[C]", "names_out_": "text[K]"}
     fills_late = True
     summary_key = "moments"
     _limits = "[0, inf)"
@@ -90,7 +92,7 @@ class VarianceThreshold(_Selector):
             expected, remedy = f"a variance of more than {self.threshold}", "a lower threshold, or leave the step out"
             largest = float(self.variances_.max())
             raise BadData("VarianceThreshold", "no column is left", got=largest, expected=expected, remedy=remedy)
-        self.kept_ = names
+        self.names_out_ = names
         return super().finalize(summary)
 
 
@@ -98,7 +100,8 @@ class CorrelationThreshold(_Selector):
     """Feature selection by correlation: of columns (nearly) linear in each other, only the first is selected.
 
     In their order, each is left out that is correlated with a kept one more than `threshold`, from 0 to 1, in absolute
-    value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `kept_` names those kept.
+    value. `correlations_` are C x C float64, 1 on the diagonal, 0 for constant columns; `names_out_` are the
+    names of the columns that stay.
     Raises: BadData for a missing value, an infinity, or fewer than two rows.
     Memory: transform shares; fitting takes a block of rows at a time.
 
@@ -109,7 +112,7 @@ class CorrelationThreshold(_Selector):
         ['miles', 'hour']
     """
 
-    learned_shapes: ClassVar[Mapping[str, str]] = {"correlations_": "finite[C, C]", "kept_": "text[K]"}
+    learned_shapes: ClassVar[Mapping[str, str]] = {"correlations_": "finite[C, C]", "names_out_": "text[K]"}
     _limits = "[0, 1]"
 
     def __init__(self, threshold: float = 0.95) -> None:
@@ -130,7 +133,7 @@ class CorrelationThreshold(_Selector):
         for position, row in enumerate(np.abs(correlations)):
             if not (row[positions] > self.threshold).any():
                 positions.append(position)
-        self.correlations_, self.kept_ = correlations, [summary.names[position] for position in positions]
+        self.correlations_, self.names_out_ = correlations, [summary.names[position] for position in positions]
         return super().finalize(summary)
 
 

@@ -41,13 +41,13 @@ def test_variances_as_scikit_learn(threshold: float) -> None:
     assert ours.get_support(indices=True).tolist() == theirs.get_support(indices=True).tolist()
     np.testing.assert_allclose(ours.variances_, np.nanvar(table.to_numpy("float64"), axis=0), rtol=1e-6, atol=1e-12)
     found = ours.transform(table)
-    pd.testing.assert_frame_equal(found, table[ours.kept_])
+    pd.testing.assert_frame_equal(found, table[ours.names_out_])
 
 
 def test_a_constant_column_has_no_variance_whatever_its_last_digit() -> None:
     table = pd.DataFrame({"x": [0.1] * 1000, "tiny": [0.0, 1e-20] * 500})
     step = VarianceThreshold().fit(table)
-    assert step.kept_ == ["tiny"] and step.variances_[0] == 0
+    assert step.names_out_ == ["tiny"] and step.variances_[0] == 0
     fields = step.output_fields([Field("x", "float64"), Field("tiny", "float64")])
     assert [(item.name, item.dtype) for item in fields] == [("tiny", "float64")]
 
@@ -61,18 +61,18 @@ def test_no_two_columns_that_are_kept_are_correlated(seed: int, threshold: float
     step = CorrelationThreshold(threshold).fit(table)
     wanted = table.corr().to_numpy()
     np.testing.assert_allclose(step.correlations_, wanted, atol=1e-9)
-    left = np.abs(table[step.kept_].corr().to_numpy()) - np.eye(len(step.kept_))
-    assert (left <= threshold + 1e-9).all() and step.kept_[0] == "a"
-    for name in set(table) - set(step.kept_):
-        earlier = [kept for kept in step.kept_ if kept < name]
+    left = np.abs(table[step.names_out_].corr().to_numpy()) - np.eye(len(step.names_out_))
+    assert (left <= threshold + 1e-9).all() and step.names_out_[0] == "a"
+    for name in set(table) - set(step.names_out_):
+        earlier = [kept for kept in step.names_out_ if kept < name]
         assert table[earlier].corrwith(table[name]).abs().max() > threshold - 1e-9
 
 
 def test_the_first_of_those_that_say_the_same_is_kept() -> None:
     table = frame()
     step = CorrelationThreshold().fit(table)
-    assert step.kept_ == ["same", "x", "flag", "whole"]
-    pd.testing.assert_frame_equal(step.transform(table), table[step.kept_])
+    assert step.names_out_ == ["same", "x", "flag", "whole"]
+    pd.testing.assert_frame_equal(step.transform(table), table[step.names_out_])
     assert step.correlations_[1, 6] == pytest.approx(1, abs=1e-9)  # near a billion, with all digits
     assert step.correlations_[0].tolist() == [1, 0, 0, 0, 0, 0, 0]
 
