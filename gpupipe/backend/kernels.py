@@ -143,8 +143,10 @@ def compute_moments_each(values: Array, centres: Array, size: int) -> Array:
 
     Returns B x k x 5 for B blocks of at most `size` numbers, one where there are none.
     """
-    blocks = _as_contiguous(values)
-    return _sum_blocks(blocks, blocks.view(np.int64), centres, size)
+    blocks = np.ascontiguousarray(values)
+    table = np.empty((max(-(-blocks.shape[1] // size), 1), len(blocks), 5))
+    _sum_blocks(table, table.view(np.int64), blocks, blocks.view(np.int64), np.ascontiguousarray(centres), size)
+    return table
 
 
 def scale_into(out: Array, block: Array, by: Scale, xp: ModuleType) -> Any:
@@ -165,14 +167,14 @@ def scale_each(out: Array, blocks: Array, offsets: Array, divisors: Array, by: S
     """Scale each row of k x n float64 on a CPU, as `scale_into`, with k offsets and divisors; the rest from `by`."""
     # A range may be of whole numbers, for which the loop would be compiled once more.
     parameters = map(float, (by.multiplier, by.shift, by.low, by.high))
-    return _write(_scale_rows, out, _as_contiguous(blocks), offsets, divisors, by.moves, *parameters)
+    return _write(_scale_rows, out, np.ascontiguousarray(blocks), offsets, divisors, by.moves, *parameters)
 
 
 def fill_into(out: Array, values: Array, instead: Array, xp: ModuleType) -> Any:
     """Write n floats, on a CPU also k rows of them, missing ones as `instead`; return whether one is infinite."""
     if xp is np:
         fill_values = np.atleast_1d(instead).astype(values.dtype)
-        return _write(_fill_rows, np.atleast_2d(out), _as_contiguous(np.atleast_2d(values)), fill_values)
+        return _write(_fill_rows, np.atleast_2d(out), np.ascontiguousarray(np.atleast_2d(values)), fill_values)
     out[:] = values
     xp.copyto(out, out.dtype.type(instead), where=xp.isnan(out))
     return xp.isinf(out).any()
@@ -189,8 +191,23 @@ class GroupedFloats(NamedTuple):
 
 
 def aggregate_floats(values: Array, groups: Array, num_groups: int) -> GroupedFloats:
-    """Aggregate n float64 on a CPU in two passes, NaN where missing, given the number (int64) of each row's group."""
-    return GroupedFloats(*_aggregate_groups(_as_contiguous(groups), _as_contiguous(values), num_groups))
+    """Aggregate n float64 on a CPU in two passes, NaN where missing, given the number (int64) of each row's group.
+
+    What an addition rounds off is summed separately, or the mean of a group far from 0 would be farther off than its
+    values spread. What the mean itself is rounded by is taken off the squares again. Sources: Neumaier,
+    "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974; Chan, Golub, LeVeque, "Algorithms
+    for computing the sample variance: analysis and recommendations", 1983.
+    """
+    count, sums = np.zeros(num_groups, np.int64), np.zeros((6, num_groups))
+    total, squares, low, high, rounded_off, residuals = sums
+    low[:], high[:] = np.inf, -np.inf
+    values, groups = np.ascontiguousarray(values), np.ascontiguousarray(groups)
+    _sum_groups(count, total, low, high, rounded_off, groups, values)
+    total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # with infinities it is NaN
+    divisors = np.maximum(count, 1)
+    _sum_deviations(squares, residuals, total / divisors, groups, values)
+    squares -= np.where(np.isfinite(squares), residuals * residuals / divisors, 0.0)
+    return GroupedFloats(count, total, np.maximum(squares, 0.0), low, high)
 
 
 def _write(loop: Loop, out: Array, *arguments: Any) -> bool:
@@ -200,13 +217,6 @@ def _write(loop: Loop, out: Array, *arguments: Any) -> bool:
     if buffer is not out:
         out[:] = buffer
     return bool(infinite)
-
-
-def _as_contiguous(block: Array) -> Array:
-    """Return a read-only, C-contiguous view, as Arrow's arrays are: one form, for which a loop is compiled once."""
-    view = np.ascontiguousarray(block).view()
-    view.flags.writeable = False
-    return view
 
 
 def sort_unique(values: Array, xp: ModuleType) -> Array:
@@ -228,7 +238,9 @@ def splitmix64(seed: int, counters: Array) -> Array:
 def draw_positions(seed: int, first: int, count: int, limit: int, xp: ModuleType) -> Array:
     """Draw the positions of those of `count` consecutive counters whose `splitmix64` is below a limit, ascending."""
     if xp is np:
-        return _find_drawn(np.uint64(first), count, mix_seed(seed), np.uint64(limit))
+        positions = np.empty(count, np.int64)
+        num_drawn = _find_drawn(positions, np.uint64(first), mix_seed(seed), np.uint64(limit))
+        return positions[:num_drawn].copy()
     counters = xp.arange(first, first + count, dtype="uint64")
     return xp.flatnonzero(splitmix64(seed, counters) < np.uint64(limit))
 
@@ -290,8 +302,17 @@ def count_keys(parts: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
                 np.concatenate([item[:num_keys], np.empty(room - num_keys, np.int64)]) for item in (distinct, sums)
             )
             slots = _build_slots(distinct[:num_keys], room)
-        num_keys = _add_counts(slots, distinct, sums, num_keys, np.ascontiguousarray(keys).view(np.int64), counts)
+        num_keys = _add_counts(
+            slots, distinct, sums, num_keys, np.ascontiguousarray(keys).view(np.int64), np.ascontiguousarray(counts)
+        )
     return distinct[:num_keys].view(dtype).copy(), sums[:num_keys].copy()
+
+
+def _build_slots(keys: Any, room: int) -> Any:
+    """Build a hash table of distinct int64, half full with `room` keys: each slot has a key's position, or -1."""
+    slots = np.full(1 << _count_bits(2 * room), -1, np.int32)
+    _fill_slots(slots, keys)
+    return slots
 
 
 class KeyIndex:
@@ -318,7 +339,10 @@ class KeyIndex:
         """Find the positions of integers on the host, as `positions`."""
         if self._is_direct:
             return self._table[self._offsets(values, np)]
-        return _find_keys(self._slots, self._keys.view(np.int64), np.ascontiguousarray(values).view(np.int64))
+        positions = np.empty(len(values), np.int32)
+        numbers = np.ascontiguousarray(values).view(np.int64)
+        _find_keys(positions, self._slots, self._keys.view(np.int64), numbers)
+        return positions
 
     def _offsets(self, values: Array, xp: ModuleType) -> Array:
         # As unsigned numbers values below the lowest are large, like those beyond the span: all find the last.
@@ -341,9 +365,8 @@ class KeyIndex:
 
 
 @compile_loop("reassoc", "nsz")
-def _sum_blocks(values: Array, bits: Array, centres: Array, size: int) -> Array:
-    """Compute missing values, min, max, sum and squares less its row's centre of each block; `bits` are the values'."""
-    table = np.empty((max(-(-values.shape[1] // size), 1), values.shape[0], 5))
+def _sum_blocks(table: Array, table_bits: Array, values: Array, bits: Array, centres: Array, size: int) -> int:
+    """Compute missing values, min, max, sum and squares less its row's centre of each block; bits are of the same."""
     for block in range(table.shape[0]):
         for row in range(values.shape[0]):
             missing, low, high, centre = 0, _ALL_BUT_SIGN, -_ALL_BUT_SIGN, centres[row]
@@ -363,9 +386,9 @@ def _sum_blocks(values: Array, bits: Array, centres: Array, size: int) -> Array:
             out = table[block, row]
             out[0], out[1], out[2], out[3], out[4] = missing, np.inf, -np.inf, total, squares
             if low != _ALL_BUT_SIGN:
-                ends = np.array([low, high])
-                out[1:3] = (ends ^ ((ends >> 63) & _ALL_BUT_SIGN)).view(np.float64)
-    return table
+                table_bits[block, row, 1] = low ^ ((low >> 63) & _ALL_BUT_SIGN)
+                table_bits[block, row, 2] = high ^ ((high >> 63) & _ALL_BUT_SIGN)
+    return 0
 
 
 @compile_loop()
@@ -409,17 +432,10 @@ def _fill_rows(out: Array, values: Array, instead: Array) -> bool:
 
 
 @compile_loop()
-def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Array, ...]:
-    """Compute for each group the count, sum, squared deviations from the mean, min and max.
-
-    What an addition rounds off is summed separately, or the mean of a group far from 0 would be farther off than its
-    values spread. What the mean itself is rounded by is taken off the squares again. Sources: Neumaier,
-    "Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen", 1974; Chan, Golub, LeVeque, "Algorithms
-    for computing the sample variance: analysis and recommendations", 1983.
-    """
-    count = np.zeros(num_groups, np.int64)
-    total, squares, rounded_off, residuals = np.zeros((4, num_groups))
-    low, high = np.full(num_groups, np.inf), np.full(num_groups, -np.inf)
+def _sum_groups(
+    count: Array, total: Array, low: Array, high: Array, rounded_off: Array, groups: Array, values: Array
+) -> int:
+    """Add each value to the count, the sum, what its addition rounds off, and the min and max of its group."""
     for row in range(values.size):
         value, group = values[row], groups[row]
         if not np.isnan(value):
@@ -430,16 +446,19 @@ def _aggregate_groups(groups: Array, values: Array, num_groups: int) -> tuple[Ar
             rounded_off[group] += (large - total[group]) + small
             low[group] = min(low[group], value)
             high[group] = max(high[group], value)
-    total += np.where(np.isfinite(rounded_off), rounded_off, 0.0)  # with infinities it is NaN
-    mean = total / np.maximum(count, 1)
+    return 0
+
+
+@compile_loop()
+def _sum_deviations(squares: Array, residuals: Array, mean: Array, groups: Array, values: Array) -> int:
+    """Add the deviation of each value from the mean of its group, and the square of it."""
     for row in range(values.size):
         value, group = values[row], groups[row]
         if not np.isnan(value):
             apart = value - mean[group]
             residuals[group] += apart
             squares[group] += apart * apart
-    squares -= np.where(np.isfinite(squares), residuals * residuals / np.maximum(count, 1), 0.0)
-    return count, total, np.maximum(squares, 0.0), low, high
+    return 0
 
 
 @inline
@@ -466,17 +485,17 @@ def _find_slot(key: Any, bits: int) -> np.int64:
 
 
 @compile_loop()
-def _find_drawn(first: Any, count: int, seed: Any, limit: Any) -> Array:
-    """Find the positions of the counters from `first` on whose splitmix64, given the mixed seed, is below the limit."""
-    out, num_drawn, bits = np.empty(count, np.int64), 0, (first + np.uint64(1)) * np.uint64(_STEP) + seed
-    for start in range(0, count, _FEW_DRAWS):
-        size = min(_FEW_DRAWS, count - start)
+def _find_drawn(out: Array, first: Any, seed: Any, limit: Any) -> int:
+    """Find which counters from `first` on have a splitmix64, given the mixed seed, below the limit; return how many."""
+    num_drawn, bits = 0, (first + np.uint64(1)) * np.uint64(_STEP) + seed
+    for start in range(0, out.size, _FEW_DRAWS):
+        size = min(_FEW_DRAWS, out.size - start)
         if _count_drawn(bits, size, limit):  # seldom, and without a branch it takes half the time
             for number in range(size):
                 out[num_drawn] = start + number
                 num_drawn += _count_drawn(bits + np.uint64(number) * np.uint64(_STEP), 1, limit)
         bits += np.uint64(size) * np.uint64(_STEP)
-    return out[:num_drawn].copy()
+    return num_drawn
 
 
 @inline
@@ -490,28 +509,30 @@ def _count_drawn(bits: Any, size: int, limit: Any) -> int:
 
 
 @compile_loop()
-def _build_slots(keys: Array, room: int) -> Array:
-    """Build a hash table of distinct int64, half full with `room` keys: each slot has a key's position, or -1."""
-    bits = _count_bits(2 * room)  # probed linearly: Knuth, "The Art of Computer Programming", volume 3, section 6.4
-    slots = np.full(1 << bits, -1, np.int32)
+def _fill_slots(slots: Array, keys: Array) -> int:
+    """Enter distinct int64 into an empty hash table of 2**bits slots, probed linearly.
+
+    Source: Knuth, "The Art of Computer Programming", volume 3, section 6.4.
+    """
+    bits = _count_bits(slots.size)
     for position in range(keys.size):
         slot = _find_slot(keys[position], bits)
         while slots[slot] >= 0:
             slot = (slot + 1) & (slots.size - 1)
         slots[slot] = position
-    return slots
+    return 0
 
 
 @compile_loop()
-def _find_keys(slots: Array, keys: Array, values: Array) -> Array:
+def _find_keys(out: Array, slots: Array, keys: Array, values: Array) -> int:
     """Find each int64 in the table that `_build_slots` made of the keys: its position as int32, or -1."""
-    bits, out = _count_bits(slots.size), np.empty(values.size, np.int32)
+    bits = _count_bits(slots.size)
     for row in range(values.size):
         slot = _find_slot(values[row], bits)
         while slots[slot] >= 0 and keys[slots[slot]] != values[row]:
             slot = (slot + 1) & (slots.size - 1)
         out[row] = slots[slot]
-    return out
+    return 0
 
 
 @compile_loop()

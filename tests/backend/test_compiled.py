@@ -9,24 +9,70 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpupipe.backend import compiled
 
 
 @pytest.mark.slow
-def test_where_nothing_can_be_kept_it_compiles_all_the_same(tmp_path: Path) -> None:
+def test_a_loop_is_compiled_once_and_then_runs_without_numba(tmp_path: Path) -> None:
     code = """
+        import sys
         import numpy as np
-        from numba.core.caching import CacheImpl
-        CacheImpl._locator_classes = []  # as if no folder could be written to, which root cannot be told
         from gpupipe.backend.kernels import find_bounds
-        print(find_bounds(np.ones(3), np))
+        print(find_bounds(np.ones(3), np), "numba" in sys.modules)
     """
-    assert _in_a_process(code, tmp_path) == "(0, 1.0, 1.0)"
+    folder = tmp_path / "kept"
+    assert _in_a_process(code, folder) == "(0, 1.0, 1.0) True"
+    (kept,) = folder.iterdir()
+    assert kept.name.startswith("kernels._sum_blocks-")
+    assert _in_a_process(code, folder) == "(0, 1.0, 1.0) False"
+    kept.write_bytes(kept.read_bytes()[:-1000])
+    assert _in_a_process(code, folder) == "(0, 1.0, 1.0) True"
+    assert _in_a_process(code, kept) == "(0, 1.0, 1.0) True"  # nothing can be kept in a file
+
+
+@compiled.compile_loop()
+def _copy(out: Any, values: Any, factor: Any) -> Any:
+    for row in range(out.size):
+        out[row] = values[row] * factor
+    return out.size
+
+
+@compiled.compile_loop()
+def _allocate(values: Any) -> int:
+    return len(np.flatnonzero(values))
+
+
+@compiled.compile_loop()
+def _refuse(values: Any) -> int:
+    if values[0] > 0:
+        raise ValueError
+    return 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("factor", [3, -2, True, 2.5, np.float64(0.5), np.uint64(2**63), np.int64(-1)])
+def test_numbers_and_arrays_arrive_as_they_are(factor: Any) -> None:
+    values = np.arange(4.0)
+    out = np.empty(4)
+    assert _copy(out, values, factor) == 4
+    np.testing.assert_array_equal(out, values * float(factor))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", [_allocate, _refuse])
+def test_a_loop_that_needs_numba_at_run_time_is_refused(loop: compiled.Loop) -> None:
+    with pytest.raises(TypeError, match=f"{loop.__name__} allocates, or raises"):
+        loop(np.ones(3))
+
+
+def test_an_array_with_gaps_is_refused() -> None:
+    with pytest.raises(ValueError, match="C-contiguous"):
+        _copy(np.empty(3), np.ones(6)[::2], 1)
 
 
 @pytest.mark.slow
@@ -45,15 +91,15 @@ def test_where_the_disk_is_full_it_runs_all_the_same(tmp_path: Path) -> None:
 def test_threads_that_meet_at_a_loop_compile_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     functions: list[Any] = []
 
-    def compile_slowly(function: Any) -> Any:
+    def load_slowly(function: Any, *_: Any) -> Any:
         time.sleep(0.02)
         functions.append(function)
-        return function
+        return len
 
-    monkeypatch.setattr(compiled, "_import_numba", lambda: SimpleNamespace(njit=lambda **_: compile_slowly))
+    monkeypatch.setattr(compiled, "_load", load_slowly)
     loop = compiled.compile_loop()(abs)
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(loop, [-1, -2, -3, -4])) == [1, 2, 3, 4]
+        assert list(pool.map(loop, [-1, -2, -3, -4])) == [8] * 4  # the bytes of a number
     assert functions == [abs]
 
 

@@ -293,7 +293,10 @@ def survey_rows(path: Path, delimiter: str, num_columns: int) -> Survey:
 
     def survey(cut: tuple[int, int], is_inside: bool = False, num_delimiters: int = 0) -> tuple[Any, ...]:
         text = read_lines(path, *cut)
-        return cut, _survey_lines(text, ord(delimiter), num_columns - 1, is_inside, num_delimiters)
+        counts = np.array([0, num_delimiters, is_inside, False, False], np.int64)
+        _survey_lines(counts, text, ord(delimiter), num_columns - 1)
+        num_rows, num_delimiters, *flags = counts.tolist()
+        return cut, (num_rows, num_delimiters, *map(bool, flags))
 
     num_rows, num_delimiters, is_inside, has_signs = 0, 0, False, False
     for cut, counts in Executor().map(survey, cut_lines(path)):
@@ -307,13 +310,12 @@ def survey_rows(path: Path, delimiter: str, num_columns: int) -> Survey:
 
 
 @compile_loop()
-def _survey_lines(
-    text: Array, delimiter: int, num_needed: int, is_inside: bool, num_delimiters: int
-) -> tuple[int, int, bool, bool, bool]:
-    """Survey lines by bits, 64 bytes at a time; where they begin within quotes, that row has `num_delimiters` already.
+def _survey_lines(counts: Array, text: Array, delimiter: int, num_needed: int) -> int:
+    """Survey lines by bits, 64 bytes at a time.
 
-    Returns the number of rows, the delimiters of the row that goes on behind them, whether it goes on within quotes,
-    whether the rows are regular, and whether a value may have a sign. For example, with `/` for a line end:
+    `counts` are the number of rows, the delimiters of the row that goes on behind them, whether it goes on within
+    quotes, whether the rows are regular, and whether a value may have a sign; where the lines begin within quotes, the
+    second and the third say what was before. For example, with `/` for a line end:
 
         text         a , " x / y " / 0 7 , b / c /
         quotes       0 0 1 0 0 0 1 0 0 0 0 0 0 0 0
@@ -323,10 +325,10 @@ def _survey_lines(
         starts       1 0 1 1 0 0 0 1 1 0 0 1 0 1 0   of values; that of row 2 has a zero before another digit
     """
     no_bits, first_bit, last_bit = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
-    odd, signs, num_rows = no_bits, no_bits, 0
+    odd, signs, num_rows, num_delimiters = no_bits, no_bits, 0, counts[1]
     # The block before, of which the last bit is looked at: as if it were a line end.
     marks_before, returns_before, zeros_before = last_bit, no_bits, no_bits
-    inside_before, ends_before = (last_bit, no_bits) if is_inside else (no_bits, last_bit)
+    inside_before, ends_before = (last_bit, no_bits) if counts[2] else (no_bits, last_bit)
     for start in range(0, text.size, BLOCK):
         quotes = find_byte(text, start, _QUOTE)
         inside = fill_quoted(quotes)
@@ -354,7 +356,9 @@ def _survey_lines(
             delimiters &= ~below
             ends &= ends - first_bit
         num_delimiters += count_bits(delimiters)
-    return num_rows, num_delimiters, (inside_before & last_bit) != no_bits, odd == no_bits, signs != no_bits
+    counts[0], counts[1], counts[2] = num_rows, num_delimiters, (inside_before & last_bit) != no_bits
+    counts[3], counts[4] = odd == no_bits, signs != no_bits
+    return 0
 
 
 _SCANNED = {"int64": pl.Int64, "uint64": pl.UInt64, "double": pl.Float64, "bool": pl.Boolean}

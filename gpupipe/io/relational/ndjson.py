@@ -336,7 +336,8 @@ def count_values(path: Path, names: Sequence[str] | None) -> list[tuple[int, int
 
     def count(cut: tuple[int, int]) -> Array | None:
         text = read_lines(path, *cut)
-        counts, has_escapes = _count_keys(text, joined, ends)
+        counts = np.zeros((len(ends), 2), np.int64)
+        has_escapes = _count_keys(counts, text, joined, ends)
         return None if has_escapes and _LONE_SURROGATE.search(text) else counts
 
     total = np.zeros((len(keys) + 1, 2), np.int64)
@@ -357,7 +358,7 @@ def _is_key(text: Array, stop: int, name: Array) -> bool:
 
 
 @compile_loop()
-def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
+def _count_keys(counts: Array, text: Array, names: Array, ends: Array) -> bool:
     r"""Count the values and texts of each name, and in a last row those of other keys; tell whether a `\u` is there.
 
     The quoted names stand one behind the other, name i from `ends[i]` up to `ends[i + 1]`. Strings that are no keys are
@@ -369,7 +370,7 @@ def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
         keys       0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 1 0 0 0 0 0 0 0 0 0 0 0 0   colons behind a closing one
     """
     no_bits, first_bit, last_bit = np.uint64(0), np.uint64(1), np.uint64(1 << 63)
-    counts, has_escapes = np.zeros((ends.size, 2), np.int64), False
+    has_escapes = False
     other, num_strings, num_keys = ends.size - 1, 0, 0
     # The block before, of which the last bit is looked at.
     inside_before, closing_before, slashes_before = no_bits, no_bits, no_bits
@@ -412,7 +413,7 @@ def _count_keys(text: Array, names: Array, ends: Array) -> tuple[Array, bool]:
             counts[row, 0] += 1
             counts[row, 1] += text[position] == _QUOTE
     counts[other, 1] = num_strings - num_keys
-    return counts, has_escapes
+    return has_escapes
 
 
 def _count_written(path: Path, columns: Mapping[str, Column]) -> dict[str, tuple[int, int]]:
