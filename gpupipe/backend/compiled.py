@@ -1,8 +1,8 @@
 """Loops that Numba compiles once on a machine; their machine code is kept, and other processes load it without Numba.
 
 Numba takes 0.7 s of a process until its first loop runs from its own cache, and llvmlite 0.05 s to load machine code.
-A loop writes into C-contiguous arrays that it is given and returns an integer. It can neither allocate nor raise, for
-that needs Numba at run time; what would is refused when it is compiled. It runs without the GIL.
+A loop writes into C-contiguous arrays that it is given and returns an integer. It can neither allocate nor raise nor
+call a library, for that needs Numba at run time; what would is refused when it is compiled. It runs without the GIL.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ _Kind: TypeAlias = "tuple[np.dtype[Any], int] | str"
 _ENTRY = "loop"
 _DIGEST_BYTES = 32  # behind the machine code in a file
 _NUMBERS = {"q": np.dtype("int64"), "Q": np.dtype("uint64"), "d": np.dtype("float64")}
-_ON_NUMBA = ("NRT_", "numba_")  # functions that only a process with Numba has begin so
 _one_at_a_time = Lock()  # or threads that meet at a loop would each compile their own
 _preparations: list[Callable[[Any], object]] = []
 
@@ -189,19 +188,19 @@ def _compile(function: Loop, relaxed: Sequence[str], kinds: Sequence[_Kind], mac
     module = llvm.parse_assembly(entry.inspect_llvm())
     module.get_function(entry.native_name).name = _ENTRY
     if calls := _remove_calls(module, machine):
-        raise TypeError(f"{function.__name__} allocates, or raises: it calls {', '.join(calls)}")
+        raise TypeError(f"{function.__name__} allocates, raises, or needs a library: it calls {', '.join(calls)}")
     return module
 
 
 def _remove_calls(module: Any, machine: Any) -> list[str]:
-    """Have LLVM remove what reports errors where none can occur; return which of Numba it still calls."""
+    """Have LLVM remove what reports errors where none can occur; return the calls that are left of what it has not."""
     llvm = import_module("llvmlite.binding")
     for item in module.functions:
         if not item.is_declaration and item.name != _ENTRY:
             item.linkage = "internal"
     passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes.getModulePassManager().run(module, passes)
-    return [item.name for item in module.functions if item.is_declaration and item.name.startswith(_ON_NUMBA)]
+    return [item.name for item in module.functions if item.is_declaration and not item.name.startswith("llvm.")]
 
 
 @cache
