@@ -75,7 +75,7 @@ def test_it_is_xgboost_by_hand(task: str) -> None:
     frame = rows()
     pipeline = fitted(TARGETS[task], frame)
     train, valid = pipeline.loader(frame[:2400]), pipeline.loader(frame[2400:])
-    options = SMALL | {"params": {"subsample": 0.8, "reg_lambda": 2.0}, "seed": 5}
+    options = SMALL | {"n_estimators": 200, "params": {"subsample": 0.8, "reg_lambda": 2.0}, "seed": 5}
     quantiles = LEVELS if task == "quantiles" else None
     model = XGB.from_schema(pipeline.schema, **options, quantiles=quantiles)
     history = trainer(model).fit(train, valid)
@@ -92,10 +92,10 @@ def test_it_is_xgboost_by_hand(task: str) -> None:
     params |= {} if quantiles is None else {"quantile_alpha": quantiles}
     judged, losses = matrix(valid, ref=learned), {}
     found = xgb.train(
-        params, learned, 60, evals=[(judged, "v")], early_stopping_rounds=3, evals_result=losses, verbose_eval=False
+        params, learned, 200, evals=[(judged, "v")], early_stopping_rounds=3, evals_result=losses, verbose_eval=False
     )
     best = found.best_iteration + 1
-    assert 1 < best < 57, "the fit is stopped"
+    assert 1 < best < 197, "the fit is stopped"
     assert history.best["epoch"] == best and history.rows[-1]["epoch"] == best + 3
     by_hand = found[:best].predict(judged, output_margin=True)
     evaluated = trainer(model).evaluate(valid)["loss"]

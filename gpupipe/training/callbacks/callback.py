@@ -151,6 +151,7 @@ class Profiling(_Closing):
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._profile: profile | None = None
 
     def on_fit_start(self, run: TrainState) -> None:
         with writing(self.folder):
@@ -161,15 +162,19 @@ class Profiling(_Closing):
         on_gpu, trace = run.device.type == "cuda", str(self.folder / "trace.json")
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
         export = methodcaller("export_chrome_trace", trace)
-        self._profile = profile(activities=activities, schedule=plan, on_trace_ready=export)
+        # There is one cycle, whose events are kept either way: `acc_events` spares a warning of torch 2.11.
+        profiler = profile(activities=activities, schedule=plan, on_trace_ready=export, acc_events=True)
+        profiler.start()
+        self._profile = profiler
         run.range = run.update.range = _record_nvtx_range if on_gpu else record_function
-        self._profile.start()
 
     def on_step_end(self, run: TrainState) -> None:
-        self._profile.step()
+        if self._profile is not None:
+            self._profile.step()
 
     def on_fit_end(self, run: TrainState) -> None:
-        self._profile.stop()
+        if self._profile is not None:  # one that never started ends the process where it is stopped
+            self._profile.stop()
         run.range = run.update.range = nullcontext
 
 
