@@ -53,7 +53,7 @@ test-host: $(HOST)/.installed ## the tests of training, loaders and kernels with
 		status=$$?; $(HOST)/bin/python tests/keep_host_result.py build/host.xml tests/host.json; exit $$status
 
 test-all-hosts: HOST_TESTS := tests --ignore tests/project --ignore tests/architecture
-test-all-hosts: test-host ## the whole suite there, most of an hour; the last result is tests/host.json
+test-all-hosts: test-host ## the whole suite there, most of an hour; the last result of either is tests/host.json
 
 # `pytest -m gpu --collect-only` lists some 2,700, of which a hundred, of stores and lakes, need more packages.
 GPU_CASES := 2000
