@@ -202,7 +202,7 @@ def parse_numbers(argument: Any) -> Numbers | None:
 class _Waves(NumericEmbedding):
     def __init__(self, num_features: int, settings: Periodic, generator: torch.Generator) -> None:
         super().__init__(num_features, 2 * settings.frequencies, settings.dim, generator)
-        start, sigma = torch.empty(num_features, settings.frequencies, device="cpu"), settings.sigma
+        start, sigma = torch.empty(num_features, settings.frequencies, device="cpu"), float(settings.sigma)
         # Cut off at three deviations, as in the authors' package: one fast wave is noise from the start.
         nn.init.trunc_normal_(start, std=sigma, a=-3 * sigma, b=3 * sigma, generator=generator)
         self.frequencies = nn.Parameter(start)

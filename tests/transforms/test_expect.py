@@ -248,7 +248,7 @@ def test_without_features_an_explicit_pass_checks() -> None:
         (T.Expect("seats", min=40_000), errors.BadConfig),
         (T.Expect("day", min="soon"), errors.BadConfig),
         (T.Expect("day", min=pd.NaT), errors.BadConfig),
-        (T.Expect("day", max=np.datetime64("NaT")), errors.BadConfig),
+        (T.Expect("day", max=np.datetime64("NaT", "us")), errors.BadConfig),
         (T.Expect("day", min=20130101), errors.BadConfig),
         (T.Expect("day", min="2013-02-01", max="2013-01-01"), errors.BadConfig),
         (T.Expect("distance", min=2, max=1), errors.BadConfig),

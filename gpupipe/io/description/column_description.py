@@ -186,16 +186,15 @@ def _find_edges(numbers: NumberSummary, *, is_whole: bool) -> Any:
     """
     histogram = numbers.histogram
     low, bulk_low, bulk_high, high = histogram.quantiles(np.array([0.0, 0.01, 0.99, 1.0])).tolist()
-    with np.errstate(invalid="ignore"):
-        margin = np.subtract(bulk_high, bulk_low) / 4
+    margin = bulk_high / 4 - bulk_low / 4  # the difference itself may be more than a float holds
     if margin > 0:
         low, high = max(low, bulk_low - margin), min(high, bulk_high + margin)
     if is_whole:
         low, high = math.floor(low), math.floor(high) + 1
         width = -(-(high - low) // MAX_BARS)
         return low + width * np.arange(-(-(high - low) // width) + 1, dtype=np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.linspace(low, high, MAX_BARS + 1)
+    with np.errstate(invalid="ignore"):  # of infinite values
+        return np.linspace(low / 2, high / 2, MAX_BARS + 1) * 2
 
 
 def _count_between(values: Any, counts: Any, edges: Any) -> Any:

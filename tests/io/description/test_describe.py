@@ -100,6 +100,11 @@ def test_infinite_values_are_said() -> None:
     assert (column.min, column.max, column.notes) == (-math.inf, math.inf, ("infinite values",))
 
 
+def test_a_range_of_more_than_a_float_holds_has_its_bars() -> None:
+    (column,) = gp.from_frame(pd.DataFrame({"x": np.linspace(-1, 1, 400) * 1.7e308})).describe().columns
+    assert sum(bar.size for bar in column.bars) == 400 and len(column.bars) > 5
+
+
 def test_what_is_remarkable_is_noted() -> None:
     rows = range(60)
     frame = pd.DataFrame(
