@@ -63,6 +63,11 @@ class Sample:
     def __add__(self, other: Self) -> Self:
         return replace(self, num_rows=self.num_rows + other.num_rows, numbers=self.numbers + other.numbers)
 
+    def read(self, name: str) -> Any:
+        """Copy the values of a column in the order of the rows, which is lost once they are sorted."""
+        row = self.names.index(name)
+        return np.concatenate([part[row] for part in self.numbers])
+
     @cached_property
     def sorted_values(self) -> dict[str, Any]:
         """The finite values of each column of numbers, ascending, float64."""

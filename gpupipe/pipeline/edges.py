@@ -9,7 +9,7 @@ edges too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gpupipe.backend import Backend, Frame, select
 from gpupipe.backend.kernels import sort_unique
+from gpupipe.monitoring.profile import Sample
 from gpupipe.pipeline.feature_group import GroupFields
 from gpupipe.pipeline.features import Features
 from gpupipe.preprocessing.steps.gathered import EstimatorStep
@@ -48,22 +49,30 @@ def compute_bin_edges(values: Any, num_bins: int = NUM_BINS) -> tuple[float, ...
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Sampled rows of the columns that numeric features are computed from, on the host: a mergeable summary."""
+    """Sampled rows of the columns that numeric features are computed from, on the host: a mergeable summary.
 
-    tables: tuple[pa.Table, ...] = ()
+    `tables` hold the columns of each part but the `floats`, whose values are in the `Sample` of the same rows.
+    """
+
+    floats: tuple[str, ...]
+    tables: tuple[pa.Table, ...]
 
     @classmethod
-    def of(cls, frame: Frame, names: Sequence[str], backend: Backend) -> Self:
-        """Copy the columns `names` of a partition's sampled rows."""
-        return cls((backend.to_arrow(backend.select(frame, names)),))
+    def of(cls, frame: Frame, schema: Schema, names: Sequence[str], sample: Sample, backend: Backend) -> Self:
+        """Copy the columns `names` of a partition's sampled rows, as far as the sample does not hold them."""
+        floats = [name for name in names if name in sample.names and schema[name].dtype in FLOATS]
+        others = [name for name in names if name not in floats]
+        return cls(tuple(floats), (backend.to_arrow(backend.select(frame, others)),) if others else ())
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(self.tables + other.tables)
+        return replace(self, tables=self.tables + other.tables)
 
-    def to_frame(self, schema: Schema) -> Frame:
+    def to_frame(self, schema: Schema, sample: Sample) -> Frame:
         """Return the rows as one pandas frame in coded form; infinite values, which steps may refuse, are missing."""
         tables = [table for table in self.tables if table.num_rows] or list(self.tables[:1])
-        table = pa.concat_tables(tables, promote_options="permissive")
+        table = pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
+        floats = {name: pa.array(sample.read(name).astype(schema[name].dtype)) for name in self.floats}
+        table = pa.table({name: table[name] for name in table.column_names} | floats)
         frame = select("cpu").from_arrow(table, [schema[name] for name in table.column_names])
         for name in (name for name in table.column_names if schema[name].dtype in FLOATS):
             values = frame[name].to_numpy()
@@ -87,15 +96,15 @@ def list_sampled_columns(fields: GroupFields, schema: Schema) -> list[str]:
     return [item.name for item in schema if item.name in names] if len(names) <= MAX_FEATURES else []
 
 
-def compute_edges(features: Features, schema: Schema, rows: SampledRows, backend: str) -> dict[str, tuple[float, ...]]:
+def compute_edges(
+    features: Features, schema: Schema, rows: SampledRows, sample: Sample, backend: str
+) -> dict[str, tuple[float, ...]]:
     """Compute the edges of numeric features, by name; `schema` is that before the features, which are fitted.
 
     Features of columns that are not among `rows` have none, nor what a cuML estimator gives, which the host cannot run.
     Where the target has classes, a feature has a bin for every 160 values, from 4 to 48: 1,500 rows make 9 bins.
     """
-    if not rows.tables or not rows.tables[0].num_columns:
-        return {}
-    frame, edges = rows.to_frame(schema), dict[str, tuple[float, ...]]()
+    frame, edges = rows.to_frame(schema, sample), dict[str, tuple[float, ...]]()
     has_classes = features.target is not None and Schema(features.target.fields(schema)).task != "regression"
     for group in features.groups:
         needs_gpu = backend == "gpu" and any(isinstance(step, EstimatorStep) for step in group.steps)

@@ -208,10 +208,11 @@ class PipelineFit:
         self.outputs = features._output_fields(self.schema)
         uses = ColumnUses.of(features, self.schema)
         stats, unscaled = collect_stats(summaries, uses), {*uses.unscaled}.difference(uses.numbers)
+        rows, sample = summaries["sampled rows"], summaries["sample"]
+        self.edges = compute_edges(features, self.schema, rows, sample, self.backend)  # profiles may sort the sample
         self.profiles = build_profiles(summaries, stats, uses)
         self.stats = {name: stat for name, stat in stats.items() if name not in unscaled}
         self.ranges = compute_ranges(self.outputs, self.schema, self.stats)
-        self.edges = compute_edges(features, self.schema, summaries["sampled rows"], self.backend)
         # A column of the source that the transforms leave unchanged has the range that the fit has seen.
         columns = {item.name: item for item in self.schema if item.name in self.stats}
         same = [item.name for item in self.source if item == columns.get(item.name)]

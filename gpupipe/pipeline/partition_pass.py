@@ -145,15 +145,16 @@ class PartitionPass:
             blocks.append(Extremes.of_blocks(columns, tabulate(columns, find_bounds, 3, backend)))
         rows = backend.select(frame, list(dict.fromkeys([*numbers, *categories, *self.sampled])))
         rows = draw_rows(rows, partition, self.total, len(numbers) + len(categories), backend)
+        sample = Sample.of(rows, numbers, backend)
         summaries: Summaries = {
             "described": len(frame),
-            "sample": Sample.of(rows, numbers, backend),
+            "sample": sample,
             **{("drawn values", name): ValueCounts.of(backend.column(rows, name), backend) for name in categories},
             **{("extremes", number): block for number, block in enumerate(blocks)},
             **count_missing({name: backend.column(frame, name) for name in rangeless}, backend),
         }
         if self.of_target:
-            summaries["sampled rows"] = SampledRows.of(rows, self.sampled, backend)
+            summaries["sampled rows"] = SampledRows.of(rows, self.plan.output_schema, self.sampled, sample, backend)
         return summaries
 
 
