@@ -98,7 +98,7 @@ def calibrate(
     check_number(calibrate, "(0, 1)", coverage=coverage)
     check_name(calibrate, None, by=by)
     check_integer(calibrate, "[1, inf)", batch_size=batch_size)
-    _check_task(scorer, method, by)
+    _check_task(scorer, method, coverage, by)
     dataset, task, device = as_dataset(data), str(scorer.schema.task), str(scorer.device)
     earlier = None if history is None else as_dataset(history)
     probabilities, conformal = None, None
@@ -122,7 +122,7 @@ def calibrate(
     return Scorer(scorer.pipeline, scorer.model, device=device, calibrator=Calibrator(part))
 
 
-def _check_task(scorer: Scorer, method: str, by: str | None) -> None:
+def _check_task(scorer: Scorer, method: str, coverage: float, by: str | None) -> None:
     """Raise `BadConfig` where the scorer has no model, or its task no such calibration."""
     task, where = scorer.schema.task, "calibrate"
     if scorer.model is None or task is None:
@@ -132,6 +132,9 @@ def _check_task(scorer: Scorer, method: str, by: str | None) -> None:
         problem = "a regression has no probabilities" if task == "regression" else "probabilities have no groups"
         remedy = "method='conformal', intervals" if task == "regression" else "by=None"
         raise BadConfig(f"{where}(method={method!r})", problem, got=by or task, expected="classes", remedy=remedy)
+    if method != "conformal" and coverage != 0.9:  # the default
+        problem, remedy = "probabilities have no coverage", "method='conformal', sets of classes"
+        raise BadConfig(f"{where}(method={method!r})", problem, got=coverage, expected="no coverage=", remedy=remedy)
     if method == "conformal" and task == "multilabel":
         problem, remedy = "sets are of classes of one target", "method='temperature' or 'isotonic'"
         raise BadConfig(where, problem, got=task, expected="a regression, or one target", remedy=remedy)

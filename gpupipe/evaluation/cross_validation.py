@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -133,7 +134,7 @@ def cross_validate(
         metrics: as for `Trainer`; "auto" for those of the trainer that `fit` returns.
 
     Raises:
-        BadConfig: `folds` are no pairs of datasets, or `fit` returns something else.
+        BadConfig: `folds` are no pairs of datasets, or `fit` takes or returns something else.
         BadData: a fold whose rows to validate are of one class, or none, or for which a metric is not defined.
         LeakageError: `fit` returns the pipeline or the model of the fold before, or a pipeline that was fitted on rows
             of `valid`.
@@ -153,9 +154,14 @@ def cross_validate(
         (1.0, 200)
     """
     function: Any = fit
+    expected, remedy = "a function of a dataset to train on and one to validate on", "def fit(train, valid): ..."
     if not callable(function):
-        expected, remedy = "a function of a dataset to train on and one to validate on", "def fit(train, valid): ..."
         raise refuse_argument(cross_validate, "fit", fit, expected, remedy, problem="not a function")
+    try:
+        signature(function).bind(None, None)
+    except TypeError as cause:
+        problem = f"the function takes {signature(function)}"
+        raise refuse_argument(cross_validate, "fit", fit, expected, remedy, problem=problem) from cause
     pairs: list[Any] = list(folds) if is_sequence(folds) and not isinstance(folds, Dataset) else []
     if not pairs or not all(isinstance(pair, tuple | list) and [*map(type, pair)] == [Dataset] * 2 for pair in pairs):
         expected, remedy = "pairs of datasets", "gp.from_frame(data).kfold(5)"

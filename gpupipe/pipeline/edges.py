@@ -61,8 +61,8 @@ class SampledRows:
     def of(cls, frame: Frame, schema: Schema, names: Sequence[str], sample: Sample, backend: Backend) -> Self:
         """Copy the columns `names` of a partition's sampled rows, as far as the sample does not hold them."""
         floats = [name for name in names if name in sample.names and schema[name].dtype in FLOATS]
-        others = [name for name in names if name not in floats]
-        return cls(tuple(floats), (backend.to_arrow(backend.select(frame, others)),) if others else ())
+        remainder = [name for name in names if name not in floats]
+        return cls(tuple(floats), (backend.to_arrow(backend.select(frame, remainder)),) if remainder else ())
 
     def __add__(self, other: Self) -> Self:
         return replace(self, tables=self.tables + other.tables)

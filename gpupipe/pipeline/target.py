@@ -348,9 +348,19 @@ class TargetSet(Labels):
         self.group = replace(self.group, steps=list(steps))
         pairs = zip(self.texts, (item["classes_"] for item in state), strict=True)
         self.classes_ = {text: tuple(classes) for text, classes in pairs if classes is not None}
-        if any(len(classes) < 2 or sorted(set(classes)) != [*classes] for classes in self.classes_.values()):
-            raise ValueError(f"classes are two or more, ascending, not {self.classes_}")
+        if not all(map(_are_classes, self.classes_.values())):
+            raise ValueError(f"classes are two or more of one type, ascending, not {self.classes_}")
+        if not self.classes_:
+            self.group.check_state()
         self.first_task = "classification" if self.classes_ else "regression"
+
+
+def _are_classes(values: Sequence[Any]) -> bool:
+    """Whether these are two or more ascending texts, booleans, or whole numbers that fit one type of 64 bits."""
+    kinds = {*map(type, values)}
+    if len(values) < 2 or len(kinds) > 1 or not kinds <= {str, bool, int} or sorted({*values}) != [*values]:
+        return False
+    return kinds != {int} or (values[0] >= -(2**63) and values[-1] < (2**63 if values[0] < 0 else 2**64))
 
 
 def _list_texts(expression: Expression) -> list[tuple[str, str]]:

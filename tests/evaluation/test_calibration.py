@@ -424,6 +424,8 @@ def test_calls_that_make_no_sense(caplog: pytest.LogCaptureFixture) -> None:
     for by, got in (("x", "float64"), ("y", "a label")):
         with raises(BadConfig, where="calibrate(by=)", got=got):
             gp.calibrate(scorer, frame, by=by)
+    with raises(BadConfig, where="calibrate(method='isotonic')", match="no coverage", got=0.8):
+        gp.calibrate(scorer_of("late"), frame, method="isotonic", coverage=0.8)
     with raises(BadConfig, where="calibrate(method=)", got="isotonic"):
         gp.calibrate(gp.calibrate(scorer_of("late"), frame), frame, method="isotonic")
     late = gp.Scorer(scorer_of("late").pipeline, scorer_of("late").model, threshold=0.3)

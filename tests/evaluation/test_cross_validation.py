@@ -210,6 +210,8 @@ def test_calls_that_make_no_sense() -> None:
     folds, fit = data.kfold(2), make_fit()
     with raises(BadConfig, where="cross_validate(fit=)", match="not a function"):
         gp.cross_validate(fit(data, data), folds)
+    with raises(BadConfig, where="cross_validate(fit=)", match=r"the function takes \(train\)"):
+        gp.cross_validate(lambda train: fit(train, train), folds)  # type: ignore[arg-type, misc]
     for bad in (data, 5, [], [data, data], [(data, data.to_pandas())], "folds", np.array(3), {}):
         with raises(BadConfig, where="cross_validate(folds=)", remedy="gp.from_frame(data).kfold(5)"):
             gp.cross_validate(fit, bad)  # type: ignore[arg-type]

@@ -142,6 +142,10 @@ def test_any_value_may_be_another(saved: Path, name: str) -> None:
             "",
             r"KeyError: 'vocabularies_0",
         ),
+        *(
+            ("pipeline.json", ("features", "classes", 0, "classes_"), classes, r"classes are two or more of one type")
+            for classes in ("[-1, 9223372036854775808]", "[18446744073709551616, 18446744073709551617]", "[false, 2]")
+        ),
         ("model.json", ("config", "hidden"), "[2.5]", r"model\.json: its content cannot be used"),
         ("model.json", ("config",), "", r"model\.json: its content cannot be used \(KeyError: 'config'\)"),
         ("model.json", ("config", "hidden"), "[3]", r"the saved weights do not fit the network"),
@@ -154,6 +158,17 @@ def test_the_message_says_what_is_wrong_and_where(
     forge(saved, name, replaced((saved / name).read_text(), path, replacement))
     with pytest.raises(ArtifactError, match=message):
         gp.load(saved)
+
+
+def test_steps_of_a_target_know_its_columns(tmp_path: Path) -> None:
+    features = gp.Features(["x"], target="y", target_transform=pre.StandardScaler())
+    pipeline = gp.Pipeline([], features).fit(pd.DataFrame({"x": range(9), "y": [0.5 * number for number in range(9)]}))
+    gp.save(tmp_path / "run", pipeline, gp.models.Linear.from_schema(pipeline.schema))
+    text = (tmp_path / "run" / "pipeline.json").read_text()
+    names = "features", "target_transform", 0, "state", "names_in_"
+    forge(tmp_path / "run", "pipeline.json", replaced(text, names, '["z"]'))
+    with pytest.raises(ArtifactError, match=r"StandardScaler: .*names_in_, got \["):
+        gp.load(tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["arrays.safetensors", "values.arrow", "model.safetensors", "tables/prices.parquet"])

@@ -232,22 +232,24 @@ def open_all(
     def attempt(input_file: Input) -> Any:
         try:
             return opener(input_file.stamped())
-        except (BadFile, SchemaMismatch) as error:
+        except (BadFile, SchemaMismatch, UnicodeDecodeError) as error:
             return error
-        except UnicodeDecodeError as cause:
-            problem, expected = f"damaged: a column's name is no text ({cause})", "names in UTF-8"
-            return BadFile(input_file.path, problem, expected=expected, remedy="copy or write the file again")
 
     opened: dict[int, Any] = {}
     results: Any = Executor(min(at_once, len(inputs))).map(attempt, inputs)
     with closing(results):
         for number, result in enumerate(results):
+            path = inputs[number].path
             try:
-                if isinstance(result, BadFile | SchemaMismatch):
+                if isinstance(result, BadFile | SchemaMismatch | UnicodeDecodeError):
                     raise result
                 opened[number] = finish(result)
+            except UnicodeDecodeError as cause:
+                problem, expected = f"damaged: a column's name is no text ({cause})", "names in UTF-8"
+                error = BadFile(path, problem, expected=expected, remedy="copy or write the file again")
+                policy.refuse(path, error)
             except (BadFile, SchemaMismatch) as error:
-                policy.refuse(inputs[number].path, error)
+                policy.refuse(path, error)
     return opened
 
 

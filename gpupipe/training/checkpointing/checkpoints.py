@@ -69,6 +69,7 @@ _STATE = {
     "history": [{str: object}],
     "rng": [[Tensor]],
     "rng_of_epoch": [([Tensor], None)],
+    **dict.fromkeys(("best", "loader"), object),  # their own checks follow
 }
 
 

@@ -274,6 +274,7 @@ def test_files_that_are_no_whole_parquet(tmp_path: Path, numbers: Path) -> None:
         (b"\x89PNG\r\n\x1a\n" + bytes(50), r"not a Parquet file"),
         (whole[:-20], rf"damaged or cut off: {len(whole) - 20} bytes"),
         (whole[: len(whole) // 2] + bytes(len(whole) // 2 - 8) + whole[-8:], "the footer cannot be read"),
+        (whole.replace(b"share", b"sh\xffre"), r"broken\.parquet: damaged: a column's name is no text .*0xff"),
     ):
         broken.write_bytes(content)
         with pytest.raises(BadFile, match=message):

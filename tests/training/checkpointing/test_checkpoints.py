@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpupipe.errors import ArtifactError, BadConfig, BadFile, SchemaMismatch
 from gpupipe.models import MLP
 from gpupipe.training import Callback, Checkpoints, EarlyStopping, Trainer, TrainState, freeze
-from gpupipe.training.checkpointing.checkpoints import EXIT_CODE, TENSORS, list_checkpoints
+from gpupipe.training.checkpointing.checkpoints import EXIT_CODE, TENSORS, _digest_items, list_checkpoints
 from tests.raising import raises
 from tests.training import resumed
 
@@ -277,7 +277,9 @@ def _fit(folder: Path, resume: Any, model: nn.Module | None = None, loaders: Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", ["cut off", "one bit", "missing", "text", "figure", "trained parameters", "nested"])
+@pytest.mark.parametrize(
+    "harm", ["cut off", "one bit", "missing", "text", "figure", "trained parameters", "nested", "loader", "best"]
+)
 def test_a_damaged_checkpoint_is_never_loaded(
     saved: Path, tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,6 +294,12 @@ def test_a_damaged_checkpoint_is_never_loaded(
         state.write_text(state.read_text().replace('\\"epoch\\": 5', '\\"epoch\\": 3'))
     elif harm == "nested":
         (harmed.path / "state.json").write_text("[" * 50_000)
+    elif harm in ("loader", "best"):  # left out, and the checksum is right
+        about = json.loads((harmed.path / "state.json").read_text())
+        text = {name: value for name, value in json.loads(about["text"]).items() if name != harm}
+        about |= {"text": json.dumps(text)}
+        about["digest"] = _digest_items({name: value for name, value in about.items() if name != "digest"})
+        (harmed.path / "state.json").write_text(json.dumps(about))
     elif harm in ("figure", "trained parameters"):
         about = json.loads((harmed.path / "state.json").read_text())
         (harmed.path / "state.json").write_text(json.dumps(about | {harm: 0.0}))
