@@ -333,6 +333,8 @@ class TargetSet(Labels):
             first = backend.to_host(column.data[unknown][:1])[0].item()
             got = first if column.dictionary is None else column.dictionary[first].as_py()
             problem, remedy = "a class that was not there in fit", "fit on data that holds every class"
+            if column.dictionary is None:
+                remedy = f"task='regression', if these are counts, or {remedy}"
             raise BadData(f"target {text!r}", problem, got=got, expected=f"one of {classes}", remedy=remedy)
         if len(classes) == 2:
             return Column("float32", xp.where(present, index.astype("float32"), xp.float32(xp.nan)))

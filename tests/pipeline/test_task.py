@@ -17,6 +17,7 @@ from sklearn.utils.multiclass import type_of_target
 import gpupipe as gp
 from gpupipe import errors
 from gpupipe import preprocessing as pre
+from tests.raising import raises
 
 ROWS = 240
 OF_SKLEARN = {"binary": "binary", "multiclass": "multiclass", "continuous": "regression"}
@@ -293,3 +294,16 @@ def test_auto_writes_down_the_task_of_whole_numbers() -> None:
         found = gp.Features.auto(frame[["x", "y", "z", "w"]], target=target)
         assert found.target.task == task and (f"task='{task}'" in repr(found)) == (task != "auto")
         gp.Pipeline([], found).fit(frame[:5])
+
+
+@pytest.mark.parametrize(
+    ("values", "value", "remedy"),
+    [
+        ((0, 1, 2), 3, "task='regression', if these are counts, or fit on data that holds every class"),
+        (("a", "b", "c"), "d", "fit on data that holds every class"),
+    ],
+)
+def test_a_class_that_no_row_of_the_fit_has_is_refused(values: tuple[Any, ...], value: Any, remedy: str) -> None:
+    pipeline, rows = fitted(repeated(*values)), pd.DataFrame({"x": [0.5, 0.6], "y": [values[0], value]})
+    with raises(errors.BadData, where="target 'y'", match="was not there in fit", got=value, remedy=remedy):
+        pipeline.loader(rows)
