@@ -13,7 +13,6 @@ import numpy as np
 
 from gpupipe.backend import Array, Backend, Column, Matrix
 from gpupipe.backend.cast import cast_column
-from gpupipe.backend.columns import floats
 from gpupipe.backend.kernels import ElementwiseProgram, Scale, scale_each, scale_into
 from gpupipe.errors import BadData
 from gpupipe.preprocessing import learned_step as base
@@ -294,7 +293,13 @@ class Log1p(base.FloatStep, base.StatelessStep):
 
     def transform_columns(self, columns: Columns, backend: Backend) -> dict[str, Column]:
         _check(columns, backend)
-        return base.map_columns(columns, lambda _, block: backend.xp.log1p(block), backend, "Log1p")
+        xp = backend.xp
+
+        def logarithm(name: str, block: Array) -> Array:
+            # Of an integer 1 + x is exact (beyond 2**53 as exact as x), and log takes two thirds of log1p's time.
+            return xp.log1p(block) if columns[name].dtype in FLOATS else xp.log(block + 1.0)
+
+        return base.map_columns(columns, logarithm, backend, "Log1p")
 
     def pointwise(self, name: str, dtype: str) -> ElementwiseProgram | None:
         return ElementwiseProgram(log=True)
@@ -307,11 +312,12 @@ class Log1p(base.FloatStep, base.StatelessStep):
 def _check(columns: Columns, backend: Backend) -> None:
     """Raise `BadData` for the first column with a value that has no logarithm."""
     for name, column in columns.items():
-        values = floats(column, backend.xp)
-        low = values <= -1.0
+        low = column.data <= -1.0 if column.dtype in FLOATS else column.data < 0
+        if column.valid is not None:
+            low &= column.valid
         if base.any_true([low.any()], backend):
             where, problem = f"Log1p, column {name!r}", f"{int(low.sum()):,} values of -1 or below have no logarithm"
-            got, expected = float(backend.to_host(values[low][:1])[0]), "numbers above -1"
+            got, expected = float(backend.to_host(column.data[low][:1])[0]), "numbers above -1"
             remedy = "Derive with 'clip(...)' before it, or PowerTransformer(), which takes any number"
             raise BadData(where, problem, got=got, expected=expected, remedy=remedy)
 
