@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -21,17 +21,30 @@ def is_records(data: object) -> bool:
     )
 
 
-def answer_records(data: Any, source: Schema, score: Callable[[pa.Table], Frame]) -> Any:
+def answer_records(
+    data: Any, source: Schema, score: Callable[[pa.Table], Frame], list_reads: Callable[[pa.Table], Container[str]]
+) -> Any:
     """Score a row or a list of rows by a function from table to frame, and return a dict for each, of plain values.
 
-    Keys that are no columns of `source` are left out; a missing value is None. Times may be text in ISO format.
+    Keys that are no columns of `source` are left out, as are values of another type in columns that `list_reads` does
+    not name, of a table with these columns. A missing value is None. Times may be text in ISO format.
     """
     rows: Sequence[Mapping[str, Any]] = [data] if isinstance(data, Mapping) else data
     if not rows:
         return []
     names = {name for row in rows for name in row}
     fields = [item for item in source if item.name in names]
-    table = pa.table({item.name: _read_values(item, [row.get(item.name) for row in rows]) for item in fields})
+    columns, errors = dict[str, pa.Array](), dict[str, SchemaMismatch]()
+    for item in fields:
+        try:
+            columns[item.name] = _read_values(item, [row.get(item.name) for row in rows])
+        except SchemaMismatch as error:
+            errors[item.name] = error
+    if errors:
+        read = list_reads(pa.table({item.name: [] for item in fields}))
+        if needed := [name for name in errors if name in read]:
+            raise errors[needed[0]]
+    table = pa.table(columns)
     try:
         frame = score(table)
     except ColumnNotFound as error:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from gpupipe.backend import Array, Backend, Column, Frame, select
@@ -15,6 +16,7 @@ from gpupipe.backend.dictionaries import strings
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.io import as_dataset, as_rows
 from gpupipe.models.tabular import Tabular
+from gpupipe.pipeline.apply import BoundPipeline
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
 from gpupipe.saving.records import answer_records, is_records
@@ -289,11 +291,20 @@ class Scorer:
             expected, remedy = "one with the target that the model has learned", "gp.Features(..., target='column')"
             raise BadConfig("predict", "the pipeline has no target", expected=expected, remedy=remedy)
         check_integer(Scorer.predict, "[1, inf)", batch_size=batch_size)
+        earlier = None if history is None else as_dataset(history)
+
+        def bind(rows: Any) -> tuple[Any, BoundPipeline]:
+            table = as_rows(rows, self.pipeline.backend)
+            return table, self.pipeline._bind_to(table, earlier, predicting=True, also=by)
+
         if is_records(data):
             source = self.pipeline._fitted_source()
-            return answer_records(data, source, lambda rows: self._score(rows, history, batch_size, read, fields, by))
-        table, earlier = as_rows(data, self.pipeline.backend), None if history is None else as_dataset(history)
-        run = self.pipeline._bind_to(table, earlier, predicting=True, also=by)
+
+            def score(rows: pa.Table) -> Any:
+                return self._score(rows, earlier, batch_size, read, fields, by)
+
+            return answer_records(data, source, score, lambda columns: bind(columns)[1].reads)
+        table, run = bind(data)
         keep_fields, field_names = run.schema.with_role(Role.KEEP), {item.name for item in fields}
         keep = () if self.pipeline.features is None else self.pipeline.features.keep
         inputs = Schema(run.schema.with_role(Role.FEATURE))

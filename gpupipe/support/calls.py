@@ -32,6 +32,7 @@ _ELSEWHERE = {
     "filters": "filter where predicate",
     "progress": "verbose enable_progress_bar show_progress",
     "fraction": "frac test_size train_size",
+    "ascending": "descending desc reverse",
     "partition_by": "partition_cols",
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
     "by": "groupby group_by",
@@ -127,9 +128,11 @@ def _explain(
             if name in _OWNERS and name not in _ELSEWHERE.get(near or "", "").split():  # only spelt nearly so
                 near = None
             option = options[name]
-            if near == "fraction" and name == "test_size" and isinstance(option, float):  # the share of the other rows
+            if name == "test_size" and near == "fraction" and isinstance(option, float):  # the share of the other rows
                 option = round(1 - option, 9)
             value = repr(option) if isinstance(option, bool | int | float | str) else "..."
+            if near == "ascending" and name in _ELSEWHERE[near].split():  # which are its opposites
+                value = repr([not each for each in option] if isinstance(option, list) else not option)
             remedy = f"{_OWNERS[name]}(..., {name}=...)" if name in _OWNERS else f"{called}(...) without it"
             if not args and parameters and str(parameters[0].annotation).startswith("Mapping["):
                 remedy = f"{called}({{{name!r}: {value}}})"  # for a step that takes its columns by a mapping

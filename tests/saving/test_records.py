@@ -110,3 +110,16 @@ def test_a_misspelt_key_is_offered(scorer: gp.Scorer) -> None:
 
 def test_features_of_a_scorer(scorer: gp.Scorer) -> None:
     pd.testing.assert_frame_equal(scorer.transform(FRAME), scorer.pipeline.transform(FRAME))
+
+
+def test_a_value_of_another_type_is_an_error_only_where_the_column_is_read() -> None:
+    frame = pd.DataFrame({"x": [float(number % 9) for number in range(60)], "fee": [None] * 60})
+    data = gp.from_frame(frame.assign(y=2 * frame["x"], fee=frame["fee"].astype("float64")))
+    pipeline = gp.Pipeline([], gp.Features((["x"], pre.StandardScaler()), target="y")).fit(data)
+    scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
+    expected = scorer.predict({"x": 3.0})
+    assert scorer.predict({"x": 3.0, "fee": "$70/mo"}) == expected
+    with pytest.raises(SchemaMismatch, match="column 'x'"):
+        scorer.predict([{"x": 3.0}, {"x": "many", "fee": "$70/mo"}])
+    with pytest.raises(ColumnNotFound, match="'x'"):
+        scorer.predict({"fee": "$70/mo"})

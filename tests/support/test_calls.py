@@ -90,6 +90,8 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: gp.Pipeline([], target="x"), "Pipeline(target=)", "gp.Features(..., target=...)"),
         (lambda: gp.from_frame(FRAME).split(test_size=0.2), "Dataset.split(test_size=)", "fraction=0.8"),
         (lambda: gp.from_frame(FRAME).split(train_size=0.8), "Dataset.split(train_size=)", "fraction=0.8"),
+        (lambda: gp.from_frame(FRAME).sort("x", descending=True), "Dataset.sort(descending=)", "ascending=False"),
+        (lambda: gp.from_frame(FRAME).sort("x", reverse=[False]), "Dataset.sort(reverse=)", "ascending=[True]"),
         (lambda: T.Lag("x", groupby="s"), "Lag(groupby=)", "by='s'"),
         (lambda: T.Lag("x", window=3), "Lag(window=)", "Lag(...) without it"),
         (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
