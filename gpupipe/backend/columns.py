@@ -40,6 +40,7 @@ from gpupipe.schema import (
     is_passenger,
     suggest_conversion,
 )
+from gpupipe.support.origins import name_memory
 from gpupipe.support.text import derive
 from gpupipe.support.times import has_offset
 from gpupipe.support.validation import is_integer, is_number, parse_duration_us
@@ -53,6 +54,7 @@ FrameMakers: TypeAlias = Sequence[Callable[[], Frame]]  # of which each is calle
 _CASTABLE = ("decimal", "duration[", "time32[", "time64[")
 # Numbers that are worked on at a time: 1 MiB of float64 stays in a core's cache.
 _CACHED_NUMBERS = 1 << 17
+_NAMED_BY_ROWS, _NAMED_BY_COLUMNS = 256, 128
 _LINE = 8  # float64 of a cache line, which is read whole where columns are interleaved
 # Rows of a page of Parquet: what pyarrow and cuDF write by default, and what cuDF's writer encodes at a time.
 _MOST_PAGE_ROWS, LEAST_PAGE_ROWS = 20_000, 5_000
@@ -312,6 +314,16 @@ class Backend(Protocol):
     def take(self, frame: Frame, rows: Array) -> Frame:
         """Take the rows at these integer positions, in that order, with their index."""
         return frame.take(rows)
+
+    def name_table(self, frame: Frame) -> str:
+        """Name the table of a coded frame by what it holds, in 256 rows and 128 columns at most.
+
+        A table that is handed over twice has one name: a join with it is known for one with itself.
+        """
+        names, size = frame.columns.tolist(), len(frame)
+        rows = self.xp.arange(0, size, max(1, size // _NAMED_BY_ROWS))
+        part = self.to_arrow(self.take(self.select(frame, names[:_NAMED_BY_COLUMNS]), rows))
+        return name_memory(repr((size, names, [column.to_string(window=_NAMED_BY_ROWS) for column in part.columns])))
 
     def filter(self, frame: Frame, keep: Array) -> Frame:
         """Keep the rows where the boolean array is True, in order, with their index."""

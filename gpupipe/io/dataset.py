@@ -835,7 +835,7 @@ def from_frame(
         owner, stated = select("cpu"), _list_origins(schema)
         frame = owner.from_arrow(batches.read_all(), list(schema))
     schema = owner.schema_of(frame, {name: reading for name, (_, reading) in readings.items()})
-    schema = schema.with_origins(name_memory(), stated)
+    schema = schema.with_origins(owner.name_table(frame), stated)
     parts = max(1, num_partitions or -(-len(frame) * row_bytes(schema) // limit))
     edges = [len(frame) * part // parts for part in range(parts + 1)]
     cuts = [(start, stop - start) for start, stop in pairwise(edges)]

@@ -35,7 +35,7 @@ _ELSEWHERE = {
     "ascending": "descending desc reverse",
     "partition_by": "partition_cols",
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
-    "by": "groupby group_by",
+    "by": "groupby group_by groups",
     "target": "y label labels target_column label_column",
     "order_by": "sort_by",
     "n_estimators": "num_boost_round n_rounds num_rounds nrounds iterations num_iterations",

@@ -33,7 +33,7 @@ class When(StrEnum):
 
 
 IN_MEMORY = "memory "
-"""What the names of tables in memory begin with; the rest is random."""
+"""What the names of tables in memory begin with."""
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
@@ -306,9 +306,9 @@ def rename_tables(origins: Origins, rename: Callable[[str], str]) -> Origins:
     return frozenset(origin._replace(table=rename(origin.table)) for origin in origins)
 
 
-def name_memory() -> str:
-    """Name a table in memory, as no other is named."""
-    return f"{IN_MEMORY}{uuid.uuid4().hex}"
+def name_memory(contents: str = "") -> str:
+    """Name a table in memory by its contents; as no other is named where they are not known."""
+    return f"{IN_MEMORY}{hashlib.sha256(contents.encode()).hexdigest()[:32] if contents else uuid.uuid4().hex}"
 
 
 def write_origins(origins: Iterable[Origin]) -> str:

@@ -36,7 +36,7 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.origins import Origins, When, leave_groups, look_up, name_memory, pick, reveal_choice, shift
+from gpupipe.support.origins import Origins, When, leave_groups, look_up, pick, reveal_choice, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -61,10 +61,11 @@ class TableJoin(Transform):
             raise BadConfig(self.class_name, problem, got=got, expected="pairs of columns", remedy=remedy)
         schema: Schema | None = None
         if hasattr(right, "__arrow_c_stream__") and hasattr(right, "schema") and not _is_dataset(right):
+            backend = select("cpu")
             table, fields = read_stream(right, type(self).__name__)
             stated = {item.name: item.origins for item in fields}
-            right = select("cpu").from_arrow(table, fields)
-            schema = Schema(fields).with_origins(name_memory(), stated)  # frames have no dates and zones
+            right = backend.from_arrow(table, fields)
+            schema = Schema(fields).with_origins(backend.name_table(right), stated)  # frames have no dates and zones
         if not (_is_dataset(right) or is_frame(right)):
             raise refuse_argument(self, "right", right, "a Dataset or a frame", "gp.from_frame(right)")
         check_names(self, None, columns=columns)
@@ -121,11 +122,12 @@ class TableJoin(Transform):
             self._schema = self.right.locate_origins()
         elif self._schema is None:
             backend = infer_backend(self.right)
+            readings = backend.classify(self.right)
+            table = backend.encode(backend.select(self.right, [name for name, item in readings.items() if item.dtype]))
             names = list(self.right.columns) if self.columns is None else [*self.right_keys, *self.columns]
             right = backend.select(self.right, [name for name in dict.fromkeys(names) if name in self.right.columns])
-            self._schema = backend.schema_of(backend.encode(right), backend.classify(right)).with_origins(
-                name_memory(), {}
-            )
+            schema = backend.schema_of(backend.encode(right), backend.classify(right))
+            self._schema = schema.with_origins(backend.name_table(table), {})
         return self._schema
 
     def _check_keys(self, left: Schema, first: int = 0) -> None:

@@ -48,7 +48,7 @@ SAME: dict[str, Callable[[Backend, Any], Any]] = {
     "filter": lambda b, frame: b.filter(frame, b.to_device(np.ones(3, dtype=bool))),
     "concat": lambda b, frame: b.concat([frame, b.filter(frame, b.to_device(np.zeros(3, dtype=bool)))]),
 }
-COVERED = {"to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}  # by the others
+COVERED = {"name_table", "to_arrow", "decode", "schema_of", "dtypes", "column", "matrix", "stored", "select"}
 ELSEWHERE = {"classify", "read_parquet", "read_orc", "write_parquet", "merge"}
 WITHOUT_NAMES = {
     "is_range",

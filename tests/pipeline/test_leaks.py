@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -139,7 +140,7 @@ def test_a_joined_table_of_the_same_rows_brings_the_target(join: str, tmp_path: 
         check(one, aggregate(one), leaks=True)
         check(one, aggregate(whole), leaks=True)
     check(later, aggregate(past), leaks=False)
-    check(sales(), aggregate(sales()), leaks=False)  # of other tables
+    check(sales(), aggregate(gp.from_frame(SALES.assign(sales=SALES["sales"] + 1.0))), leaks=False)  # of another table
     SALES.to_parquet(tmp_path / "sales.parquet")
     file = gp.read_parquet(tmp_path / "sales.parquet")
     aggregate(file).write_parquet(tmp_path / "typical.parquet")
@@ -170,8 +171,19 @@ def test_rows_that_a_filter_by_the_target_left_tell_of_it() -> None:
     past, later = data.split(by="date", at="2024-01-08")
     stores = past.filter("sales > 5").group_by("store").agg(**COUNTS)
     assert fit(later.join(stores, on="store"), "days").schema.numeric
-    other = sales().filter("sales > 5").group_by("store").agg(**COUNTS)
-    assert fit(data.join(other, on="store"), "days").schema.numeric  # of another table
+    other = gp.from_frame(SALES.assign(sales=SALES["sales"] + 1.0)).filter("sales > 5")
+    assert fit(data.join(other.group_by("store").agg(**COUNTS), on="store"), "days").schema.numeric  # another table
+
+
+@pytest.mark.parametrize("again", [SALES, SALES.copy(), pl.from_pandas(SALES), pa.table(SALES), gp.from_frame(SALES)])
+def test_a_table_in_memory_that_is_handed_over_twice_is_one_table(again: Any) -> None:
+    means = gp.from_frame(SALES).group_by("store").agg(mean=("sales", "mean"))
+    with pytest.raises(errors.LeakageError):
+        fit(again, "mean", steps=[T.Join(means, on="store")])
+    with pytest.raises(errors.LeakageError):
+        fit(again, "sales_right", steps=[T.Join(SALES, on=["store", "date"])])
+    other = SALES.assign(sales=SALES["sales"].to_numpy()[::-1])
+    assert fit(other, "mean", steps=[T.Join(means, on="store")]).schema.numeric
 
 
 def replace_query(one: gp.Dataset, past: gp.Dataset) -> gp.Dataset:

@@ -93,6 +93,7 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (lambda: gp.from_frame(FRAME).sort("x", descending=True), "Dataset.sort(descending=)", "ascending=False"),
         (lambda: gp.from_frame(FRAME).sort("x", reverse=[False]), "Dataset.sort(reverse=)", "ascending=[True]"),
         (lambda: T.Lag("x", groupby="s"), "Lag(groupby=)", "by='s'"),
+        (lambda: gp.from_frame(FRAME).kfold(3, groups="s"), "Dataset.kfold(groups=)", "by='s'"),
         (lambda: T.Lag("x", window=3), "Lag(window=)", "Lag(...) without it"),
         (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
         (lambda: T.Cast(x="int64"), "Cast(x=)", "Cast({'x': 'int64'})"),
