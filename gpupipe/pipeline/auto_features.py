@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 from gpupipe import preprocessing as pre
@@ -28,15 +27,17 @@ _ROW_NAMES = re.compile(r"|__index_level_\d+__")
 class FirstRows(NamedTuple):
     """First rows of a table.
 
-    `ids` are integers of few values; `useless` says of columns why they tell nothing; `remarks` says what may be wrong
-    with a column that becomes a feature, and what to do: of `constants` that they have one value.
+    `ids` are integers of few values; `incomplete` are columns with missing values; `useless` says of columns why they
+    tell nothing; `remarks` says what may be wrong with a column that becomes a feature, and what to do: of `constants`
+    that they have one value.
     """
 
     num_rows: int
-    ids: AbstractSet[str]
+    ids: set[str]
+    incomplete: set[str]
     useless: dict[str, str]
     remarks: dict[str, str]
-    constants: AbstractSet[str]
+    constants: set[str]
 
     @property
     def min_frequency(self) -> int | None:
@@ -48,30 +49,43 @@ def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
     """Look at the first rows of a dataset; without one all integers are amounts, and nothing is known of values."""
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
     names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
-    first = () if dataset is None else dataset.select(names or schema.names[:1]).head(NUM_FIRST)
-    num_rows = NUM_FIRST if dataset is None else len(first)
-    if not names or not len(first):
-        return FirstRows(num_rows, set(), useless, {}, set())
-    backend = infer_backend(first)
-    coded, ids, remarks, constants = backend.encode(first), set[str](), dict[str, str](), set[str]()
+    if dataset is None:
+        return FirstRows(NUM_FIRST, set(), set(), useless, {}, set())
+    frame = dataset.select(names or schema.names[:1]).head(NUM_FIRST)
+    first = FirstRows(len(frame), set(), set(), useless, {}, set())
+    if not names or not first.num_rows:
+        return first
+    backend = infer_backend(frame)
+    coded = backend.encode(frame)
     for name in names:
         column = backend.column(coded, name)
-        missing = column.missing(backend.xp)
-        values = column.data if missing is None else column.data[~missing]
+        values = _list_present(column, backend)
+        if len(values) < first.num_rows:
+            first.incomplete.add(name)
+        if not len(values) and first.num_rows == NUM_FIRST:  # a column that may begin later
+            later = dataset.select([name]).filter(f"notnull(col({name!r}))").head(NUM_FIRST)
+            column = backend.column(backend.encode(later), name)
+            values = _list_present(column, backend)
         if not len(values):
-            useless[name] = f"no value in the first {NUM_FIRST:,} rows"
+            first.useless[name] = "no value"
             continue
         distinct = sort_unique(values, backend.xp)
         count, rows = len(distinct), len(values)
         if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
-            ids.add(name)
-        if count == 1 and num_rows > 1:
-            same = "the same value" if rows == num_rows else "one value or missing"
-            remarks[name] = f"{same} in each of the first {num_rows:,} rows"
-            constants.add(name)
+            first.ids.add(name)
+        if count == 1 and first.num_rows > 1:
+            same = "one value or missing" if name in first.incomplete else "the same value"
+            first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
+            first.constants.add(name)
         elif remark := _remark(name, column, distinct, rows, backend):
-            remarks[name] = remark
-    return FirstRows(num_rows, ids, useless, remarks, constants)
+            first.remarks[name] = remark
+    return first
+
+
+def _list_present(column: Column, backend: Backend) -> Array:
+    """Return the values that are not missing; of text their codes."""
+    missing = column.missing(backend.xp)
+    return column.data if missing is None else column.data[~missing]
 
 
 def _remark(name: str, column: Column, distinct: Array, num_present: int, backend: Backend) -> str:
@@ -92,25 +106,36 @@ def _remark(name: str, column: Column, distinct: Array, num_present: int, backen
     return ""
 
 
-def propose_groups(free: Sequence[Field], ids: AbstractSet[str], least: int | None) -> list[tuple[Any, ...]]:
-    """Propose groups of columns and their steps; `ids` are integers of few values: they may be names or amounts.
+def propose_groups(free: Sequence[Field], first: FirstRows, least: int | None) -> list[tuple[Any, ...]]:
+    """Propose groups of columns and their steps; integers of few values may be names or amounts.
 
-    An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps.
+    An hour or a number of rooms has an order, a code of a shop has none. As both, a network takes what helps. That a
+    value is missing may tell as much as a value; of names an id says so.
     """
-    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in ids]
+    words = [i.name for i in free if i.dtype == "string" or i.kind == Kind.CATEGORICAL or i.name in first.ids]
     amounts = [i.name for i in free if i.dtype in (*FLOATS, *INTEGERS) and i.name not in words]
     flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
+    # What says already that another one is missing needs no indicator beside it.
+    said = {i.name.removesuffix("_missing").removesuffix("_year") for i in free if i.name.endswith("_missing")}
+    incomplete = first.incomplete - said
+
+    def scale(*, add_indicator: bool = False) -> list[pre.LearnedStep]:
+        return [pre.SimpleImputer(strategy="median", add_indicator=add_indicator), pre.StandardScaler()]
+
+    def part(names: Sequence[str], *, complete: bool) -> list[str]:
+        return [name for name in names if (name not in incomplete) == complete]
+
     groups: list[tuple[Any, ...]] = [
-        (amounts, [pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
-        (
-            [name for name in words if name in ids],
-            [pre.SimpleImputer(strategy="median"), pre.StandardScaler()],
-            "number",
-        ),
-        (flags, [pre.SimpleImputer(strategy="most_frequent")]),
+        (part(amounts, complete=True), scale()),
+        (part(amounts, complete=False), scale(add_indicator=True)),
+        ([name for name in words if name in first.ids], scale(), "number"),
+        (part(flags, complete=True), [pre.SimpleImputer(strategy="most_frequent")]),
+        (part(flags, complete=False), [pre.Categorify()]),
         (words, [pre.Categorify(min_frequency=least)]),
         (several, [pre.Categorify(min_frequency=least)]),
-        (times, [pre.DatetimeEncoder(), pre.SimpleImputer(strategy="median"), pre.StandardScaler()]),
+        (part(times, complete=True), [pre.DatetimeEncoder(), *scale()]),
+        (part(times, complete=False), [pre.DatetimeEncoder("year", cyclic=()), *scale(add_indicator=True)]),
+        (part(times, complete=False), [pre.DatetimeEncoder("is_weekend"), *scale()]),
     ]
     return [group for group in groups if group[0]]

@@ -111,14 +111,15 @@ class Features:
         keep: str | Sequence[str] = (),
         min_frequency: int | None = None,
     ) -> Features:
-        """Propose features by the columns' dtypes; the result's `repr` is the code that builds it.
+        """Propose features by the columns' dtypes; the result's `repr` is the code that builds it, if not too long.
 
-        Numbers are imputed by the median and scaled; booleans are imputed by the most frequent; strings become ids, and
-        so do strings and integers in lists; integers of few values (in the first 10,000 rows at most 32, or at most 256
-        of 40 rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and
-        places in the year, the week and the day, imputed and scaled. Left out, and named by the log, the `repr` and the
-        fit report, are columns without a value in these rows, types that no step takes, row names that pandas writes
-        (an empty name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in
+        Numbers are imputed by the median and scaled; strings and booleans with missing values become ids, and so do
+        strings and integers in lists; integers of few values (in the first 10,000 rows at most 32, or at most 256 of 40
+        rows each) become both, numbers called `number_<column>` and ids; times become the year, weekends and places in
+        the year, the week and the day, imputed and scaled. Where numbers or times are missing in these rows, a feature
+        `<column>_missing` or `<column>_year_missing` says so. Left out, and named by the log, the `repr` and the fit
+        report, are columns without a value in any row, types that no step takes, row names that pandas writes (an empty
+        name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in
         the same places of columns that are taken: ids that no two rows share, one value in all rows, text that stands
         for numbers, money, percent or dates, with the steps that parse it, and text of many values, with a step for its
         parts. It knows nothing of what the columns mean: look for those that are only known after the target is.
@@ -129,7 +130,7 @@ class Features:
         one; by default 5, in less than 1,000 rows none.
 
         Raises `BadConfig`: no column is left.
-        Memory: the first 10,000 rows of the columns of numbers and times.
+        Memory: the first 10,000 rows of the columns of numbers and times; a column without a value there is read on.
 
         Example:
             >>> from gpupipe.schema import Field, Schema
@@ -153,7 +154,7 @@ class Features:
         useless |= first.useless
         least = first.min_frequency if min_frequency is None else min_frequency
         free = [item for item in schema if item.name not in role_names and item.name not in useless]
-        groups = propose_groups(free, first.ids, least)
+        groups = propose_groups(free, first, least)
         task = "auto" if dataset is None or target is None else decide_task(TargetSet(as_list(target)), dataset)
         features = cls(*groups, target=target, task=task, weight=weight, keep=keep)
         used = role_names.union(*(group[0] for group in groups))
