@@ -10,7 +10,7 @@ from typing import Any
 
 from gpupipe.errors import BadConfig, ColumnNotFound
 from gpupipe.support.calls import answer_calls
-from gpupipe.support.origins import Origin, Origins, When, rename_tables, shift
+from gpupipe.support.origins import Origin, Origins, When, are_related, has_values, rename_tables, shift
 from gpupipe.support.text import escape_line, format_count, html_table, text_table
 from gpupipe.support.validation import as_list
 
@@ -168,6 +168,15 @@ class Field:
         """Return the column as the start of a lineage."""
         lineage = {self.name}
         return self if self.lineage == lineage else self.replace(lineage=frozenset(lineage))
+
+    def is_column_of(self, other: Field) -> bool:
+        """Whether both hold the values of one column of one table, and none that are computed from it."""
+        sides = [[origin for origin in item.origins if has_values(origin)] for item in (self, other)]
+        if self.step or other.step or [*map(len, sides)] != [1, 1]:
+            return False
+        (left,), (right,) = sides
+        is_same = left.column == right.column and left.when == right.when == When.NOW
+        return is_same and are_related(left.table, right.table)
 
     def as_origin(self, table: str = "") -> Field:
         """Return the column as one that comes from nowhere else but this table."""

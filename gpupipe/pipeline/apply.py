@@ -41,7 +41,7 @@ from gpupipe.schema import (
 )
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
-from gpupipe.support.origins import is_earlier, trace
+from gpupipe.support.origins import Origins, is_earlier, trace
 from gpupipe.support.text import format_columns, format_count
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
@@ -255,13 +255,14 @@ class TransformPlan:
                     shorten_list(names),
                 )
 
-    def get_tied_schema(self, positions: AbstractSet[int]) -> Schema:
-        """Return the schema after all steps, given which window steps have `ties`."""
+    def get_tied_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
+        """Return the schema after all steps, given which window steps have `ties`, and the origins of the source."""
         steps = [
             step.with_ties() if position in positions and isinstance(step, WholeTableTransform) else step
             for position, step in enumerate(self.steps)
         ]
-        return TransformPlan(steps, self._source, None).output_schema
+        source = Schema(replace(item, origins=(origins or {}).get(item.name, item.origins)) for item in self._source)
+        return TransformPlan(steps, source, None).output_schema
 
     def attach_window_columns(
         self, dataset: Dataset, backend: str, *, counts_ties: bool = False
@@ -399,15 +400,18 @@ class BoundPipeline:
         """Whether `columns` asks for the rows' identities."""
         return self.plan.draws_rows or (self._features is not None and self._features._cross_fits and self._out_of_fold)
 
-    def _add_ties(self, schema: Schema) -> Schema:
-        """Return the output's schema, with the origins that columns of windows have whose order has ties."""
-        if not self.plan.ties:
-            return schema
-        after = self.plan.get_tied_schema({*self.plan.ties})
+    def _locate_origins(self, schema: Schema, origins: Mapping[str, Origins]) -> Schema:
+        """Return a result's schema, given the origins of the data's columns: where each of its columns comes from.
+
+        Steps are asked anew: whether they look rows up in the very table that the data is of is seen here alone.
+        """
+        after = self.plan.get_tied_schema({*self.plan.ties}, origins)
         if self._features is not None:
             after = self._features._output_schema(after, self._features._output_fields(after))
-        both = [item.name for item in schema if item.name in after]
-        return schema.assign(replace(schema[name], origins=schema[name].origins | after[name].origins) for name in both)
+        return schema.assign(
+            replace(item, origins=after[item.name].origins if item.name in after else trace(item.origins, origins))
+            for item in schema
+        )
 
     def prepare(
         self,
@@ -488,10 +492,9 @@ class BoundPipeline:
         if isinstance(data, Dataset):
             if self.plan.window_steps:  # which see rows of other partitions: their files are part of the job's id
                 identity = partial(_add_inputs, identity, data, history)
-            origins = {item.name: item.origins for item in data.schema}
+            origins = {item.name: item.origins for item in data.locate_origins()}
             data = self.prepare(data, get_executor().resolve(backend), rows, history, counts_ties=True)
-            schema = self._add_ties(schema)
-            schema = schema.assign(replace(item, origins=trace(item.origins, origins)) for item in schema)
+            schema = self._locate_origins(schema, origins)
             return map_frames(
                 data,
                 function if self._features is not None else self.plan.attach or function,

@@ -43,6 +43,7 @@ _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
 _GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
 _SAME_ROW = {when: frozenset({when}) for when in When}
 _ELSEWHERE = _SAME_ROW | dict.fromkeys(_GROUPS, _ROWS)
+_OF_OWN_KEY = {When.EARLIER_GROUP: frozenset({When.BEFORE}), When.LATER_GROUP: frozenset({When.AFTER})}
 # Values of groups have other origins than those of rows before the groups were made: a lag that is summed up may be of
 # rows in any groups.
 _IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
@@ -169,19 +170,29 @@ def reveal_choice(origins: Origins, left: Origins) -> Origins:
     )
 
 
-def leave_groups(origins: Origins) -> Origins:
+def leave_groups(origins: Origins, *, by_own_key: bool = False) -> Origins:
     """Return the origins of values that go from rows of groups to other rows, for which a group holds any rows.
 
+    `by_own_key` is where rows look groups up by the key that these were made by: of the sums of each day those of days
+    before a row's own are of earlier rows alone.
+
     Example:
-        >>> len(leave_groups(frozenset({Origin("", "sales", When.GROUP)})))
-        3
+        >>> day_before = frozenset({Origin("", "sales", When.EARLIER_GROUP)})
+        >>> len(leave_groups(day_before)), len(leave_groups(day_before, by_own_key=True))
+        (3, 1)
     """
-    return frozenset(origin._replace(when=when) for origin in origins for when in _ELSEWHERE[origin.when])
+    whens = _ELSEWHERE | (_OF_OWN_KEY if by_own_key else {})
+    return frozenset(origin._replace(when=when) for origin in origins for when in whens[origin.when])
 
 
 def is_earlier(origin: Origin) -> bool:
     """Whether the values are those of strictly earlier rows, or there are none."""
     return origin.when in _EARLIER or origin.when in _NO_VALUES
+
+
+def has_values(origin: Origin) -> bool:
+    """Whether it is one of values, and does not only say how rows were chosen or stand."""
+    return origin.when not in _NO_VALUES
 
 
 def is_key(origin: Origin) -> bool:

@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from threading import Lock
 from types import ModuleType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -53,6 +53,8 @@ from gpupipe.transforms.transform import Names, Transform
 
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
+
+    _num_ordering: ClassVar[int | None] = None  # the first keys, which say what rows are earlier; None for all
 
     def __init__(self, right: Any, columns: Names | None, suffix: str, name: str | None) -> None:
         if len(self.keys) != len(self.right_keys):
@@ -191,12 +193,14 @@ class TableJoin(Transform):
         fields = []
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
         left_origins: Origins = frozenset().union(*(item.origins for item in left))
+        pairs = [(key, self.right_schema[name]) for key, name in zip(keys, self.right_keys, strict=True)]
+        by_own_key = any(key.is_column_of(right_key) for key, right_key in pairs[: self._num_ordering])
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            origins = leave_groups(reveal_choice(source.origins, left_origins))
-            fields.append(replace(item, origins=self._look_up(origins, left) | key_origins))
+            origins = self._look_up(reveal_choice(source.origins, left_origins), left)
+            fields.append(replace(item, origins=leave_groups(origins, by_own_key=by_own_key) | key_origins))
         return fields
 
     def _look_up(self, origins: Origins, left: Schema) -> Origins:
@@ -481,6 +485,8 @@ class JoinAsOf(TableJoin):
         >>> JoinAsOf(weather, on="hour").transform(pd.DataFrame({"hour": [8, 9, 5]}))["temp"].tolist()
         [39.0, 41.0, nan]
     """
+
+    _num_ordering = 1
 
     def __init__(
         self,

@@ -186,6 +186,41 @@ def test_a_table_in_memory_that_is_handed_over_twice_is_one_table(again: Any) ->
     assert fit(other, "mean", steps=[T.Join(means, on="store")]).schema.numeric
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_sums_of_the_days_before_are_earlier_rows(folder: bool, tmp_path: Path) -> None:
+    frame = SALES.assign(date=SALES["date"].dt.floor("D"))
+    frame.to_parquet(tmp_path / "sales.parquet")
+    data = gp.read_parquet(tmp_path / "sales.parquet") if folder else gp.from_frame(frame)
+    total = {"total": ("sales", "sum")}
+    days, both = data.group_by("date").agg(**total), data.group_by(["store", "date"]).agg(**total)
+    lags = gp.Pipeline([T.Lag("total", 1, order_by="date")]).fit_transform(days).select(["date", "total_lag_1"])
+    lags = gp.Pipeline([T.Rename({"total_lag_1": "total"})]).fit_transform(lags)
+    firsts = data.group_by("store").agg(**total, date=("date", "min"))
+    weeks = data.assign(date="floor(date, '7d')").group_by("date").agg(**total)
+    before: dict[str, Any] = {"on": "date", "allow_exact_matches": False}
+    for joined in (
+        data.join_asof(days, **before),
+        data.join_asof(both, by="store", **before),
+        gp.Pipeline([T.JoinAsOf(days, on="date", lag="1d")]).fit_transform(data),
+        gp.Pipeline([T.JoinAsOf(both, by="store", **before)]).fit_transform(data),
+        data.join(lags, on="date"),
+        gp.Pipeline([T.Join(lags, on="date")]).fit_transform(data),
+    ):
+        assert fit(joined, "total").schema.numeric
+    for joined in (
+        data.join_asof(days, on="date"),
+        data.join_asof(days, direction="forward", **before),
+        data.join_asof(firsts, **before),
+        data.join_asof(firsts, by="store", **before),
+        data.join_asof(weeks, **before),  # a week began before its last day
+        gp.Pipeline([T.JoinAsOf(firsts, by="store", **before)]).fit_transform(data),
+        gp.Pipeline([T.JoinAsOf(weeks, on="date", lag="1d")]).fit_transform(data),
+        data.join(days, on="date"),
+    ):
+        with pytest.raises(errors.LeakageError):
+            fit(joined, "total")
+
+
 def replace_query(one: gp.Dataset, past: gp.Dataset) -> gp.Dataset:
     """The whole table that a part was cut from."""
     return gp.Dataset(past.source, past.schema, "cpu") if one.source is past.source else one

@@ -60,18 +60,24 @@ class _Sides:
 
     def _add_keys(self, columns: Iterable[Field], *whens: When) -> list[Field]:
         """Return the right columns as new ones, found by the keys of the left, in right rows of these times."""
-        keys = shift(frozenset().union(*(item.origins for item in self._found_by)), When.KEY)
+        keys = shift(frozenset().union(*(item.origins for item, _ in self._pairs)), When.KEY)
         left: Origins = frozenset().union(*(item.origins for item in self.left_columns))
         added = []
+        by_own_key = any(one.is_column_of(other) for one, other in self._ordering)
         for item in columns:
-            origins = leave_groups(reveal_choice(item.origins, left))
-            added.append(replace(item.as_source(), origins=shift(origins, *(whens or (When.NOW,))) | keys))
+            origins = shift(reveal_choice(item.origins, left), *(whens or (When.NOW,)))
+            added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
         return added
 
     @property
-    def _found_by(self) -> Sequence[Field]:
-        """The columns of the left by which right rows are found."""
-        return self.left_keys
+    def _pairs(self) -> list[tuple[Field, Field]]:
+        """The columns of both sides by which right rows are found."""
+        return list(zip(self.left_keys, self.right_keys, strict=True))
+
+    @property
+    def _ordering(self) -> list[tuple[Field, Field]]:
+        """Those of which the keys of groups may say which groups are earlier."""
+        return self._pairs
 
     def cast_keys(self, side: int) -> dict[str, pl.Expr]:
         """Cast the keys of the left (0) or the right (1) to the type they are compared in, by the names in `keys`."""
@@ -358,8 +364,12 @@ class AsOfSpec(_Sides):
         return self._add_keys(named, When.BEFORE if is_past else When.NOW)
 
     @property
-    def _found_by(self) -> Sequence[Field]:
-        return [self.on[0], *self.left_keys]
+    def _pairs(self) -> list[tuple[Field, Field]]:
+        return [self.on, *super()._pairs]
+
+    @property
+    def _ordering(self) -> list[tuple[Field, Field]]:
+        return [self.on]
 
     def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:
         """Select the keys and times of the left (0) or the right (1), and the columns that the right adds."""
