@@ -35,9 +35,12 @@ _ELSEWHERE = {
     "ascending": "descending desc reverse",
     "partition_by": "partition_cols",
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
-    "by": "groupby group_by groups",
     "target": "y label labels target_column label_column",
-    "order_by": "sort_by",
+    "order_by": "sort_by on time date",
+    "by": "groupby group_by groups group partition_by over time date",
+    "on": "subset by keys",
+    "keys": "by on",
+    "names": "header has_header",
     "n_estimators": "num_boost_round n_rounds num_rounds nrounds iterations num_iterations",
     "learning_rate": "eta lr shrinkage",
     "max_depth": "depth",
@@ -47,6 +50,10 @@ _ELSEWHERE = {
 _OWNERS = dict.fromkeys(["allow_leak", "keep", "target", "target_transform", "weight"], "gp.Features")
 _OWNERS |= dict.fromkeys(["class_weight", "early_stopping", "loss", "lr", "max_epochs", "optimizer"], "gp.Trainer")
 """What takes an argument that steps, pipelines, models and `gp.fit` are given by mistake."""
+_INSTEAD = dict.fromkeys(["drop", "exclude", "ignore"], "data.select([...]) before, of the columns that are meant")
+_INSTEAD |= dict.fromkeys(["direction", "strategy"], "Dataset.join_asof(..., direction=...)")
+_INSTEAD |= {"missing_values": "T.Replace({'x': {-999: None}}) before it", "shuffle": "by= and at=, for rows in order"}
+"""What to write where no argument stands for another library's."""
 
 
 def answer_calls(thing: Answering) -> Answering:
@@ -124,19 +131,8 @@ def _explain(
     expected = f"some of {', '.join(by_name)}" if by_name else "no argument"
     for name in options:
         if name not in by_name:
-            near = find_argument(name, by_name)
-            if name in _OWNERS and name not in _ELSEWHERE.get(near or "", "").split():  # only spelt nearly so
-                near = None
-            option = options[name]
-            if name == "test_size" and near == "fraction" and isinstance(option, float):  # the share of the other rows
-                option = round(1 - option, 9)
-            value = repr(option) if isinstance(option, bool | int | float | str) else "..."
-            if near == "ascending" and name in _ELSEWHERE[near].split():  # which are its opposites
-                value = repr([not each for each in option] if isinstance(option, list) else not option)
-            remedy = f"{_OWNERS[name]}(..., {name}=...)" if name in _OWNERS else f"{called}(...) without it"
-            if not args and parameters and str(parameters[0].annotation).startswith("Mapping["):
-                remedy = f"{called}({{{name!r}: {value}}})"  # for a step that takes its columns by a mapping
-            remedy = remedy if near is None else f"{near}={value}"
+            takes_mapping = not args and bool(parameters) and str(parameters[0].annotation).startswith("Mapping[")
+            remedy = _find_remedy(called, name, options[name], by_name, takes_mapping=takes_mapping)
             problem = "no such argument"
             return BadCall(f"{called}({name}=)", problem, got=options[name], expected=expected, remedy=remedy)
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
@@ -156,6 +152,26 @@ def _explain(
         problem, remedy = f"argument {missing[0]!r} is missing", f"{called}({missing[0]}=...)"
         return BadCall(called, problem, expected=expected, remedy=remedy)
     return None
+
+
+def _find_remedy(called: str, name: str, option: Any, names: Sequence[str], *, takes_mapping: bool) -> str:
+    """Write what was meant by an argument that a function with these `names` does not have."""
+    near = find_argument(name, names)
+    synonyms = _ELSEWHERE.get(near or "", "").split()
+    value = repr(option) if isinstance(option, bool | int | float | str) else "..."
+    if name in _OWNERS and name not in synonyms:  # it is only spelt nearly so
+        return f"{_OWNERS[name]}(..., {name}=...)"
+    if near is None and takes_mapping:  # a step that takes its columns by a mapping
+        return f"{called}({{{name!r}: {value}}})"
+    if near is None:
+        return _INSTEAD.get(name, f"what is meant by it among these, or {called}(...) without it")
+    if near == "fraction" and name == "test_size" and isinstance(option, float):  # the share of the other rows
+        value = repr(round(1 - option, 9))
+    elif near == "ascending" and name in synonyms:  # which are its opposites
+        value = repr([not each for each in option] if isinstance(option, list) else not option)
+    elif near == "names":  # which says by itself that the first line is no header
+        value = "['a', 'b', ...]"
+    return f"{near}={value}"
 
 
 def find_argument(name: str, names: Sequence[str]) -> str | None:

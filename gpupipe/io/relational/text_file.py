@@ -89,6 +89,9 @@ def infer(texts: pl.Series, numbers: pl.Series, dtype: str | None, formats: Sequ
         return replace(infer_time(present, formats) or Column(kind, None, tried), is_asked=True)
     if present.is_empty():
         return Column(pa.null())
+    # Without its dots 11.02.2024 would be a number, where they separate thousands.
+    if formats and not _fits(present.str.strip_chars(), pl.Float64) and (column := infer_time(present, formats)):
+        return column
     if _all_match(numbers, r"^[-+]?[0-9]+$"):
         return _infer_integer(numbers)
     if _fits(numbers, pl.Float64):

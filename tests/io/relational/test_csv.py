@@ -449,3 +449,13 @@ def test_separators_of_thousands_are_those_of_pandas(tmp_path: Path, decimal: st
         with pytest.raises(SchemaMismatch) as caught:
             gp.read_csv(tmp_path / "b.csv", sep=";", dtypes={"x": "float64"}, **form)
         assert caught.value.got == value
+
+
+@pytest.mark.parametrize("day", ["11.02.2024", "01.02.2024"])
+def test_dates_in_a_format_that_is_asked_for_are_no_numbers_with_thousands(tmp_path: Path, day: str) -> None:
+    (tmp_path / "a.csv").write_text(f"price;day;rows\n1.234,5;{day};1.000\n2,5;13.02.2024;12\n")
+    form: dict[str, Any] = {"sep": ";", "decimal": ",", "thousands": "."}
+    frame = gp.read_csv(tmp_path / "a.csv", timestamp_formats=["%d.%m.%Y"], **form).compute()
+    assert frame["day"].tolist() == [pd.to_datetime(day, dayfirst=True), pd.Timestamp("2024-02-13")]
+    assert frame["price"].tolist() == [1234.5, 2.5]
+    assert frame["rows"].tolist() == [1000, 12]
