@@ -8,11 +8,14 @@ from typing import Any
 from torch import nn
 
 from gpupipe import models
-from gpupipe.io import as_dataset
+from gpupipe.io import Dataset, as_dataset
+from gpupipe.io.planning.splits import draw_parts
+from gpupipe.pipeline.auto_features import NUM_FIRST
 from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.pipeline import Pipeline
+from gpupipe.pipeline.target import FEW
 from gpupipe.saving.scorer import Scorer
-from gpupipe.schema import Schema
+from gpupipe.schema import FLOATS, INTEGERS, Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_seed, refuse_argument
 from gpupipe.tensors import Loader
@@ -20,6 +23,7 @@ from gpupipe.training import Trainer
 from gpupipe.transforms import Transform, WholeTableTransform
 
 LEARNED = 0.9  # of the rows, where no others say when to stop
+_MOST_CLASSES = 1_000  # of text; more values, of which most are in few rows, say nothing when to stop
 
 
 @answer_calls
@@ -47,8 +51,9 @@ def fit(
     Args:
         train: rows to learn from, in a Dataset or a frame; every column but those of the target is a feature, so none
             of them may be known only after the target is.
-        valid: rows that say when to stop; None for a tenth of `train`, drawn by the seed. Rows of one time or group
-            know too much of each other to be drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`)
+        valid: rows that say when to stop; None for a tenth of `train`, drawn by the seed, of each class the same share
+            (the only row of a class is learned from). Rows of one time or group know too much of each other to be
+            drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`)
             None is for none, and rows that are given come after those of `train`, which their windows see.
         target: a column, an expression or several, as of `gp.Features`.
         steps: transforms before the features, as of `gp.Pipeline`; what they add becomes features, too.
@@ -78,12 +83,23 @@ def fit(
         raise refuse_argument("fit", "steps", steps, expected, remedy)
     steps = Pipeline(steps).steps
     if valid is None and not any(isinstance(step, WholeTableTransform) for step in steps):
-        train, valid = as_dataset(train).split(fraction=LEARNED, seed=seed)
+        train, valid = _hold_out(as_dataset(train), target, seed)
     options: dict[str, Any] = {"target": target, "weight": weight, "keep": keep}
     pipeline, train_loader, valid_loader = fit_proposal(train, valid, seed, steps, **options)
     network = make_model(model, pipeline.schema, seed)
     Trainer(network, seed=seed).fit(train_loader, valid_loader)
     return Scorer(pipeline, network)
+
+
+def _hold_out(dataset: Dataset, target: str | Sequence[str], seed: int) -> tuple[Dataset, Dataset | None]:
+    """Draw nine tenths of the rows and the last one, if it has any; of what looks like classes the first has all."""
+    stratify = None
+    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype not in FLOATS:
+        most = FEW if dataset.schema[target].dtype in INTEGERS else _MOST_CLASSES
+        stratify = target if dataset.select(target).head(NUM_FIRST)[target].nunique() <= most else None
+    parts = draw_parts(dataset, (LEARNED, 1 - LEARNED), seed, None, stratify, first_has_all=True)
+    train, valid = map(dataset._then, parts)
+    return (train, valid) if len(valid.head(1)) else (dataset, None)
 
 
 def fit_proposal(

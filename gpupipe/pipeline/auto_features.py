@@ -15,6 +15,8 @@ from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
 NUM_FIRST = 10_000
 """Rows that are looked at."""
+TEXTS_ARE = "its texts are "
+"""What a remark begins with that names the step by which texts are parsed."""
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
 _MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
@@ -94,7 +96,7 @@ def _remark(name: str, column: Column, distinct: Array, num_present: int, backen
     if column.dictionary is not None:
         texts = column.dictionary.take(backend.to_host(distinct)).to_pylist()
         if kind := recognise_texts(texts):
-            return f"its texts are {kind}: {suggest_parsing(name, kind, texts)}"
+            return f"{TEXTS_ARE}{kind}: {suggest_parsing(name, kind, texts)}"
     if num_present < _LEAST_ROWS or column.dtype not in (*INTEGERS, "string"):
         return ""
     has_words = bool(_BETWEEN_WORDS.search("".join(texts[:_LEAST_ROWS])))

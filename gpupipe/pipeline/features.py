@@ -14,7 +14,7 @@ from gpupipe.backend import Array, Backend, Column, Frame
 from gpupipe.backend.columns import chain_columns
 from gpupipe.errors import BadConfig, LeakageError, SchemaMismatch
 from gpupipe.io import as_dataset
-from gpupipe.pipeline.auto_features import look_at_rows, propose_groups
+from gpupipe.pipeline.auto_features import TEXTS_ARE, look_at_rows, propose_groups
 from gpupipe.pipeline.feature_group import FeatureGroup, GroupFields, format_names, to_feature_group, to_learned_step
 from gpupipe.pipeline.labels import Weight
 from gpupipe.pipeline.row_sets import RowSet
@@ -163,6 +163,9 @@ class Features:
         features.remarks = [
             f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
         ]
+        said = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
+        texts = {name: remark for name, remark in said.items() if remark.startswith(TEXTS_ARE)}
+        features.remarks += [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
         features.constants = first.constants
         for line in features._proposal_notes():
             _log.warning("%s", line)

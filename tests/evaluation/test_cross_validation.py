@@ -185,7 +185,8 @@ def test_a_fold_of_one_class_is_named_with_the_remedy() -> None:
 def test_what_learned_from_an_earlier_fold_is_a_leak() -> None:
     frame = table()
     folds, fit = gp.from_frame(frame).kfold(2), make_fit()
-    outside, trainer = fit(gp.from_frame(frame), gp.from_frame(frame))
+    other = gp.from_frame(frame[::-1])  # what is not known for the rows of the folds
+    outside, trainer = fit(other, other)
 
     def same_pipeline(train: gp.Dataset, valid: gp.Dataset) -> Any:
         return outside, gp.models.Linear.from_schema(outside.schema)
@@ -244,7 +245,7 @@ def test_classes_that_differ_between_folds_are_named() -> None:
     def fit(train: gp.Dataset, valid: gp.Dataset) -> Any:
         return make_fit("kind")(train, valid)
 
-    pairs = [(gp.from_frame(frame[10:]), gp.from_frame(frame[200:])), (gp.from_frame(frame), gp.from_frame(frame))]
+    pairs = [(gp.from_frame(frame[10:]), gp.from_frame(frame[200:])), (gp.from_frame(frame), gp.from_frame(frame[::-1]))]
     scores = gp.cross_validate(fit, pairs)
     with raises(BadData, where="cross_validate, fold 2", match="other columns"):
         _ = scores.predictions

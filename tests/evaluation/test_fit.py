@@ -40,7 +40,7 @@ def test_it_is_the_program_that_it_stands_for() -> None:
 @pytest.mark.slow
 def test_a_tenth_of_the_rows_says_when_to_stop() -> None:
     frame = frame_of(300, 1)
-    learned, valid = gp.from_frame(frame).split(fraction=0.9, seed=5)
+    learned, valid = gp.from_frame(frame).split(fraction=0.9, seed=5, stratify="late")
     kinds: list[type[torch.nn.Module]] = [gp.models.Linear]
     kinds += [gp.models.XGB] if importlib.util.find_spec("xgboost") else []
     for kind in kinds:
@@ -109,3 +109,25 @@ def test_a_fold_is_fitted_in_one_call() -> None:
 def test_what_makes_no_sense_is_named(options: dict[str, Any], error: Any, where: str) -> None:
     with raises(error, where=where):
         gp.fit(frame_of(60, 1), **options)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_only_row_of_a_class_is_learned_from(seed: int) -> None:
+    classes = ["a", "b", "odd", "rare"]
+    frame = pd.DataFrame({"x": range(42), "y": [*["a", "b"] * 20, "odd", "rare"]})
+    scorer = gp.fit(frame, target="y", model=gp.models.Linear, seed=seed)
+    assert list(scorer.schema.target.classes or ()) == classes
+    assert scorer.predict(frame.head(1)).shape == (1, 1)
+
+
+def test_a_table_that_is_too_small_to_draw_from_is_learned_from_whole() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [0.5, 1.5, 2.5, 3.5]})
+    assert gp.fit(frame, target="y", model=gp.models.XGB).schema.num_rows == 4
+
+
+def test_a_target_whose_texts_are_money_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    frame = pd.DataFrame({"x": range(60), "price": [f"${number % 50}" for number in range(60)]})
+    features = gp.Features.auto(frame, target="price")
+    note = next(remark for remark in features.remarks if "price" in remark)
+    assert note.startswith("the target price: its texts are amounts of money: T.Derive(price=")
+    assert f"Features.auto takes {note}" in caplog.messages

@@ -120,11 +120,19 @@ def parse_width(gap: Any, item: Field, method: str) -> int | float:
 
 
 def draw_parts(
-    table: Table, shares: Sequence[float], seed: int, by: str | None, stratify: str | None, where: str = "split"
+    table: Table,
+    shares: Sequence[float],
+    seed: int,
+    by: str | None,
+    stratify: str | None,
+    where: str = "split",
+    *,
+    first_has_all: bool = False,
 ) -> Sequence[RandomSplit]:
     """Return one random split per part, by rows or by the values of a column; together they have every row once.
 
     A `split` puts a value where the seed alone says, and `kfold` the values by their rows: no fold of few is empty.
+    With `first_has_all` the first part has a row of each class of `stratify`, also where a class has no other.
     """
     # A draw from a drawn part must not repeat the draw before.
     split_seed = int(splitmix64(seed, np.array([table.num_draws]))[0])
@@ -133,7 +141,7 @@ def draw_parts(
         if parts is not None:
             return parts
     elif stratify is not None:
-        return _stratify_parts(table, stratify, shares, split_seed)
+        return _stratify_parts(table, stratify, shares, split_seed, least=int(first_has_all))
     cuts = [int(np.round(cut * 2**53)) << 11 for cut in np.cumsum(shares)[:-1]]
     return [RandomSplit(split_seed, low, high, by) for low, high in zip([0, *cuts], [*cuts, None], strict=True)]
 
@@ -157,7 +165,9 @@ _NEVER = 1 << 63  # beyond all bits
 _MOST_CLASSES = 10_000  # whose bins take 320 MB
 
 
-def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], split_seed: int) -> list[StratifiedSplit]:
+def _stratify_parts(
+    dataset: Table, column: str, shares: Sequence[float], split_seed: int, least: int
+) -> list[StratifiedSplit]:
     """Return a random split per part, each with its exact fraction of the rows of every class, in two passes.
 
     The rows of a class are in the order of bits drawn by `split_seed` and a row's identity, cut where the shares are.
@@ -176,7 +186,7 @@ def _stratify_parts(dataset: Table, column: str, shares: Sequence[float], split_
     chances = (splitmix64(split_seed, np.array(list(ends), dtype=np.uint64)) >> np.uint64(11)) * 2.0**-53
     # A part begins with the row of this rank, which lies in this bin: behind the last one where the part has no row.
     exact = [(key, upto * ends[key][-1] + chance) for key, chance in zip(ends, chances, strict=True)]
-    ranks = {key: np.floor(rank).astype(np.int64) for key, rank in exact}
+    ranks = {key: np.maximum(np.floor(rank).astype(np.int64), least) for key, rank in exact}
     bins = {key: np.searchsorted(below, ranks[key], side="right") for key, below in ends.items()}
     cut_bits: dict[int, list[Any]] = {}
     for part_bits in run_partitions(partial(_bits, column, split_seed, bins, backend), dataset, backend, "split"):
