@@ -254,7 +254,7 @@ def test_classes_that_differ_between_folds_are_named() -> None:
 
 def test_folds_of_two_tasks_are_refused() -> None:
     frame = table(60).assign(y=[1, 2, 3] * 20)
-    few, many = ([gp.from_frame(part) for _ in range(2)] for part in (frame[:4], frame))
+    few, many = ([gp.from_frame(part), gp.from_frame(part[::-1])] for part in (frame[:4], frame))
     fit = make_fit("y")
     with raises(BadConfig, where="cross_validate, fold 2", got="multiclass", remedy="Features(..., task='regression')"):
         gp.cross_validate(fit, [few, many])
