@@ -92,6 +92,7 @@ class Tabular(nn.Module):
         self.num_features: tuple[int, int] = (config["numeric"], len(config["cardinalities"]))
         self.lists = list(config["lists"])
         self._sizes = [*config["cardinalities"], *config["lists"].values()]
+        self.number_names: list[str] = []  # in order, once a schema is known
         self.id_names = [f"column {index} of ids" for index in range(len(self._sizes))]
         self.register_buffer("id_keys", torch.zeros(sum(self._sizes), dtype=torch.int64, device="cpu"))
 
@@ -138,6 +139,7 @@ class Tabular(nn.Module):
         columns = [*schema.categorical, *schema.lists]
         model.id_keys.copy_(torch.cat([_NO_KEYS, *map(_make_keys, columns)]))
         model.id_names = [item.name for item in columns]
+        model.number_names = [item.name for item in schema.numeric]
         return model
 
     def get_config(self) -> dict[str, Any]:
@@ -180,10 +182,23 @@ class Tabular(nn.Module):
             expected = f"{self.num_features[0]} numeric features, ids {ids}"
             remedy = f"{name}.from_schema(pipeline.schema), trained on this pipeline's batches"
             raise SchemaMismatch(name, problem, got=got, expected=expected, remedy=remedy)
-        self.check_ids(schema)
+        self.check_columns(schema)
 
-    def check_ids(self, schema: Schema) -> None:
-        """Raise `SchemaMismatch` for a column whose ids stand for other values than those the model has learned."""
+    def check_columns(self, schema: Schema) -> None:
+        """Raise `SchemaMismatch` for numbers in another order, or ids of other values, than the model has learned.
+
+        A model that was made without a schema learns the numbers' names from the first one that it sees.
+        """
+        names = [item.name for item in schema.numeric]
+        self.number_names = self.number_names or names
+        for name, expected in zip(names, self.number_names, strict=False):
+            if name != expected:
+                where, problem = (
+                    f"{type(self).__name__}, numbers",
+                    "the model was made for other columns, or another order",
+                )
+                remedy = f"the pipeline that made its batches, or {type(self).__name__}.from_schema(pipeline.schema)"
+                raise SchemaMismatch(where, problem, got=name, expected=expected, remedy=remedy)
         fields = [*schema.categorical, *schema.lists]
         for item, model_keys in zip(fields, torch.split(self.id_keys.cpu(), self._sizes), strict=False):
             column_keys = _make_keys(item)

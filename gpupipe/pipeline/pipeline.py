@@ -94,6 +94,7 @@ class Pipeline:
         self.profiles: Mapping[str, Profile] = {}
         self.fit_report: FitReport | None = None
         self._source: Schema | None = None
+        self._has_loaders = False
         self._bound: dict[Hashable, tuple[list[Any], BoundPipeline]] = {}  # by all that they depend on, which it holds
 
     # learning ---------------------------------------------------------------------------------------------------------
@@ -129,6 +130,9 @@ class Pipeline:
         num_rows = self.fit_report.num_rows - self.fit_report.num_without_target
         self._bind(fitting.source, Schema((), fitting.ranges, fitting.edges, num_rows or None), fitting.outputs)
         _log.info("%s", self.fit_report)
+        if self._has_loaders:
+            _log.warning("the pipeline was fitted anew: a model of its earlier batches has to learn from new ones")
+            self._has_loaders = False
         return self
 
     @pause_collector()
@@ -271,6 +275,7 @@ class Pipeline:
         earlier = None if history is None else as_dataset(history)
         run, dataset = self._bind_to_train(as_dataset(data), out_of_fold, backend, rows=rows, history=earlier)
         more: dict[str, Any] = {**options, "target_units": self._target_units}
+        self._has_loaders = True
         return make_loader(run, dataset, backend, device=device, residency=residency, dtype=dtype, **more)
 
     def _keep_also(self, name: str) -> Pipeline:

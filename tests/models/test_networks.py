@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from gpupipe.models import (
 )
 from gpupipe.models.tabular import Tabular
 from gpupipe.tensors.batch import Batch
+from tests.raising import raises
 from tests.training.host_waits import no_host_wait
 
 NUMERIC, CARDINALITIES = 3, (7, 4)
@@ -260,3 +262,34 @@ def test_piecewise_linear_bins_are_saved_with_the_model(
 def test_one_width_is_one_layer(model: Any) -> None:
     one, several = model(numeric=3, hidden=16, seed=1), model(numeric=3, hidden=(16,), seed=1)
     assert one.get_config() == several.get_config() and one.get_config()["hidden"] == [16]
+
+
+@pytest.mark.parametrize("made_by_hand", [False, True])
+def test_numbers_in_another_order_are_not_those_that_were_learned(
+    made_by_hand: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": [5.0, 1.0, 2.0, 0.0], "y": [0.5, 1.5, 2.5, 3.0]})
+    pipeline, turned = (
+        gp.Pipeline([], gp.Features((names, pre.StandardScaler()), target="y")).fit(frame)
+        for names in (["a", "b"], ["b", "a"])
+    )
+    model = Linear(2) if made_by_hand else Linear.from_schema(pipeline.schema)
+    trainer = gp.Trainer(model, max_epochs=1)
+    trainer.fit(pipeline.loader(frame))
+    gp.save(tmp_path / "a", pipeline, model)
+    for network in (model, gp.load(tmp_path / "a").model):
+        assert network is not None
+        for call in (
+            partial(gp.Scorer, turned, network),
+            partial(gp.save, tmp_path / "b", turned, network),
+            partial(gp.Trainer(network, max_epochs=1).fit, turned.loader(frame)),
+            partial(gp.Trainer(network).evaluate, turned.loader(frame)),
+        ):
+            with raises(SchemaMismatch, where="Linear, numbers", got="b", match="another order"):
+                call()
+    caplog.clear()
+    pipeline.fit(frame * 10)
+    assert [message for message in caplog.messages if "fitted anew" in message]
+    caplog.clear()
+    pipeline.fit(frame)
+    assert not [message for message in caplog.messages if "fitted anew" in message]

@@ -58,8 +58,8 @@ def choose_loss_and_metrics(settings: TrainerSettings, loader: object) -> tuple[
     losses.check_units(loss, units)
     if schema is not None:
         losses.check_loss_task(loss, schema)
-        if check_ids := getattr(settings.model, "check_ids", None):
-            check_ids(schema)
+        if check_columns := getattr(settings.model, "check_columns", None):
+            check_columns(schema)
         if settings.metrics != "auto":  # those that go with a loss are defined where it is
             check_task(metrics, schema)
     if units is not None:
