@@ -249,7 +249,7 @@ def test_classes_that_differ_between_folds_are_named() -> None:
         (gp.from_frame(frame[10:]), gp.from_frame(frame[200:])),
         (gp.from_frame(frame), gp.from_frame(frame[::-1])),
     ]
-    scores = gp.cross_validate(fit, folds)
+    scores = gp.cross_validate(fit, pairs)
     with raises(BadData, where="cross_validate, fold 2", match="other columns"):
         _ = scores.predictions
     assert torch.is_tensor(next(iter(scores.scorers[0].model.parameters())))
