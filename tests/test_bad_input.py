@@ -97,7 +97,7 @@ def test_a_type_that_changed_after_fit(flights: pd.DataFrame) -> None:
     with raises(errors.SchemaMismatch, where="column 'distance'", got="string") as caught:
         pipeline.transform(flights.assign(distance="far"))
     assert "Expected float64." in message(caught)
-    assert caught.value.remedy == "pd.to_numeric(data['distance'])"
+    assert caught.value.remedy.startswith("pd.to_numeric(data['distance'], errors='coerce')")
 
 
 def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
@@ -107,8 +107,21 @@ def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
         data = known.astype({name: str})
         with pytest.raises(errors.SchemaMismatch) as caught:
             pipeline.transform(data)
-        fixed = data.assign(**{name: eval(caught.value.remedy)})
+        for_pandas, for_polars = caught.value.remedy.split(", of Polars ")
+        fixed = data.assign(**{name: eval(for_pandas)})
         pd.testing.assert_frame_equal(pipeline.transform(fixed), pipeline.transform(known))
+        table = pl.from_pandas(data)
+        table = table.with_columns(eval(for_polars, {"data": table, "pl": pl}).alias(name))
+        pd.testing.assert_frame_equal(pipeline.transform(table), pipeline.transform(known))
+
+
+@pytest.mark.parametrize(("values", "got"), [([1.0, "n/a", 3.0], "object"), ([1, 2**70, 3], "object")])
+def test_a_column_that_a_fit_cannot_read_is_not_called_missing(values: list[Any], got: str) -> None:
+    frame = pd.DataFrame({"x": pd.Series(values, dtype="object"), "y": [1.0, 2.0, 4.5]})
+    with raises(errors.SchemaMismatch, where="column 'x'", match="it was left out, because", got=got) as caught:
+        gp.Pipeline([], gp.Features("x", target="y")).fit(frame)
+    fixed = frame.assign(x=eval(caught.value.remedy.partition(" for numbers")[0]))
+    assert gp.Pipeline([], gp.Features((["x"], pre.SimpleImputer()), target="y")).fit(fixed).schema.numeric
 
 
 def test_a_column_that_is_the_index_has_a_remedy_that_works() -> None:

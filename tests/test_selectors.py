@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -190,7 +191,39 @@ def test_auto_proposes_by_type_and_trains() -> None:
     ]
     pipeline = gp.Pipeline([], features).fit(FRAME)
     batch = next(iter(pipeline.loader(FRAME, batch_size=20)))
-    assert batch.numeric.shape == (20, 3) and batch.codes.shape == (20, 2)
+    assert batch.numeric.shape == (20, 4) and batch.codes.shape == (20, 2)
+    assert pipeline.schema.numeric[1].name == "dep_delay_missing"
+
+
+@pytest.mark.parametrize("name", ["number", "time", "flag", "text"])
+@pytest.mark.parametrize("model", [gp.models.Linear, gp.models.MLP])
+def test_auto_tells_a_model_what_is_missing(name: str, model: Any) -> None:
+    """The target is whether a value is missing, and its values say nothing."""
+    draw = np.random.default_rng(0)
+    late = draw.random(1200) > 0.5
+    columns = {
+        "number": pd.Series(draw.integers(0, 4, 1200), dtype="float64"),
+        "time": pd.Series(pd.to_datetime("2024-01-01") + pd.to_timedelta(draw.integers(0, 60, 1200), unit="D")),
+        "flag": pd.Series(draw.random(1200) > 0.5, dtype="boolean"),
+        "text": pd.Series(draw.choice(["a", "b"], 1200)),
+    }
+    frame = pd.DataFrame({name: columns[name].mask(pd.Series(late)), "other": draw.normal(size=1200), "late": late})
+    assert gp.fit(frame[:900], target="late", model=model).evaluate(frame[900:])["auc"] > 0.99
+
+
+def test_a_column_that_says_already_what_is_missing_is_no_hindrance() -> None:
+    frame = pd.DataFrame({"x": [1.0, None] * 20, "x_missing": [False, True] * 20, "y": [0.5, 1.5] * 20})
+    schema = gp.Pipeline([], gp.Features.auto(frame, target="y")).fit(frame).schema
+    assert [item.name for item in schema.numeric] == ["x", "x_missing"]
+
+
+@pytest.mark.parametrize("first", [9_999, 10_000])
+def test_auto_reads_on_in_a_column_that_begins_later(first: int) -> None:
+    values = {"late one": np.append(np.full(first, np.nan), [1.5, 2.5] * 5), "y": np.arange(first + 10) % 7 / 2}
+    data = gp.from_frame(pd.DataFrame(values).assign(never=np.nan), num_partitions=3)
+    features = gp.Features.auto(data, target="y")
+    assert [group.columns for group in features.groups] == [["late one"]] and features.omitted == ["never (no value)"]
+    assert gp.Pipeline([], features).fit(data).schema.numeric[1].name == "late one_missing"
 
 
 def test_auto_of_a_schema_knows_no_values() -> None:

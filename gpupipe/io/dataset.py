@@ -327,6 +327,9 @@ class Dataset(Table):
         seed, files = 0 if shuffle is False else int(seed), to_python(files)
         options = ParquetOptions(rows_per_group, compression, keys, shuffle, seed, layout)
         require_comparable(self.schema.select(keys), "write_parquet(partition_by=)")
+        if not self.columns:
+            expected, remedy = "one column at least", "a table with columns"
+            raise BadConfig("write_parquet", "the table has no columns", expected=expected, remedy=remedy)
         if not set(self.columns) - set(keys):
             where, remedy = "write_parquet(partition_by=)", f"partition_by={list(keys[:-1])}"
             raise BadConfig(where, "no column is left for the files", got=keys, expected="fewer columns", remedy=remedy)

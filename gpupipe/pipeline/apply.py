@@ -660,8 +660,11 @@ def _zones(fields: Iterable[Field]) -> dict[str, str]:
 
 def _another_type(name: str, got: str, expected: str) -> SchemaMismatch:
     remedy = f"the column as {expected} before it is given"
-    if got == "string" and (expected == "timestamp" or expected in (*INTEGERS, *FLOATS)):
-        remedy = f"pd.to_{'datetime' if expected == 'timestamp' else 'numeric'}(data[{name!r}])"
+    if got == "string" and expected == "timestamp":
+        remedy = f"pd.to_datetime(data[{name!r}]), of Polars data[{name!r}].str.to_datetime()"
+    elif got == "string" and expected in (*INTEGERS, *FLOATS):
+        remedy = f"pd.to_numeric(data[{name!r}], errors='coerce'), of Polars "
+        remedy += f"data[{name!r}].cast(pl.Float64, strict=False)"
     return SchemaMismatch(f"column {name!r}", "another type than in fit", got=got, expected=expected, remedy=remedy)
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpupipe import preprocessing as pre
 from gpupipe.backend import Array, Backend, Column, infer_backend
 from gpupipe.backend.kernels import sort_unique
@@ -20,6 +22,7 @@ TEXTS_ARE = "its texts are "
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
 _MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
+_LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
 _ROW_NAMES = re.compile(r"|__index_level_\d+__")
@@ -47,8 +50,11 @@ class FirstRows(NamedTuple):
         return _MIN_FREQUENCY if self.num_rows >= _FEWEST_ROWS else None
 
 
-def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
-    """Look at the first rows of a dataset; without one all integers are amounts, and nothing is known of values."""
+def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = None) -> FirstRows:
+    """Look at the first rows of a dataset, whose target is `label` where that is one of its columns.
+
+    Without a dataset all integers are amounts, and nothing is known of values.
+    """
     useless = {name: "row names, as pandas writes them" for name in schema.names if _ROW_NAMES.fullmatch(name)}
     names = [item.name for item in schema if item.dtype in (*INTEGERS, *FLOATS, "bool", "string", "timestamp")]
     if dataset is None:
@@ -59,14 +65,15 @@ def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
         return first
     backend = infer_backend(frame)
     coded = backend.encode(frame)
+    target = backend.column(coded, label) if label in names else None
     for name in names:
-        column = backend.column(coded, name)
+        column, beside = backend.column(coded, name), None if name == label else target
         values = _list_present(column, backend)
         if len(values) < first.num_rows:
             first.incomplete.add(name)
         if not len(values) and first.num_rows == NUM_FIRST:  # a column that may begin later
             later = dataset.select([name]).filter(f"notnull(col({name!r}))").head(NUM_FIRST)
-            column = backend.column(backend.encode(later), name)
+            column, beside = backend.column(backend.encode(later), name), None
             values = _list_present(column, backend)
         if not len(values):
             first.useless[name] = "no value"
@@ -79,9 +86,36 @@ def look_at_rows(schema: Schema, dataset: Dataset | None) -> FirstRows:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
             first.constants.add(name)
+        elif beside is not None and _decides(column, beside, backend):
+            where = f"in the first {first.num_rows:,} rows"
+            first.remarks[name] = f"it alone tells {label!r} {where}: is it known before that is?"
         elif remark := _remark(name, column, distinct, rows, backend):
             first.remarks[name] = remark
     return first
+
+
+def _decides(column: Column, target: Column, backend: Backend) -> bool:
+    """Return whether each value goes with one value of the target, or the target is a linear function of it."""
+    xp = backend.xp
+    there = xp.ones(len(column), dtype=bool)
+    for each in (column, target):
+        missing = each.missing(xp)
+        there = there if missing is None else there & ~missing
+    flags = {"bool": "uint8"}  # of which searchsorted takes no booleans everywhere
+    values, labels = (each.data[there].astype(flags.get(each.dtype, each.data.dtype)) for each in (column, target))
+    if len(values) < _LEAST_ROWS:
+        return False
+    distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
+    if len(classes) < 2:
+        return False
+    if _ROWS_EACH * len(distinct) <= len(values):
+        pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
+        return len(sort_unique(pairs, xp)) == len(distinct)
+    if not {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}:
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        correlation = xp.corrcoef(values.astype(xp.float64), labels.astype(xp.float64))[0, 1]
+    return bool(abs(correlation) > _LINEAR)
 
 
 def _list_present(column: Column, backend: Backend) -> Array:

@@ -119,10 +119,11 @@ class Features:
         the year, the week and the day, imputed and scaled. Where numbers or times are missing in these rows, a feature
         `<column>_missing` or `<column>_year_missing` says so. Left out, and named by the log, the `repr` and the fit
         report, are columns without a value in any row, types that no step takes, row names that pandas writes (an empty
-        name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in
-        the same places of columns that are taken: ids that no two rows share, one value in all rows, text that stands
-        for numbers, money, percent or dates, with the steps that parse it, and text of many values, with a step for its
-        parts. It knows nothing of what the columns mean: look for those that are only known after the target is.
+        name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in the same
+        places of columns that are taken: ids that no two rows share, one value in all rows, text that stands for
+        numbers, money, percent or dates, with the steps that parse it, text of many values, with a step for its parts,
+        and what alone tells the target. It knows nothing of what the columns mean: look for those that are only known
+        after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less
@@ -145,7 +146,7 @@ class Features:
         schema: Schema = data if dataset is None else dataset.schema
         labels = set() if target is None else {*TargetSet(as_list(target)).reads(schema)}
         role_names = {*as_list(keep), *labels, *([] if weight is None else Weight([weight]).reads(schema))}
-        first = look_at_rows(schema, dataset)
+        first = look_at_rows(schema, dataset, target if isinstance(target, str) else None)
         secret: Origins = frozenset().union(*(item.origins for item in schema if item.name in labels))
         leaks = {item.name: find_leaks(item.origins, secret) for item in schema}
         useless = {
@@ -232,6 +233,8 @@ class Features:
         lines = [f"    {line},\n" for line in lines]
         lines += [f"    # left out: {shorten_list(self.omitted, _SHOWN)}\n"] if self.omitted else []
         lines += [f"    # {remark}\n" for remark in self.remarks[:_SHOWN]]
+        more = len(self.remarks) - _SHOWN
+        lines += [f"    # as much of {more} columns more\n"] if more > 0 else []
         return f"Features(\n{''.join(lines)})"
 
     def __copy__(self) -> Features:

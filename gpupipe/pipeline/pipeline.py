@@ -24,7 +24,7 @@ from gpupipe.backend.columns import check_names
 from gpupipe.backend.estimators import export_state, is_estimator, rebuild_estimator
 from gpupipe.cluster.executor import Executor, get_executor, use_executor
 from gpupipe.config import BACKENDS
-from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch
+from gpupipe.errors import ArtifactError, BadConfig, ColumnNotFound, NotFitted, SchemaMismatch, nearest
 from gpupipe.io import Dataset, as_dataset, as_rows, from_frame
 from gpupipe.monitoring.reports import Drift, DriftReport, ExpectationReport, Profile
 from gpupipe.pipeline.apply import BoundPipeline, TargetInverse, TransformPlan, list_state, make_loader, select_rows
@@ -121,11 +121,15 @@ class Pipeline:
         for line in list_unsaveable(self.steps, self.features):
             _log.warning("%s", line)  # before a model is trained, not after it
         self._source = None  # until all of it has succeeded: half a new state must not pass for a whole one
+        dataset = as_dataset(data)
         with use_executor(executor):
-            fitting = PipelineFit(
-                self.steps, self.features, as_dataset(data), get_executor().resolve(self.backend), rows
-            )
-            self.fit_report = fitting.run()
+            try:
+                fitting = PipelineFit(self.steps, self.features, dataset, get_executor().resolve(self.backend), rows)
+                self.fit_report = fitting.run()
+            except ColumnNotFound as error:
+                if error.column in dataset.source.left_out:
+                    dataset.require(error.column, "fit")  # which says why
+                raise
         self.profiles = fitting.profiles
         num_rows = self.fit_report.num_rows - self.fit_report.num_without_target
         self._bind(fitting.source, Schema((), fitting.ranges, fitting.edges, num_rows or None), fitting.outputs)
@@ -604,7 +608,9 @@ class Decoder:
         """Raise for a table given under a name no join has."""
         for name in self.tables.keys() - self._table_names:
             where, expected = "load(tables=...)", f"one of {sorted(self._table_names)}"
-            raise ArtifactError(where, "no join has this name", got=name, expected=expected, remedy="tables={}")
+            near = nearest(name, sorted(self._table_names)) or next(iter(sorted(self._table_names)), None)
+            remedy = "load without tables=, since no step joins one" if near is None else f"tables={{{near!r}: ...}}"
+            raise ArtifactError(where, "no join has this name", got=name, expected=expected, remedy=remedy)
 
     def value(self, value: Any) -> Any:
         """Decode a parameter or a piece of state, including separately stored values."""

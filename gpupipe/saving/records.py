@@ -75,8 +75,12 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
         return pa.array(map(_format_time, values), pa.string(), from_pandas=True).cast(kind)
     if pa.types.is_date(kind) and any(isinstance(value, str) for value in values):
         return pa.array(values, pa.string()).cast(kind)
+    if pa.types.is_boolean(kind):  # as a frame's columns of 0 and 1 are cast
+        values = [bool(value) if isinstance(value, int) and value in (0, 1) else value for value in values]
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        values = [int(value) if isinstance(value, bool) else value for value in values]
     array = pa.array(values, kind, from_pandas=True)
-    # Arrow would cut a fraction off, take true for 1, and a number of days for a date.
+    # Arrow would cut a fraction off, and take a number of days for a date.
     if any(isinstance(value, bool) for value in values) and not pa.types.is_boolean(kind):
         raise TypeError
     if pa.types.is_integer(kind) and any(isinstance(value, float) and value % 1 > 0 for value in values):

@@ -11,6 +11,11 @@ from gpupipe.support.text import derive
 _NUMBER = r"[+-]?(?!0\d)(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"  # 007 is a code
 _GROUPED = r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?|[+-]?\d+(\.\d+)?"
 _MONEY = rf"[+-]?\s*[$€£¥₹]\s*({_GROUPED})|({_GROUPED})\s*([$€£¥₹]|USD|EUR|GBP)"
+_DATE = (
+    r"\d{1,2}(?P<mark>[./-])\d{1,2}(?P=mark)(\d{4}|\d{2})|\d{4}(?P<sign>[./])\d{1,2}(?P=sign)\d{1,2}"
+    r"|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}|[A-Z][a-z]{2,8} \d{1,2}, \d{4}"
+)
+_CLOCK = r" \d{1,2}:\d{2}(:\d{2})?( [AaPp][Mm])?"
 _KINDS = {
     "numbers": _NUMBER,
     "percentages": rf"({_NUMBER})\s*%",
@@ -18,7 +23,7 @@ _KINDS = {
     "amounts of money": _MONEY,
     "amounts of money, negative in parentheses": rf"\(({_MONEY})\)|{_MONEY}",
     "times in ISO format": r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?",
-    "dates": r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d{2})|\d{4}([./])\d{1,2}\3\d{1,2}|\d{1,2}[ -][A-Z][a-z]{2,8}[ -]\d{2,4}",
+    "dates": rf"({_DATE})({_CLOCK})?",
 }
 _DATE_FORMATS = [
     *(
@@ -29,6 +34,7 @@ _DATE_FORMATS = [
     ),
     *("%Y/%m/%d", "%Y.%m.%d"),
     *(f"%d{sep}{month}{sep}{year}" for sep in " -" for month in ("%b", "%B") for year in ("%Y", "%y")),
+    *("%b %d, %Y", "%B %d, %Y"),
 ]
 _NUMBERS = {
     "percentages": r"sub({}, '\\s*%', '')",
@@ -70,6 +76,10 @@ def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
 def _find_formats(texts: Iterable[str]) -> list[str]:
     """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
     filled = [text.strip() for text in texts if text.strip()]
+    clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None
+    end = ""
+    if clock:
+        end = f" {'%I' if clock[2] else '%H'}:%M{':%S' if clock[1] else ''}{' %p' if clock[2] else ''}"
 
     def fits(form: str) -> bool:
         try:
@@ -77,4 +87,4 @@ def _find_formats(texts: Iterable[str]) -> list[str]:
         except ValueError:
             return False
 
-    return [form for form in _DATE_FORMATS if filled and fits(form)]
+    return [form + end for form in _DATE_FORMATS if filled and fits(form + end)]

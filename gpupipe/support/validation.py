@@ -142,7 +142,9 @@ def check_names(owner: object, /, *also: Any, empty: bool = True, **arguments: A
     for name, value in arguments.items():
         names = [value] if isinstance(value, str) else list(value) if is_sequence(value) else [None]
         if not all(isinstance(item, str) for item in names) or len({*names}) < len(names) or not (names or empty):
-            _refuse(owner, {name: value}, "a name, or a list of different ones", also, example=["..."])
+            are_names = bool(names) and all(isinstance(item, str) for item in names)
+            remedy = f"{name}={list(dict.fromkeys(names))!r}" if are_names else None
+            _refuse(owner, {name: value}, "a name, or a list of different ones", also, remedy, example=["..."])
 
 
 _MEANT = {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -79,3 +82,25 @@ def test_few_rows_show_no_id() -> None:
     assert gp.Features.auto(FRAME[["application", "code", "note", "y"]][:19], target="y").remarks == []
     many = FRAME.assign(**{f"c{place}": 0.5 for place in range(20)})
     assert sum("the same value" in note for note in gp.Features.auto(many, target="y")._proposal_notes()) == 5
+
+
+@pytest.mark.parametrize(
+    ("copy", "target"),
+    [
+        (lambda y: y, "late"),
+        (lambda y: y.map({0: "no", 1: "yes"}), "late"),
+        (lambda y: y.astype(bool), "late"),
+        (lambda y: pd.Series(np.where(y, 3, np.arange(len(y)) % 3), index=y.index), "late"),
+        (lambda y: y * 2.5 + 1, "delay"),
+    ],
+)
+def test_a_column_that_alone_tells_the_target_is_named(copy: Callable[[pd.Series], Any], target: str) -> None:
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": draw.normal(size=400)})
+    frame["delay"] = frame["x"] + draw.normal(size=400)
+    frame["late"] = (frame["delay"] > 0).astype(int)
+    frame = frame[["x", target]].assign(other=copy(frame[target]), shop=np.arange(400) % 7)
+    said = f"other: it alone tells {target!r} in the first 400 rows: is it known before that is?"
+    assert gp.Features.auto(frame, target=target).remarks == [said]
+    frame.loc[:40, target] = frame[target].to_numpy()[:41][::-1]
+    assert gp.Features.auto(frame, target=target).remarks == []

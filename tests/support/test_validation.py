@@ -56,7 +56,7 @@ from gpupipe.support import validation as v
             "a name, or a list of different ones",
             "x=['...']",
         ),
-        (lambda x: v.check_names("Select", x=x), "a", ["a", "a"], "a name, or a list of different ones", "x=['...']"),
+        (lambda x: v.check_names("Select", x=x), "a", ["a", "a"], "a name, or a list of different ones", "x=['a']"),
         (
             lambda x: v.check_names("Select", empty=False, x=x),
             ["a"],

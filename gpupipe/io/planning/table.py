@@ -184,6 +184,10 @@ class Table:
                 remedy = (
                     "a column of another type made from it before; or on_mismatch='cast' and a file that has it first"
                 )
+                if self.source.inputs() is None:
+                    expected = "values of one type, of those in docs/guide-files.md"
+                    remedy = f"pd.to_numeric(frame[{name!r}], errors='coerce') for numbers, "
+                    remedy += f"or frame.astype({{{name!r}: 'str'}})"
                 raise SchemaMismatch(f"column {name!r}", problem, got=got, expected=expected, remedy=remedy)
             raise ColumnNotFound.among(where, name, self.columns)
 
