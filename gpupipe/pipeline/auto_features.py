@@ -97,12 +97,12 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
 def _decides(column: Column, target: Column, backend: Backend) -> bool:
     """Return whether each value goes with one value of the target, or the target is a linear function of it."""
     xp = backend.xp
-    there = xp.ones(len(column), dtype=bool)
+    is_present = xp.ones(len(column), dtype=bool)
     for each in (column, target):
         missing = each.missing(xp)
-        there = there if missing is None else there & ~missing
+        is_present = is_present if missing is None else is_present & ~missing
     flags = {"bool": "uint8"}  # of which searchsorted takes no booleans everywhere
-    values, labels = (each.data[there].astype(flags.get(each.dtype, each.data.dtype)) for each in (column, target))
+    values, labels = (each.data[is_present].astype(flags.get(each.dtype, each.data.dtype)) for each in (column, target))
     if len(values) < _LEAST_ROWS:
         return False
     distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
@@ -153,8 +153,8 @@ def propose_groups(free: Sequence[Field], first: FirstRows, least: int | None) -
     flags, times = ([i.name for i in free if i.dtype == dtype] for dtype in ("bool", "timestamp"))
     several = [i.name for i in free if get_element_dtype(i.dtype) in ("string", *INTEGERS)]
     # What says already that another one is missing needs no indicator beside it.
-    said = {i.name.removesuffix("_missing").removesuffix("_year") for i in free if i.name.endswith("_missing")}
-    incomplete = first.incomplete - said
+    indicated = {i.name.removesuffix("_missing").removesuffix("_year") for i in free if i.name.endswith("_missing")}
+    incomplete = first.incomplete - indicated
 
     def scale(*, add_indicator: bool = False) -> list[pre.LearnedStep]:
         return [pre.SimpleImputer(strategy="median", add_indicator=add_indicator), pre.StandardScaler()]

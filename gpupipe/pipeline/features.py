@@ -164,8 +164,8 @@ class Features:
         features.remarks = [
             f"{escape_line(item.name)}: {first.remarks[item.name]}" for item in free if item.name in first.remarks
         ]
-        said = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
-        texts = {name: remark for name, remark in said.items() if remark.startswith(TEXTS_ARE)}
+        remarks = {name: first.remarks.get(name, "") for name in schema.names if name in labels}
+        texts = {name: remark for name, remark in remarks.items() if remark.startswith(TEXTS_ARE)}
         features.remarks += [f"the target {escape_line(name)}: {remark}" for name, remark in texts.items()]
         features.constants = first.constants
         for line in features._proposal_notes():

@@ -63,7 +63,7 @@ class _Sides:
         keys = shift(frozenset().union(*(item.origins for item, _ in self._pairs)), When.KEY)
         left: Origins = frozenset().union(*(item.origins for item in self.left_columns))
         added = []
-        by_own_key = any(one.is_column_of(other) for one, other in self._ordering)
+        by_own_key = any(left_key.is_column_of(right_key) for left_key, right_key in self._ordering)
         for item in columns:
             origins = shift(reveal_choice(item.origins, left), *(whens or (When.NOW,)))
             added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
