@@ -41,7 +41,7 @@ from gpupipe.schema import (
 )
 from gpupipe.step import in_step
 from gpupipe.support.calls import check_call
-from gpupipe.support.origins import Origins, is_earlier, trace
+from gpupipe.support.origins import Origin, Origins, is_earlier, trace
 from gpupipe.support.text import format_columns, format_count
 from gpupipe.support.validation import check_choice, check_name
 from gpupipe.transforms import Cast, Derive, Expect, Join, Rename, Sample, Transform, WholeTableTransform
@@ -408,10 +408,14 @@ class BoundPipeline:
         after = self.plan.get_tied_schema({*self.plan.ties}, origins)
         if self._features is not None:
             after = self._features._output_schema(after, self._features._output_fields(after))
-        return schema.assign(
-            replace(item, origins=after[item.name].origins if item.name in after else trace(item.origins, origins))
-            for item in schema
-        )
+        fields = []
+        for item in schema:
+            more, own_origins = item.origins, frozenset[Origin]()
+            if item.name in self.schema and item.name in after:
+                # What the caller knows beside the steps: that an encoder has learned the target of these very rows.
+                more, own_origins = item.origins - self.schema[item.name].origins, after[item.name].origins
+            fields.append(replace(item, origins=own_origins | trace(more, origins)))
+        return schema.assign(fields)
 
     def prepare(
         self,
