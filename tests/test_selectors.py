@@ -195,6 +195,7 @@ def test_auto_proposes_by_type_and_trains() -> None:
     assert pipeline.schema.numeric[1].name == "dep_delay_missing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["number", "time", "flag", "text"])
 @pytest.mark.parametrize("model", [gp.models.Linear, gp.models.MLP])
 def test_auto_tells_a_model_what_is_missing(name: str, model: Any) -> None:

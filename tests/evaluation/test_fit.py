@@ -111,6 +111,7 @@ def test_what_makes_no_sense_is_named(options: dict[str, Any], error: Any, where
         gp.fit(frame_of(60, 1), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_the_only_row_of_a_class_is_learned_from(seed: int) -> None:
     classes = ["a", "b", "odd", "rare"]

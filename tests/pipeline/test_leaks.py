@@ -186,6 +186,7 @@ def test_a_table_in_memory_that_is_handed_over_twice_is_one_table(again: Any) ->
     assert fit(other, "mean", steps=[T.Join(means, on="store")]).schema.numeric
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [False, True])
 def test_sums_of_the_days_before_are_earlier_rows(folder: bool, tmp_path: Path) -> None:
     frame = SALES.assign(date=SALES["date"].dt.floor("D"))
