@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
             first.constants.add(name)
-        elif beside is not None and _decides(column, beside, backend):
+        elif beside is not None and _decides(column, beside, count, backend):
             where = f"in the first {first.num_rows:,} rows"
             first.remarks[name] = f"it alone tells {label!r} {where}: is it known before that is?"
         elif remark := _remark(name, column, distinct, rows, backend):
@@ -94,28 +95,36 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
     return first
 
 
-def _decides(column: Column, target: Column, backend: Backend) -> bool:
+def _decides(column: Column, target: Column, num_distinct: int, backend: Backend) -> bool:
     """Return whether each value goes with one value of the target, or the target is a linear function of it."""
     xp = backend.xp
+    if _ROWS_EACH * num_distinct > len(column):
+        first = slice(10 * _LEAST_ROWS)  # which tell nearly always that it is none
+        are_numbers = {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}
+        return are_numbers and _is_linear(column.take(first), target.take(first), xp) and _is_linear(column, target, xp)
+    values, labels = _pair_values(column, target, xp)
+    distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
+    if len(values) < _LEAST_ROWS or len(classes) < 2:
+        return False
+    pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
+    return len(sort_unique(pairs, xp)) == len(distinct)
+
+
+def _is_linear(column: Column, target: Column, xp: ModuleType) -> bool:
+    values, labels = (each.astype(xp.float64) for each in _pair_values(column, target, xp))
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        return len(values) >= _LEAST_ROWS and bool(abs(xp.corrcoef(values, labels)[0, 1]) > _LINEAR)
+
+
+def _pair_values(column: Column, target: Column, xp: ModuleType) -> tuple[Array, Array]:
+    """Return the values of the rows that have both; booleans as numbers, which searchsorted takes everywhere."""
     is_present = xp.ones(len(column), dtype=bool)
     for each in (column, target):
         missing = each.missing(xp)
         is_present = is_present if missing is None else is_present & ~missing
-    flags = {"bool": "uint8"}  # of which searchsorted takes no booleans everywhere
-    values, labels = (each.data[is_present].astype(flags.get(each.dtype, each.data.dtype)) for each in (column, target))
-    if len(values) < _LEAST_ROWS:
-        return False
-    distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
-    if len(classes) < 2:
-        return False
-    if _ROWS_EACH * len(distinct) <= len(values):
-        pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
-        return len(sort_unique(pairs, xp)) == len(distinct)
-    if not {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}:
-        return False
-    with np.errstate(invalid="ignore", over="ignore"):
-        correlation = xp.corrcoef(values.astype(xp.float64), labels.astype(xp.float64))[0, 1]
-    return bool(abs(correlation) > _LINEAR)
+    pair = (each.data[is_present] for each in (column, target))
+    values, labels = (data.view("uint8") if data.dtype == bool else data for data in pair)
+    return values, labels
 
 
 def _list_present(column: Column, backend: Backend) -> Array:
