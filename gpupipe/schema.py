@@ -178,12 +178,27 @@ class Field:
         is_same = left.column == right.column and left.when == right.when == When.NOW
         return is_same and are_related(left.table, right.table)
 
+    def is_key_apart(self, other: Field) -> bool:
+        """Whether both come from one column of one table, but in different ways: equal keys may be of different rows.
+
+        As where `t` is joined to `t - 1`: the lag that is found there is that of a later row.
+        """
+        if self.step == other.step or {self.step, other.step} <= _KEEPING_STEPS:
+            return False
+        origins, other_origins = (list(filter(has_values, item.origins)) for item in (self, other))
+        return any(
+            left.column == right.column and are_related(left.table, right.table)
+            for left in origins
+            for right in other_origins
+        )
+
     def as_origin(self, table: str = "") -> Field:
         """Return the column as one that comes from nowhere else but this table."""
         origins = {Origin(table, self.name)}
         return self if self.origins == origins else self.replace(origins=frozenset(origins))
 
 
+_KEEPING_STEPS = frozenset({"", "Cast"})  # which leave a key what it is
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
 _KIND_OF |= {"bool": Kind.BOOLEAN, "string": Kind.TEXT, "timestamp": Kind.TIME}
 

@@ -36,7 +36,7 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.origins import Origins, When, leave_groups, look_up, pick, reveal_choice, shift
+from gpupipe.support.origins import ANY_ROW, Origins, When, leave_groups, look_up, pick, reveal_choice, shift
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -195,11 +195,13 @@ class TableJoin(Transform):
         left_origins: Origins = frozenset().union(*(item.origins for item in left))
         pairs = [(key, self.right_schema[name]) for key, name in zip(keys, self.right_keys, strict=True)]
         by_own_key = any(key.is_column_of(right_key) for key, right_key in pairs[: self._num_ordering])
+        is_apart = any(key.is_key_apart(right_key) for key, right_key in pairs)
         for name, out in names.items():
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
             origins = self._look_up(reveal_choice(source.origins, left_origins), left)
+            origins = shift(origins, *ANY_ROW) if is_apart else origins
             fields.append(replace(item, origins=leave_groups(origins, by_own_key=by_own_key) | key_origins))
         return fields
 

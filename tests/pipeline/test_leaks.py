@@ -222,6 +222,28 @@ def test_sums_of_the_days_before_are_earlier_rows(folder: bool, tmp_path: Path) 
             fit(joined, "total")
 
 
+@pytest.mark.slow
+def test_a_lag_that_is_found_by_another_key_is_that_of_any_row() -> None:
+    data, keys = gp.from_frame(SALES.assign(t=range(len(SALES)))), ["store", "t"]
+    lags = gp.Pipeline([T.Lag("sales", by="store", order_by="t")]).fit_transform(data).select([*keys, LAG])
+    earlier, as_of = lags.assign(t="t - 2"), {"on": "t", "by": "store"}
+    for joined in (
+        data.join_asof(lags, **as_of, direction="forward", allow_exact_matches=False),
+        data.join_asof(lags, **as_of, direction="nearest"),
+        data.join(earlier, on=keys),
+        data.join_asof(earlier, **as_of),
+        data.assign(next="t + 2").join(lags, left_on=["store", "next"], right_on=keys),
+        data.join(lags.assign(t="t // 4 * 4").deduplicate(keys, keep="last"), on=keys, how="inner"),
+        gp.Pipeline([T.Join(earlier, on=keys)]).fit_transform(data),
+        gp.Pipeline([T.JoinAsOf(earlier, **as_of)]).fit_transform(data),
+    ):
+        with pytest.raises(errors.LeakageError):
+            fit(joined, LAG)
+    cast = gp.Pipeline([T.Cast({"t": "int32"})]).fit_transform(data)
+    for joined in (data.join(lags, on=keys), data.join_asof(lags, **as_of), cast.join(lags, on=keys)):
+        assert fit(joined, LAG).schema.numeric
+
+
 def replace_query(one: gp.Dataset, past: gp.Dataset) -> gp.Dataset:
     """The whole table that a part was cut from."""
     return gp.Dataset(past.source, past.schema, "cpu") if one.source is past.source else one

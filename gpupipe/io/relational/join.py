@@ -33,7 +33,17 @@ from gpupipe.io.relational.scan import Scan, scan
 from gpupipe.io.relational.side_columns import Attach, SideColumns, collect_columns
 from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
-from gpupipe.support.origins import Origins, When, forget_order, leave_groups, look_up, pick, reveal_choice, shift
+from gpupipe.support.origins import (
+    ANY_ROW,
+    Origins,
+    When,
+    forget_order,
+    leave_groups,
+    look_up,
+    pick,
+    reveal_choice,
+    shift,
+)
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
 _KEPT = {"left": (True, False), "inner": (False, False), "right": (False, True), "outer": (True, True)}
@@ -64,6 +74,8 @@ class _Sides:
         left: Origins = frozenset().union(*(item.origins for item in self.left_columns))
         added = []
         by_own_key = any(left_key.is_column_of(right_key) for left_key, right_key in self._ordering)
+        if any(left_key.is_key_apart(right_key) for left_key, right_key in self._pairs):
+            whens = ANY_ROW
         for item in columns:
             origins = shift(reveal_choice(item.origins, left), *(whens or (When.NOW,)))
             added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
@@ -360,8 +372,9 @@ class AsOfSpec(_Sides):
     @property
     def added_fields(self) -> list[Field]:
         named = (replace(item, name=out, nullable=True, origins=pick(item.origins)) for item, out in self.right_columns)
-        is_past = self.direction == "backward" and not self.exact
-        return self._add_keys(named, When.BEFORE if is_past else When.NOW)
+        backward = (When.NOW,) if self.exact else (When.BEFORE,)  # the latest that may be found
+        whens = {"backward": backward, "forward": (When.NOW, When.AFTER)}.get(self.direction, ANY_ROW)
+        return self._add_keys(named, *whens)
 
     @property
     def _pairs(self) -> list[tuple[Field, Field]]:
