@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
 from gpupipe.expressions.evaluate import evaluate
 from gpupipe.expressions.expression import Expression, parse
 from gpupipe.schema import Field, Schema
+from gpupipe.support.origins import mark_part
 from gpupipe.support.validation import refuse_argument
 
 
@@ -38,7 +39,9 @@ class Derivation:
             dtype = expression.check(schema)
             sources = map(schema.__getitem__, expression.reads)
             written_as = expression.get_written_as(schema)
-            schema = schema.assign([Field.derived(name, dtype, sources, self.where, written_as)])
+            field = Field.derived(name, dtype, sources, self.where, written_as)
+            marks = mark_part(item.origins for item in schema)
+            schema = schema.assign([replace(field, origins=field.origins | marks) if marks else field])
         return schema
 
     def trace(self, outputs: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:

@@ -23,6 +23,7 @@ from gpupipe.io.planning.table import Source, Table, identify_job
 from gpupipe.io.stores import FileNote
 from gpupipe.schema import Field, Role, Schema, shorten_list
 from gpupipe.support.calls import answer_calls
+from gpupipe.support.origins import tell_parts
 from gpupipe.support.validation import is_sequence
 
 
@@ -51,6 +52,9 @@ def concat(datasets: Sequence[Any]) -> Dataset:
         raise BadConfig("concat", "not a list of datasets", got=datasets, expected=expected, remedy=remedy)
     tables = [as_dataset(dataset) for dataset in datasets]
     schema = _unite_schemas([table.locate_origins() for table in tables])
+    queries = {table.query.identity() for table in tables}
+    if len(queries) > 1 or None in queries:
+        schema = Schema(item.replace(origins=tell_parts(item.origins)) for item in schema)
     return replace(tables[0], source=ConcatSource(tables, schema), schema=schema, query=EVERYTHING)
 
 

@@ -27,6 +27,7 @@ class When(StrEnum):
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
     ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
     CHOICE = "choice"  # no value: rows were kept or left out by the column, as those of a filter are
+    PART = "part"  # no value: computed after such a choice, and so perhaps another in each part that was kept
     POSITION = "position"  # no value: which rows are earlier was read from where they stand in the column's table
 
     __hash__ = str.__hash__  # in C, of the value that is compared
@@ -37,7 +38,8 @@ IN_MEMORY = "memory "
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
-_NO_VALUES = frozenset({When.ORDER, When.CHOICE, When.POSITION})
+_CHOICES = frozenset({When.CHOICE, When.PART})
+_NO_VALUES = _CHOICES | {When.ORDER, When.POSITION}
 _RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
 _GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
@@ -48,7 +50,7 @@ _OF_OWN_KEY = {When.EARLIER_GROUP: frozenset({When.BEFORE}), When.LATER_GROUP: f
 # rows in any groups.
 _IN_GROUP = dict.fromkeys(When, _ROWS) | dict.fromkeys(_KEYS, frozenset({When.KEY}))
 _STAY = {mark: frozenset({mark}) for mark in _NO_VALUES}
-_CHOSEN = frozenset({When.CHOICE})
+_CHOSEN = {mark: frozenset({mark}) for mark in _CHOICES}
 _VANISH = dict.fromkeys(_NO_VALUES, frozenset[When]())
 # What a value of a row before or after is to the row that looks there: a step back from a later row may end anywhere.
 _STEPS: dict[When, dict[When, frozenset[When]]] = {
@@ -74,11 +76,11 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
     # What rows were sorted by is what every window without an order of its own looks them up by.
     **{
         mark: {when: frozenset() if when in _EARLIER else frozenset({mark}) for when in When} | _VANISH
-        for mark in (When.ORDER, When.CHOICE)
+        for mark in (When.ORDER, *_CHOICES)
     },
     When.POSITION: {when: frozenset({When.POSITION}) for when in When} | {When.ORDER: frozenset({When.KEY})},
     **{
-        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when})) | _VANISH | {When.CHOICE: _CHOSEN}
+        when: _IN_GROUP | dict.fromkeys((When.NOW, When.GROUP), frozenset({when})) | _VANISH | _CHOSEN
         for when in (When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP)
     },
 }
@@ -165,9 +167,35 @@ def reveal_choice(origins: Origins, left: Origins) -> Origins:
         return any(origin.column == column and are_related(origin.table, table) for table, column in tables)
 
     return frozenset(
-        origin if origin.when != When.CHOICE or is_known(origin) else origin._replace(when=When.KEY)
+        origin if origin.when not in _CHOICES or is_known(origin) else origin._replace(when=When.KEY)
         for origin in origins
     )
+
+
+def list_choices(field_origins: Iterable[Origins]) -> Origins:
+    """Return the marks of what rows were kept by, of the origins of their fields."""
+    return frozenset(origin for origins in field_origins for origin in origins if origin.when == When.CHOICE)
+
+
+def mark_part(field_origins: Iterable[Origins]) -> Origins:
+    """Return the marks of a value that is computed of rows which are only a part of a table, by the table's fields.
+
+    Example:
+        >>> price = frozenset({Origin("", "price"), Origin("", "sales", When.CHOICE)})
+        >>> [(origin.column, origin.when.value) for origin in mark_part([price])]
+        [('sales', 'part')]
+    """
+    return frozenset(origin._replace(when=When.PART) for origin in list_choices(field_origins))
+
+
+def tell_parts(origins: Origins) -> Origins:
+    """Return the origins of values of parts that are put together: what was computed in each tells the part.
+
+    Example:
+        >>> [origin.when.value for origin in tell_parts(frozenset({Origin("", "sales", When.PART)}))]
+        ['key']
+    """
+    return frozenset(origin._replace(when=When.KEY) if origin.when == When.PART else origin for origin in origins)
 
 
 def leave_groups(origins: Origins, *, by_own_key: bool = False) -> Origins:

@@ -244,6 +244,33 @@ def test_a_lag_that_is_found_by_another_key_is_that_of_any_row() -> None:
         assert fit(joined, LAG).schema.numeric
 
 
+@pytest.mark.slow
+def test_what_is_computed_of_rows_that_the_target_kept_tells_of_it() -> None:
+    data, keys = sales(), ["store", "date"]
+    high, low = data.filter("sales > 5"), data.filter("sales <= 5")
+    marked = high.assign(mark="1").select([*keys, "mark"])
+    found = data.join(high.select(keys), on=keys, how="inner").assign(mark="1").select([*keys, "mark"])
+    for joined in (
+        data.join(marked, on=keys),
+        data.join(found, on=keys),
+        data.join_asof(marked, on="date", by="store", tolerance="0s"),
+        gp.Pipeline([T.Join(marked, on=keys)]).fit_transform(data),
+        gp.concat([high.assign(mark="1"), low.assign(mark="0")]),
+        gp.concat([high.assign(mark="price * 0 + 1"), low.assign(mark="price * 0")]),
+    ):
+        with pytest.raises(errors.LeakageError):
+            fit(joined, "mark")
+    before, known = data.assign(mark="price * 2"), "notnull(sales)"
+    for joined in (
+        gp.concat([before.filter("sales > 5"), before.filter("sales <= 5").sample(0.5)]),
+        gp.concat([data.filter(known).assign(mark="price * 2")] * 2),
+        high.assign(mark="price * 2"),
+        high.join(marked, on=keys),
+        data.join(before.select([*keys, "mark"]), on=keys),
+    ):
+        assert fit(joined, "mark").schema.numeric
+
+
 def replace_query(one: gp.Dataset, past: gp.Dataset) -> gp.Dataset:
     """The whole table that a part was cut from."""
     return gp.Dataset(past.source, past.schema, "cpu") if one.source is past.source else one

@@ -35,10 +35,12 @@ from gpupipe.io.relational.sort import ensure_unique_row_ids, sort_by_row
 from gpupipe.schema import FLOATS, ID, INTEGERS, ROW, Field, Schema
 from gpupipe.support.origins import (
     ANY_ROW,
+    Origin,
     Origins,
     When,
     forget_order,
     leave_groups,
+    list_choices,
     look_up,
     pick,
     reveal_choice,
@@ -188,7 +190,9 @@ class JoinSpec(_Sides):
             for item, name in self.right_columns
         )
         columns = [*left, *self._add_keys(named)]
-        return Schema(item.replace(origins=item.origins | order) for item in columns)
+        # Left rows that find none are dropped: which stay is what the right rows were kept by.
+        marks = frozenset[Origin]() if keeps_left else list_choices(key.origins for key in self.right_keys)
+        return Schema(item.replace(origins=item.origins | order | marks) for item in columns)
 
     def in_row_order(self, left: pl.LazyFrame, right: pl.LazyFrame) -> pl.LazyFrame:
         """Plan the rows of the result in order, each with its row id as `ROW`.
