@@ -939,3 +939,29 @@ def test_loaders_and_scorers_refuse_what_only_looks_like_an_argument(bench: Benc
     with pytest.raises(errors.NotFitted):
         gp.Scorer(gp.Pipeline([], gp.Features(["dep_delay"])), linear)
     bench.trainer(max_grad_norm=10**30, progress=False).fit(bench.loader)
+
+
+def test_numpys_lengths_of_time_are_no_integers() -> None:
+    frame = pd.DataFrame({"t": pd.date_range("2024", periods=4), "v": range(4)})
+    data, hour = gp.from_frame(frame), np.timedelta64(1, "h")
+    assert len(data.join_asof(data, on="t", tolerance=hour)) == 4
+    assert T.JoinAsOf(data, on="t", tolerance=hour, lag=hour).transform(frame)["v_right"].isna().all()
+    for call in (
+        lambda: data.join_asof(data, on="v", tolerance=hour),
+        lambda: data.head(hour),
+        lambda: T.Rolling("v", hour, order_by="t"),
+        lambda: T.JoinAsOf(data, on="t", lag=np.timedelta64("NaT")),
+    ):
+        with pytest.raises(errors.BadConfig):
+            call()
+
+
+@pytest.mark.parametrize("key", ["v", ["v", "w"], 3])
+def test_pandas_names_on_a_group_by_are_answered_by_agg(key: Any) -> None:
+    groups = gp.from_frame(pd.DataFrame({"t": [1, 1, 2], "v": [1.0, 2.0, 3.0], "w": [0.0, 1.0, 2.0]})).group_by("t")
+    with raises(errors.AttributeNotFound, where="group_by.sum", remedy="agg(x_sum=('x', 'sum'))"):
+        groups.sum()
+    with pytest.raises(errors.AttributeNotFound) as caught:
+        groups[key]
+    if key != 3:
+        assert len(eval(f"groups.{caught.value.remedy}", {"groups": groups})) == 2

@@ -245,7 +245,7 @@ def is_bool(value: Any) -> bool:
 
 def is_integer(value: Any, least: int = -_MOST, most: int = _MOST) -> bool:
     """Return whether it is an integer within these bounds, Python's or NumPy's; a boolean is not."""
-    return isinstance(value, Integral) and not is_bool(value) and least <= int(value) <= most
+    return _is_whole(value) and least <= int(value) <= most
 
 
 def is_number(value: Any) -> bool:
@@ -253,8 +253,13 @@ def is_number(value: Any) -> bool:
     if type(value) is float:  # for which the abstract classes take five times as long
         return True
     if isinstance(value, Integral):
-        return not is_bool(value) and abs(int(value)) <= sys.float_info.max
+        return _is_whole(value) and abs(int(value)) <= sys.float_info.max
     return isinstance(value, Real) and not is_bool(value) and not isinstance(value, Rational)
+
+
+def _is_whole(value: Any) -> bool:
+    """Return whether it is an integer of any size; NumPy's lengths of time call themselves integers, too."""
+    return isinstance(value, Integral) and not is_bool(value) and type(value).__name__ != "timedelta64"
 
 
 def to_python(value: Any) -> Any:

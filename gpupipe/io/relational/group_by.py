@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
 
 import polars as pl
 
 from gpupipe.backend import select
 from gpupipe.cluster.executor import get_executor
-from gpupipe.errors import BadConfig, BadData, SchemaMismatch
+from gpupipe.errors import AttributeNotFound, BadConfig, BadData, SchemaMismatch
 from gpupipe.io.planning.table import AnyTable, Table
 from gpupipe.io.relational.engine import PlannedRun, assign_ranges, count_buckets, has_many_groups
 from gpupipe.io.relational.gathering import plan_rows
@@ -36,6 +36,24 @@ class GroupBy(Generic[AnyTable]):
     table: AnyTable
     keys: Sequence[str]
     dropna: bool
+
+    if not TYPE_CHECKING:  # for which any name would be one
+
+        def __getattr__(self, name: str) -> Any:
+            """Raise AttributeNotFound for pandas' `mean()` and the like, with the call of `agg` for it."""
+            if name.startswith("_"):
+                return object.__getattribute__(self, name)
+            raise self._refuse_name(name, ["x"], name if name in _FUNCTIONS else "mean")
+
+    def __getitem__(self, names: Any) -> NoReturn:
+        """Raise AttributeNotFound for pandas' choice of columns, with the call of `agg` for it."""
+        columns = [name for name in (names if isinstance(names, list | tuple) else [names]) if isinstance(name, str)]
+        raise self._refuse_name(repr(names), columns or ["x"], "mean")
+
+    def _refuse_name(self, name: str, columns: Sequence[str], function: str) -> AttributeNotFound:
+        calls = ", ".join(f"{column}_{function}=({column!r}, {function!r})" for column in columns)
+        expected = f"agg, with some of {', '.join(_FUNCTIONS)}"
+        return AttributeNotFound(f"group_by.{name}", "no such name", expected=expected, remedy=f"agg({calls})")
 
     def agg(self, *unnamed: object, **named: tuple[str, str] | tuple[str, str, float]) -> AnyTable:
         """Compute one row for each distinct key, sorted by the keys, a missing one last.
