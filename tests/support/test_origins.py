@@ -18,7 +18,7 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY, ORDER, CHOICE, POSITION = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY, ORDER, CHOICE, PART, POSITION = When
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -46,7 +46,9 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([POSITION], [NOW, ORDER], [POSITION, KEY]),  # a window over sorted rows
         ([CHOICE], [NOW, BEFORE, ORDER], [CHOICE]),
         ([BEFORE], [CHOICE], [CHOICE]),
+        ([BEFORE], [PART], [PART]),
         ([GROUP], [NOW, CHOICE], [GROUP, CHOICE]),  # whose rows were chosen
+        ([GROUP], [NOW, PART], [GROUP, PART]),
         ([GROUP], [NOW, ORDER], [GROUP]),  # whose rows are sorted by their keys
     ],
 )
@@ -62,7 +64,7 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, NOW], [NOW], True),
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
-        ([BEFORE, ORDER, CHOICE, POSITION], [NOW, ORDER], False),
+        ([BEFORE, ORDER, CHOICE, PART, POSITION], [NOW, ORDER], False),
         ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
         ([GROUP], [GROUP], True),
