@@ -46,6 +46,7 @@ def is_passenger(dtype: str) -> bool:
     return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
 
 
+_KEEPING_STEPS = frozenset({"", "Cast"})  # which leave a key what it is
 OF_A_DATASET = "of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
 """How a step is applied to a lazy table, for an error's remedy."""
 
@@ -198,7 +199,6 @@ class Field:
         return self if self.origins == origins else self.replace(origins=frozenset(origins))
 
 
-_KEEPING_STEPS = frozenset({"", "Cast"})  # which leave a key what it is
 _KIND_OF = dict.fromkeys(DTYPES, Kind.CONTINUOUS) | dict.fromkeys(LISTS, Kind.LIST)
 _KIND_OF |= {"bool": Kind.BOOLEAN, "string": Kind.TEXT, "timestamp": Kind.TIME}
 

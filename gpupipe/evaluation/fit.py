@@ -53,8 +53,8 @@ def fit(
             of them may be known only after the target is.
         valid: rows that say when to stop; None for a tenth of `train`, drawn by the seed, of each class the same share
             (the only row of a class is learned from). Rows of one time or group know too much of each other to be
-            drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`)
-            None is for none, and rows that are given come after those of `train`, which their windows see.
+            drawn: split by them. With windows among the steps (`T.Lag`, `T.Rolling`) None is for none, and rows that
+            are given come after those of `train`, which their windows see.
         target: a column, an expression or several, as of `gp.Features`.
         steps: transforms before the features, as of `gp.Pipeline`; what they add becomes features, too.
         weight: a column or an expression, of the rows' weights.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpupipe.backend import Backend, Column, Frame
@@ -34,14 +34,14 @@ class Derivation:
 
     def derive_schema(self, schema: Schema) -> Schema:
         """Return the schema with the new columns; `ExpressionError` where an expression does not go with the others."""
+        marks = mark_part(item.origins for item in schema)
         for name in self.named:
             expression = self._parse(name)
             dtype = expression.check(schema)
             sources = map(schema.__getitem__, expression.reads)
             written_as = expression.get_written_as(schema)
             field = Field.derived(name, dtype, sources, self.where, written_as)
-            marks = mark_part(item.origins for item in schema)
-            schema = schema.assign([replace(field, origins=field.origins | marks) if marks else field])
+            schema = schema.assign([field.replace(origins=field.origins | marks)])
         return schema
 
     def trace(self, outputs: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:

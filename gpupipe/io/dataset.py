@@ -878,12 +878,12 @@ def as_rows(data: Any, backend: str = "auto") -> Any:
         return data
     if isinstance(data, pads.Dataset) or not (_streams(data) and hasattr(data, "__len__")):
         return from_frame(data)
-    whole, owner = from_frame(data, num_partitions=1), select(backend)
-    rows = whole.read(whole.partitions[0], backend=owner)
-    zoned = [item.name for item in whole.schema if item.zone]
+    (schema, _, batches), owner = _open(data), select(backend)
+    rows = owner.from_arrow(batches.read_all(), list(schema))
+    zoned = [item.name for item in schema if item.zone]
     if not zoned:
         return rows
-    times = owner.decode(owner.select(rows, zoned), (), whole.schema)
+    times = owner.decode(owner.select(rows, zoned), (), schema)
     return rows.assign(**{name: times[name] for name in zoned})
 
 

@@ -255,13 +255,14 @@ class TransformPlan:
                     shorten_list(names),
                 )
 
-    def get_tied_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
-        """Return the schema after all steps, given which window steps have `ties`, and the origins of the source."""
+    def compute_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
+        """Compute the schema after all steps, given which window steps have `ties`, and the origins of the source."""
         steps = [
             step.with_ties() if position in positions and isinstance(step, WholeTableTransform) else step
             for position, step in enumerate(self.steps)
         ]
-        source = Schema(replace(item, origins=(origins or {}).get(item.name, item.origins)) for item in self._source)
+        origins = origins or {}
+        source = Schema(item.replace(origins=origins.get(item.name, item.origins)) for item in self._source)
         return TransformPlan(steps, source, None).output_schema
 
     def attach_window_columns(
@@ -405,7 +406,7 @@ class BoundPipeline:
 
         Steps are asked anew: whether they look rows up in the very table that the data is of is seen here alone.
         """
-        after = self.plan.get_tied_schema({*self.plan.ties}, origins)
+        after = self.plan.compute_schema({*self.plan.ties}, origins)
         if self._features is not None:
             after = self._features._output_schema(after, self._features._output_fields(after))
         fields = []
@@ -414,7 +415,7 @@ class BoundPipeline:
             if item.name in self.schema and item.name in after:
                 # What the caller knows beside the steps: that an encoder has learned the target of these very rows.
                 more, own_origins = item.origins - self.schema[item.name].origins, after[item.name].origins
-            fields.append(replace(item, origins=own_origins | trace(more, origins)))
+            fields.append(item.replace(origins=own_origins | trace(more, origins)))
         return schema.assign(fields)
 
     def prepare(

@@ -99,9 +99,9 @@ def _decides(column: Column, target: Column, num_distinct: int, backend: Backend
     """Return whether each value goes with one value of the target, or the target is a linear function of it."""
     xp = backend.xp
     if _ROWS_EACH * num_distinct > len(column):
-        first = slice(10 * _LEAST_ROWS)  # which tell nearly always that it is none
+        head = slice(10 * _LEAST_ROWS)  # which tells nearly always that it is none
         are_numbers = {column.dtype, target.dtype} <= {*INTEGERS, *FLOATS}
-        return are_numbers and _is_linear(column.take(first), target.take(first), xp) and _is_linear(column, target, xp)
+        return are_numbers and _is_linear(column.take(head), target.take(head), xp) and _is_linear(column, target, xp)
     values, labels = _pair_values(column, target, xp)
     distinct, classes = sort_unique(values, xp), sort_unique(labels, xp)
     if len(values) < _LEAST_ROWS or len(classes) < 2:

@@ -300,7 +300,7 @@ class PipelineFit:
         schema, positions = self.schema, set[int]()
         for position, num_ties in plan.ties.items():
             positions.add(position)
-            before, schema = schema, plan.get_tied_schema(positions)
+            before, schema = schema, plan.compute_schema(positions)
             step = plan.steps[position]
             assert isinstance(step, WholeTableTransform), "others have no order"
             for note in features._check_ties(schema, before, step, num_ties):

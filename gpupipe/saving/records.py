@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import date, datetime
 from typing import Any
 
@@ -27,18 +28,19 @@ def answer_records(
     """Score a row or a list of rows by a function from table to frame, and return a dict for each, of plain values.
 
     Keys that are no columns of `source` are left out, as are values of another type in columns that `list_reads` does
-    not name, of a table with these columns. A missing value is None. Times may be text in ISO format.
+    not name, of a table with these columns. A missing value is None: a key that only some rows have is an error.
+    Times may be text in ISO format.
     """
     rows: Sequence[Mapping[str, Any]] = [data] if isinstance(data, Mapping) else data
     if not rows:
         return []
     names = {name for row in rows for name in row}
     fields = [item for item in source if item.name in names]
-    columns, errors = dict[str, pa.Array](), dict[str, SchemaMismatch]()
+    columns, errors = dict[str, pa.Array](), dict[str, SchemaMismatch | ColumnNotFound]()
     for item in fields:
         try:
-            columns[item.name] = _read_values(item, [row.get(item.name) for row in rows])
-        except SchemaMismatch as error:
+            columns[item.name] = _read_values(item, [_get_value(item, row, n) for n, row in enumerate(rows)])
+        except (SchemaMismatch, ColumnNotFound) as error:
             errors[item.name] = error
     if errors:
         read = list_reads(pa.table({item.name: [] for item in fields}))
@@ -54,6 +56,13 @@ def answer_records(
     owner = infer_backend(frame)
     records = owner.to_arrow(owner.encode(frame)).to_pylist()
     return records[0] if isinstance(data, Mapping) else records
+
+
+def _get_value(item: Field, row: Mapping[str, Any], number: int) -> Any:
+    """Return a row's value of a column; `ColumnNotFound` where its dict has none, as rows of one dict are refused."""
+    if item.name not in row:
+        raise ColumnNotFound.among(f"row {number} of the data", item.name, [*map(str, row)], f"{{{item.name!r}: None}}")
+    return row[item.name]
 
 
 def _read_values(item: Field, values: list[Any]) -> pa.Array:
@@ -89,7 +98,7 @@ def _convert(values: list[Any], kind: pa.DataType) -> pa.Array:
         raise TypeError
     if is_list(kind):
         for value, length in zip(values, array.value_lengths().to_pylist(), strict=True):
-            if isinstance(value, str | bytes | Mapping):  # Arrow would take its letters or keys
+            if isinstance(value, str | bytes | Mapping | AbstractSet):  # Arrow would take letters, keys, any order
                 raise TypeError
             _convert(list(value) if length else [], kind.value_type)
     return array

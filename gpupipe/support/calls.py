@@ -34,6 +34,7 @@ _ELSEWHERE = {
     "fraction": "frac test_size train_size",
     "ascending": "descending desc reverse",
     "partition_by": "partition_cols",
+    "direction": "strategy",
     "hidden": "hidden_size hidden_sizes hidden_dims layers",
     "target": "y label labels target_column label_column",
     "order_by": "sort_by on time date",
@@ -50,10 +51,16 @@ _ELSEWHERE = {
 _OWNERS = dict.fromkeys(["allow_leak", "keep", "target", "target_transform", "weight"], "gp.Features")
 _OWNERS |= dict.fromkeys(["class_weight", "early_stopping", "loss", "lr", "max_epochs", "optimizer"], "gp.Trainer")
 """What takes an argument that steps, pipelines, models and `gp.fit` are given by mistake."""
-_INSTEAD = dict.fromkeys(["drop", "exclude", "ignore"], "data.select([...]) before, of the columns that are meant")
-_INSTEAD |= dict.fromkeys(["direction", "strategy"], "Dataset.join_asof(..., direction=...)")
-_INSTEAD |= {"missing_values": "T.Replace({'x': {-999: None}}) before it", "shuffle": "by= and at=, for rows in order"}
-"""What to write where no argument stands for another library's."""
+_INSTEAD = {
+    **dict.fromkeys(
+        ["fit(drop=)", "fit(exclude=)", "fit(ignore=)"], "train.select([...]), of the columns that are meant"
+    ),
+    **dict.fromkeys(["JoinAsOf(direction=)", "JoinAsOf(strategy=)"], "Dataset.join_asof(..., direction=...)"),
+    "SimpleImputer(missing_values=)": "T.Replace({'x': {-999: None}}) before it",
+    "Dataset.split(shuffle=)": "by= and at=, for rows in order",
+    "Dataset.kfold(shuffle=)": "by= and forward=True, for rows in order",
+}
+"""What to write where no argument stands for another library's, by the call."""
 
 
 def answer_calls(thing: Answering) -> Answering:
@@ -164,7 +171,7 @@ def _find_remedy(called: str, name: str, option: Any, names: Sequence[str], *, t
     if near is None and takes_mapping:  # a step that takes its columns by a mapping
         return f"{called}({{{name!r}: {value}}})"
     if near is None:
-        return _INSTEAD.get(name, f"what is meant by it among these, or {called}(...) without it")
+        return _INSTEAD.get(f"{called}({name}=)", f"what is meant by it among these, or {called}(...) without it")
     if near == "fraction" and name == "test_size" and isinstance(option, float):  # the share of the other rows
         value = repr(round(1 - option, 9))
     elif near == "ascending" and name in synonyms:  # which are its opposites

@@ -84,7 +84,14 @@ def test_what_json_brings_and_takes(scorer: gp.Scorer) -> None:
         *[("x", "40"), ("x", [1]), ("n", 1.5), ("n", 2**70), ("k", True), ("k", 7), ("x", {})],
         *[("at", "nine"), ("at", 1_357_000_000), ("at", datetime(2013, 1, 1, tzinfo=UTC)), ("at", "2013-01-01T05Z")],
         *[("zoned", datetime(2013, 1, 1)), ("zoned", "2013-01-01T05:00"), ("day", 15_706)],  # noqa: DTZ001
-        *[("words", "a"), ("words", {"a": 1}), ("words", [1]), ("numbers", [1.5]), ("numbers", ["1"])],
+        *[
+            ("words", "a"),
+            ("words", {"a": 1}),
+            ("words", {"a", "b"}),
+            ("words", [1]),
+            ("numbers", [1.5]),
+            ("numbers", ["1"]),
+        ],
     ],
 )
 def test_a_value_of_another_type_is_named(scorer: gp.Scorer, name: str, value: Any) -> None:
@@ -101,6 +108,15 @@ def test_a_day_is_its_midnight_and_some_times_are_missing(scorer: gp.Scorer) -> 
 def test_a_column_that_no_row_has_is_named(scorer: gp.Scorer) -> None:
     with raises(ColumnNotFound, where="the data", column="k"):
         scorer.predict({name: value for name, value in GOOD.items() if name != "k"})
+
+
+def test_a_column_that_one_row_lacks_is_named(scorer: gp.Scorer) -> None:
+    row = {name: value for name, value in GOOD.items() if name != "k"}
+    with raises(ColumnNotFound, where="row 1 of the data", column="k"):
+        scorer.predict([GOOD, row])
+    with raises(ColumnNotFound, where="row 1 of the data", column="k", remedy="'K' (the closest name)"):
+        scorer.predict([GOOD, row | {"K": "a"}])
+    assert scorer.predict([GOOD, row | {"k": None}])[1]["prediction"] in ("no", "yes")
 
 
 def test_a_misspelt_key_is_offered(scorer: gp.Scorer) -> None:

@@ -114,7 +114,7 @@ FRAME = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
         (
             lambda: gp.fit(FRAME, target="y", drop=["x"]),
             "fit(drop=)",
-            "data.select([...]) before, of the columns that are meant",
+            "train.select([...]), of the columns that are meant",
         ),
         (lambda: pre.StandardScaler(True), "StandardScaler", "with_mean=... by name"),
         (lambda: T.Cast(x="int64"), "Cast(x=)", "Cast({'x': 'int64'})"),

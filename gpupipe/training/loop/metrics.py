@@ -345,6 +345,8 @@ def check_task(metrics: Sequence[Metric], schema: Schema) -> None:
     elif task == "multiclass":
         wrong = {name for name in names - {*METRICS_OF_TASK[task]} if not _TOP_K.fullmatch(name)}
         what = "a target of several classes"
+    elif task in ("binary", "multilabel"):  # whose outputs are logits, no values
+        wrong = names - {*METRICS_OF_TASK[task]}
     else:
         wrong = {*filter(_TOP_K.fullmatch, names)}
     for name in sorted(wrong):
