@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -178,11 +179,13 @@ class ScratchFolder:
     def __init__(self) -> None:
         parent = local_scratch()
         try:
-            self.path = Path(tempfile.mkdtemp(prefix=f"gpupipe-{name_owner()}-", dir=parent))
+            self.path = Path(parent or tempfile.gettempdir()) / f"gpupipe-{name_owner()}-{secrets.token_hex(8)}"
+            # Before the folder is there: a Ctrl-C behind its making would leave it, as mkdtemp may.
+            weakref.finalize(self, _remove_own, self.path, os.getpid())
+            self.path.mkdir(mode=0o700)
             _remove_left(self.path.parent)
         except OSError as cause:
             raise _unwritable(parent or "TMPDIR", cause) from cause
-        weakref.finalize(self, _remove_own, self.path, os.getpid())
 
     def __enter__(self) -> Self:
         return self

@@ -132,3 +132,12 @@ def test_a_target_whose_texts_are_money_says_so(caplog: pytest.LogCaptureFixture
     note = next(remark for remark in features.remarks if "price" in remark)
     assert note.startswith("the target price: its texts are amounts of money: T.Derive(price=")
     assert f"Features.auto takes {note}" in caplog.messages
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae", "r2", "mape", "top_2_accuracy"])
+def test_errors_of_numbers_are_no_metrics_of_logits(metric: str) -> None:
+    frame = frame_of(60, 1)
+    scorer = gp.fit(frame, target="late", model=gp.models.Linear)
+    loader = scorer.pipeline.loader(frame)
+    with raises(BadConfig, where="Trainer(metrics=)", got=metric, match="says nothing of a binary target"):
+        gp.Trainer(scorer.model, metrics=[metric]).evaluate(loader)
