@@ -236,11 +236,12 @@ class RobustScaler(_Scaler):
         with np.errstate(over="ignore"):
             width = upper - lower
         base.check_finite(summary.names, width, "RobustScaler")
+        divisor = np.where(width > 0, width, 1.0)
         if self.unit_variance:
             normal = NormalDist()
-            width = width / (normal.inv_cdf(shares[2]) - normal.inv_cdf(shares[0]))
+            divisor = divisor / (normal.inv_cdf(shares[2]) - normal.inv_cdf(shares[0]))
         self.center_ = middle if self.with_centering else np.zeros_like(middle)
-        self.scale_ = np.where((width > 0) & self.with_scaling, width, 1.0)
+        self.scale_ = divisor if self.with_scaling else np.ones_like(divisor)
         self.relative_error_ = summary.relative_errors
         return super().finalize(summary)
 

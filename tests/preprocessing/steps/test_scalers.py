@@ -72,6 +72,12 @@ def test_learned_attributes_are_scikit_learns() -> None:
     np.testing.assert_allclose(pre.RobustScaler().fit(table).scale_, peers.RobustScaler().fit(dense).scale_, rtol=1e-12)
 
 
+def test_equal_quartiles_divide_as_scikit_learn_does() -> None:
+    table = pd.DataFrame({"mostly_zero": [0.0, 0.0, 0.0, 0.0, 0.0, 7.0]})
+    ours, theirs = pre.RobustScaler(unit_variance=True), peers.RobustScaler(unit_variance=True)
+    np.testing.assert_allclose(ours.fit_transform(table).to_numpy(), theirs.fit_transform(table), rtol=1e-6)
+
+
 def test_a_column_near_a_billion_is_scaled() -> None:
     # Summed as x and x² in float64 these lose all digits of their variance: NVTabular centres and does not scale them.
     near = pd.DataFrame({"x": 1e9 + np.arange(5.0)})
