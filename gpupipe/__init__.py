@@ -100,11 +100,17 @@ def _refuse(name: str) -> AttributeError:
     from gpupipe.errors import AttributeNotFound, nearest
 
     modules = [
-        module for module in _NAMES[""].split() if name in getattr(sys.modules.get(f"gpupipe.{module}"), "__all__", ())
+        module
+        for module in _NAMES[""].split()
+        if name in getattr(importlib.import_module(f"gpupipe.{module}"), "__all__", ())
     ]
     near, remedy = nearest(name, __all__), "help(gp)"
     if modules:
         remedy = f"gp.{modules[0]}.{name}"
+    elif name.startswith("from_"):
+        remedy = "gp.from_frame"
+    elif (reader := name.replace("scan_", "read_", 1)) in __all__:
+        remedy = f"gp.{reader}"
     elif name.startswith("read_") and hasattr(sys.modules.get("pandas"), name):
         remedy = f"gp.from_frame(pandas.{name}(...))"
     elif near is not None:

@@ -42,6 +42,32 @@ def test_unknown_names_are_attribute_errors() -> None:
         _ = gpupipe.Pipelin
 
 
+REMEDIES = {
+    "StandardScaler": "gp.preprocessing.StandardScaler",
+    "MLP": "gp.models.MLP",
+    "from_pandas": "gp.from_frame",
+    "from_arrow": "gp.from_frame",
+    "scan_csv": "gp.read_csv",
+}
+UNKNOWN = """
+import json, sys
+import gpupipe
+remedies = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        getattr(gpupipe, name)
+    except gpupipe.errors.AttributeNotFound as error:
+        remedies[name] = str(error).splitlines()[-1]
+print(json.dumps(remedies))
+"""
+
+
+def test_names_of_other_libraries_and_modules_are_answered() -> None:
+    command = [sys.executable, "-c", UNKNOWN, json.dumps(list(REMEDIES))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {name: f"Try: {remedy}" for name, remedy in REMEDIES.items()}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["errors", "io", "models", "preprocessing", "selectors", "tensors", "training"])
 def test_a_part_is_there_after_the_import_alone(module: str) -> None:

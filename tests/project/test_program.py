@@ -83,8 +83,13 @@ def test_the_program_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```text\n(.*?)```", readme.read_text(), re.DOTALL)
     found, told = (text.split() for text in (run(program_of(readme), tmp_path), shown))
     assert len(found) == len(told)
-    for one, other in zip(found, told, strict=True):  # the last digits differ from one processor to another
-        assert one == other or float(one) == pytest.approx(float(other), rel=0.02)
+    # A sum's last bit differs from one processor, or number of threads, to another, and training makes more of it.
+    title, auc, column, *rows = zip(found, told, strict=True)
+    assert (title, column) == (("AUC", "AUC"), ("probability", "probability"))
+    assert float(auc[0]) == pytest.approx(float(auc[1]), abs=0.003)
+    for (row, row_told), (probability, probability_told) in zip(rows[::2], rows[1::2], strict=True):
+        assert row == row_told
+        assert float(probability) == pytest.approx(float(probability_told), abs=0.05)
     assert (tmp_path / "runs/flights/manifest.json").is_file()
 
 
