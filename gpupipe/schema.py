@@ -180,18 +180,20 @@ class Field:
         return is_same and are_related(left.table, right.table)
 
     def is_key_apart(self, other: Field) -> bool:
-        """Whether both come from one column of one table, but in different ways: equal keys may be of different rows.
+        """Whether both come from one table, but from other columns or in other ways: equal keys may be of other rows.
 
-        As where `t` is joined to `t - 1`: the lag that is found there is that of a later row.
+        As where `t` is joined to `t - 1`, or the end of a session to the start of one: the lag that is found there may
+        be that of a later row.
         """
-        if self.step == other.step or {self.step, other.step} <= _KEEPING_STEPS:
-            return False
         origins, other_origins = (list(filter(has_values, item.origins)) for item in (self, other))
-        return any(
-            left.column == right.column and are_related(left.table, right.table)
+        related = [
+            left.column == right.column
             for left in origins
             for right in other_origins
-        )
+            if are_related(left.table, right.table)
+        ]
+        is_same_way = self.step == other.step or {self.step, other.step} <= _KEEPING_STEPS
+        return bool(related) and not (is_same_way and any(related))
 
     def as_origin(self, table: str = "") -> Field:
         """Return the column as one that comes from nowhere else but this table."""

@@ -245,6 +245,24 @@ def test_a_lag_that_is_found_by_another_key_is_that_of_any_row() -> None:
 
 
 @pytest.mark.slow
+def test_an_earlier_row_by_another_column_is_any_row() -> None:
+    data = gp.from_frame(SALES.assign(end=SALES["date"] + pd.Timedelta("10min"), code=range(len(SALES))))
+    old, strict = data.select(["store", "date", "end", "code", "sales"]), {"by": "store", "allow_exact_matches": False}
+    ids = gp.Pipeline([T.Lag("sales", by="store", order_by="date")]).fit_transform(data).select(["code", LAG])
+    for joined, name in (
+        (data.join_asof(old, left_on="end", right_on="date", **strict), "sales_right"),
+        (gp.Pipeline([T.JoinAsOf(old, left_on="end", right_on="date", **strict)]).fit_transform(data), "sales_right"),
+        (gp.Pipeline([T.JoinAsOf(old, left_on="end", right_on="date", lag="1s")]).fit_transform(data), "sales_right"),
+        (data.assign(next="code + 2").join(ids, left_on="next", right_on="code"), LAG),
+    ):
+        with pytest.raises(errors.LeakageError):
+            fit(joined, name)
+    for column in ("date", "end"):
+        joined = data.join_asof(old, on=column, columns="sales", **strict)
+        assert fit(joined, "sales_right").schema.numeric
+
+
+@pytest.mark.slow
 def test_what_is_computed_of_rows_that_the_target_kept_tells_of_it() -> None:
     data, keys = sales(), ["store", "date"]
     high, low = data.filter("sales > 5"), data.filter("sales <= 5")
