@@ -9,6 +9,7 @@ import os
 import random
 import re
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -65,6 +66,7 @@ _PACKAGES = {
 }
 _MISSING = "__HIVE_DEFAULT_PARTITION__"
 _MAGIC = {b"\x1f\x8b": "gz", b"\x28\xb5\x2f\xfd": "zst", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
+_OF_MACOS = "__MACOSX/"  # the folder of attributes that macOS adds to what it packs
 _log = logging.getLogger("gpupipe")
 
 
@@ -284,14 +286,34 @@ def open_file(input_file: Input) -> Iterator[Any]:
 
 @contextmanager
 def open_decompressed(input_file: Input) -> Iterator[Any]:
-    """Open a file for sequential reading; decompress it where its name ends in `.gz`, `.zst` and the like."""
+    """Open a file for sequential reading; decompress it where its name ends in `.gz`, `.zst`, `.zip` and the like."""
     with open_stored(input_file.path, input_file.storage_options) as packed:
         if input_file.path.endswith(".zst"):
             # pyarrow brings the codec; fsspec would need another package.
             with pa.CompressedInputStream(packed, "zstd") as file:
                 yield file
+        elif infer_compression(input_file.path) == "zip":
+            with zipfile.ZipFile(packed) as archive, archive.open(_get_member(archive, input_file.path)) as file:
+                yield file
         else:
             yield compr[infer_compression(input_file.path)](packed, mode="rb")
+
+
+def _get_member(archive: zipfile.ZipFile, path: str) -> zipfile.ZipInfo:
+    """Return the only file in an archive."""
+    members = [
+        member for member in archive.infolist() if not (member.is_dir() or member.filename.startswith(_OF_MACOS))
+    ]
+    expected, remedy = "one file, which anybody may read", "unzip it, and read the files that are meant"
+    if len(members) != 1:
+        got, problem = (
+            [member.filename for member in members],
+            f"the archive holds {format_count(len(members), 'file')}",
+        )
+        raise BadFile(path, problem, got=got, expected=expected, remedy=remedy)
+    if members[0].flag_bits & 1:
+        raise BadFile(path, "the file in the archive is encrypted", expected=expected, remedy=remedy)
+    return members[0]
 
 
 def is_packed(path: str) -> bool:

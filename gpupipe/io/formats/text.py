@@ -69,7 +69,7 @@ def read_csv(
     For more about the arguments see `read_parquet`.
 
     Args:
-        path: a folder stands for all `*.csv` below it; compressed files too (`.gz`, `.zst`).
+        path: a folder stands for all `*.csv` below it; compressed files too (`.gz`, `.zst`, `.zip` of one file).
         columns: the columns to have; all by default.
         dtypes: types by column, from `gpupipe.schema.DTYPES`; for `"timestamp"` see `timestamp_formats`.
         names: the columns' names, where the files have no header row, or `skip_rows` leaves it out.
@@ -154,7 +154,7 @@ def read_json(
     kind, are columns that are carried. For more about the arguments see `read_parquet`.
 
     Args:
-        path: a folder stands for all `*.jsonl`, `*.ndjson` and `*.json` below it; compressed files too (`.gz`, `.zst`).
+        path: a folder stands for all `*.jsonl`, `*.ndjson` and `*.json` below it; and packed ones, as `read_csv`.
         columns: the columns to have; all by default. With them, other keys may be new.
         dtypes: types by column, from `gpupipe.schema.DTYPES` and `LISTS`; `"timestamp"` for text in ISO 8601, times
             with an offset become UTC, which `Dataset.conversions` notes. Also for keys that the first lines lack.

@@ -6,7 +6,9 @@ import codecs
 import csv
 import errno
 import io
+import lzma
 import re
+import zipfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -282,7 +284,14 @@ _READERS = {
 _MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 _COPIED = 1 << 20
 _PART_BYTES = 4 << 20  # that one thread scans at a time
-_DAMAGE = (OSError, EOFError, UnicodeError, zlib.error, csv.Error)
+_DAMAGED_PACKING = (
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    NotImplementedError,
+)  # or an unknown codec
+_DAMAGE = (OSError, UnicodeError, csv.Error, *_DAMAGED_PACKING)
 REWRITTEN = "rewritten"
 
 
@@ -336,6 +345,9 @@ def _unreadable(file: Input, kind: str, encoding: str, cause: Exception, head: b
     if isinstance(cause, OSError) and (cause.errno or "os error" in str(cause)):
         problem, expected = f"cannot be read ({one_line(cause)})", "a file that stays, and that this process may read"
         remedy = "its permissions" if isinstance(cause, PermissionError) else "the disk it is on"
+    elif is_packed(file.path) and not isinstance(cause, (UnicodeError, csv.Error)):
+        problem, expected = f"cannot be unpacked ({one_line(cause)})", "a whole packed file"
+        remedy = "the file copied or packed again"
     elif reader := next((reader for magic, reader in _READERS.items() if head.startswith(magic)), None):
         remedy = f"{reader.format(file.path)}, by the file's first bytes"
     elif kind == "CSV":

@@ -4,6 +4,7 @@ import csv as python_csv
 import gc
 import gzip
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,45 @@ def test_packed_files(tmp_path: Path, codec: str) -> None:
     with pa.output_stream(tmp_path / f"a.csv.{suffix}", compression=codec) as file:
         file.write(b'a,b\n1,"x\ny"\n')
     assert plain(gp.read_csv(tmp_path / f"a.csv.{suffix}").compute()) == [{"a": 1, "b": "x\ny"}]
+
+
+def pack(path: Path, **members: str) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return path
+
+
+def test_an_archive_of_one_file_is_read_and_no_other(tmp_path: Path) -> None:
+    text = "a\n1\n2\n"
+    path = pack(tmp_path / "a.csv.zip", **{"days/": "", "days/a.csv": text, "__MACOSX/._a.csv": "\0"})
+    assert values(gp.read_csv(path), "a") == [1, 2]
+    for members in ({"a.csv": text, "b.csv": text}, {}):
+        with pytest.raises(BadFile, match="the archive holds") as caught:
+            gp.read_csv(pack(tmp_path / "a.zip", **members))
+        assert caught.value.got == list(members)
+    with pytest.raises(BadFile, match="the archive holds 2 files"):
+        gp.read_json(pack(tmp_path / "a.jsonl.zip", **{"a.jsonl": '{"x": 1}', "b.jsonl": '{"x": 1}'}))
+    whole = pack(tmp_path / "a.zip", a=text).read_bytes()
+    encrypted = bytearray(whole)
+    encrypted[6] |= 1
+    encrypted[whole.index(b"PK\x01\x02") + 8] |= 1
+    for damaged, problem in (
+        (whole[:-9], "cannot be unpacked"),
+        (whole.replace(b"1\n2", b"1\n3"), "cannot be unpacked"),
+        (bytes(encrypted), "encrypted"),
+    ):
+        (tmp_path / "a.zip").write_bytes(damaged)
+        with pytest.raises(BadFile, match=problem):
+            gp.read_csv(tmp_path / "a.zip")
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst"])
+def test_what_cannot_be_unpacked_is_named(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.csv.{suffix}"
+    path.write_bytes({"gz": gzip.compress(b"a\n1\n")[:-3]}.get(suffix, b"\xfd7zXZ" * 9))
+    with pytest.raises(BadFile, match="cannot be unpacked"):
+        gp.read_csv(path)
 
 
 def test_leading_zeros_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
