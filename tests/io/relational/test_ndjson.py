@@ -270,7 +270,7 @@ def test_what_is_no_text(tmp_path: Path) -> None:
         gp.read_json(path)
     packed = tmp_path / "b.jsonl.gz"
     packed.write_bytes(gzip.compress(b'{"a": 1}\n' * 10_000)[:-20])
-    with pytest.raises(BadFile, match="cannot be read as JSON"):
+    with pytest.raises(BadFile, match="cannot be unpacked"):
         gp.read_json(packed)
 
 
