@@ -267,7 +267,8 @@ class Pipeline:
             BadData: a missing or infinite value would reach the block; names the column and the remedy. Or `rows`
                 selects none.
             ColumnNotFound: the data lacks a feature's column, or has the target but not the weight of the fit.
-            LeakageError: a step learned from the target of these very rows, and `out_of_fold` is not said.
+            LeakageError: a step learned from the target of these very rows, and `out_of_fold` is not said; or a joined
+                table was computed of it.
             BadConfig: `out_of_fold=True` and these are other rows, options that do not go together, or a history and
                 no window that would look at it.
 
@@ -315,6 +316,9 @@ class Pipeline:
             lineage = compute_lineage(part, self.features._label_sources(self._after))
             self.features._check_rows(lineage, out_of_fold, self._shares_rows(part))
         run = self._bind_to(dataset, history, with_target_only=True, out_of_fold=bool(out_of_fold), also=also)
+        if self.features is not None:  # a joined table may be computed of these very rows, if not of those of the fit
+            origins = {item.name: item.origins for item in dataset.locate_origins()}
+            self.features._check_leaks(run.plan.compute_schema(frozenset(), origins))
         return run, run.prepare(dataset, backend, rows, history)
 
     def _bind_to(self, data: Any, history: Dataset | None = None, **options: Any) -> BoundPipeline:

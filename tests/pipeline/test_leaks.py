@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,29 @@ def test_a_lag_that_is_found_by_another_key_is_that_of_any_row() -> None:
     cast = gp.Pipeline([T.Cast({"t": "int32"})]).fit_transform(data)
     for joined in (data.join(lags, on=keys), data.join_asof(lags, **as_of), cast.join(lags, on=keys)):
         assert fit(joined, LAG).schema.numeric
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("joins_first", [False, True])
+def test_a_table_of_the_targets_of_the_rows_that_are_loaded_is_refused(joins_first: bool) -> None:
+    history, train, valid = sales().split((0.4, 0.4, 0.2), seed=3)
+    features = gp.Features((["mean"], pre.SimpleImputer("constant")), target="sales", task="regression")
+
+    def join(data: gp.Dataset, means: gp.Dataset) -> gp.Dataset:
+        return data.join(means, on="store") if joins_first else data
+
+    for means, owner in ((part.group_by("store").agg(mean=("sales", "mean")), part) for part in (history, valid)):
+        steps = [] if joins_first else [T.Join(means, on="store")]
+        pipeline = gp.Pipeline(steps, features).fit(join(train, means))
+        scorer = gp.Scorer(pipeline, gp.models.Linear.from_schema(pipeline.schema))
+        for rows in (owner, sales()):
+            data = join(rows, means)
+            for work in (pipeline.loader, scorer.evaluate, partial(gp.calibrate, scorer)):
+                with pytest.raises(errors.LeakageError):
+                    work(data)
+        rest = join(valid if owner is history else history, means)
+        assert len(pipeline.loader(rest)) > 0
+        assert "mae" in scorer.evaluate(rest)
 
 
 @pytest.mark.slow
