@@ -46,7 +46,7 @@ def is_passenger(dtype: str) -> bool:
     return dtype not in DTYPES and dtype not in LISTS and dtype.startswith(_PASSENGERS)
 
 
-_KEEPING_STEPS = frozenset({"", "Cast"})  # which leave a key what it is
+_KEEPING_STEPS = frozenset({"", "Cast", "Join"})  # which leave a key what it is
 OF_A_DATASET = "of a Dataset gp.Pipeline([step]).fit(data).transform(data)"
 """How a step is applied to a lazy table, for an error's remedy."""
 
@@ -170,6 +170,11 @@ class Field:
         lineage = {self.name}
         return self if self.lineage == lineage else self.replace(lineage=frozenset(lineage))
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether equal values are equal ones of the column that it comes from, and no others."""
+        return self.step in _KEEPING_STEPS
+
     def is_column_of(self, other: Field) -> bool:
         """Whether both hold the values of one column of one table, and none that are computed from it."""
         sides = [[origin for origin in item.origins if has_values(origin)] for item in (self, other)]
@@ -187,12 +192,12 @@ class Field:
         """
         origins, other_origins = (list(filter(has_values, item.origins)) for item in (self, other))
         related = [
-            left.column == right.column
+            left.column == right.column and left.when == right.when
             for left in origins
             for right in other_origins
             if are_related(left.table, right.table)
         ]
-        is_same_way = self.step == other.step or {self.step, other.step} <= _KEEPING_STEPS
+        is_same_way = self.step == other.step or (self.is_unchanged and other.is_unchanged)
         return bool(related) and not (is_same_way and any(related))
 
     def as_origin(self, table: str = "") -> Field:

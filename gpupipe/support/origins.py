@@ -213,6 +213,25 @@ def leave_groups(origins: Origins, *, by_own_key: bool = False) -> Origins:
     return frozenset(origin._replace(when=when) for origin in origins for when in whens[origin.when])
 
 
+def treat_groups_as_rows(origins: Origins, left: Origins) -> Origins:
+    """Return the origins of values that a join finds by equal keys: groups of no table of the left are rows to it.
+
+    Example:
+        >>> lines = frozenset({Origin("lines", "amount", When.GROUP)})
+        >>> for table in ("orders", "lines"):
+        ...     print([o.when.value for o in treat_groups_as_rows(lines, frozenset({Origin(table, "order")}))])
+        ['now']
+        ['group']
+    """
+    tables = {origin.table for origin in left}
+    return frozenset(
+        origin._replace(when=When.NOW)
+        if origin.when == When.GROUP and not any(are_related(origin.table, table) for table in tables)
+        else origin
+        for origin in origins
+    )
+
+
 def is_earlier(origin: Origin) -> bool:
     """Whether the values are those of strictly earlier rows, or there are none."""
     return origin.when in _EARLIER or origin.when in _NO_VALUES
@@ -244,12 +263,41 @@ def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
     return shift(origins, *ANY_ROW) if columns and columns < of_window else origins
 
 
+def list_shared(origins: Origins, keys: Origins) -> Origins:
+    """Return the origins of what all rows with equal keys share, as another table's value that the keys looked up.
+
+    Of a label that each customer has in another table, a customer's row before holds the own one.
+
+    Example:
+        >>> customer = frozenset({Origin("orders", "customer")})
+        >>> label = frozenset({Origin("customers", "label")}) | shift(customer, When.KEY)
+        >>> [origin.column for origin in list_shared(label, customer)]
+        ['label']
+    """
+    columns = {(origin.table, origin.column) for origin in keys if origin.when == When.NOW}
+    tables = {table for table, _ in columns}
+    looked_up_by = {
+        (origin.table, origin.column)
+        for origin in origins
+        if is_key(origin) and any(are_related(origin.table, table) for table in tables)
+    }
+    if not looked_up_by or not looked_up_by <= columns:
+        return frozenset()
+    return frozenset(
+        origin
+        for origin in origins
+        if has_values(origin)
+        and not is_key(origin)
+        and not any(are_related(origin.table, table) for table, _ in looked_up_by)
+    )
+
+
 def find_leaks(feature: Origins, target: Origins) -> list[str]:
     """List the columns of the target of which a feature holds values as late as the target's latest, or later.
 
-    Keys by which a target was looked up tell nothing of it, unless it comes from nothing else, as a count does;
-    nor does the order of its rows. Parts of a table are related to all of it, and to each other unless no row can be in
-    both; see `are_related`.
+    Keys by which a target was looked up tell nothing of it, nor does the order of its rows. Where it comes from nothing
+    else, as a count does, what holds all of the keys tells it. Parts of a table are related to all of it, and to each
+    other unless no row can be in both; see `are_related`.
 
     Example:
         >>> sales, lag = Origin("", "sales"), Origin("", "sales", When.BEFORE)
@@ -261,20 +309,21 @@ def find_leaks(feature: Origins, target: Origins) -> list[str]:
     feature, target = (
         frozenset(origin for origin in part if origin.when not in _NO_VALUES) for part in (feature, target)
     )
+    values = {origin for origin in target if origin.when not in _KEYS}
     latest: dict[tuple[str, str, bool], int] = {}
-    for origin in {origin for origin in target if origin.when not in _KEYS} or target:
+    for origin in values or target:
         name = origin.table, origin.column, origin.when in _GROUPS
         latest[name] = max(latest.get(name, -1), _RANK[origin.when])
-    return sorted(
-        {
-            origin.column
-            for origin in feature
-            for (table, column, of_groups), rank in latest.items()
-            if origin.column == column
-            and (_RANK[origin.when] >= rank or (origin.when in _GROUPS and not of_groups))  # a group holds any rows
-            and are_related(origin.table, table)
-        }
-    )
+    leaks = {
+        (table, column)
+        for origin in feature
+        for (table, column, of_groups), rank in latest.items()
+        if origin.column == column
+        and (_RANK[origin.when] >= rank or (origin.when in _GROUPS and not of_groups))  # a group holds any rows
+        and are_related(origin.table, table)
+    }
+    is_part = not values and leaks < {(table, column) for table, column, _ in latest}
+    return [] if is_part else sorted({column for _, column in leaks})
 
 
 def are_related(name: str, other_name: str) -> bool:

@@ -36,7 +36,17 @@ from gpupipe.backend.groups import group_by_keys
 from gpupipe.backend.kernels import sort_unique
 from gpupipe.errors import BadConfig, BadData, ColumnNotFound, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, Schema
-from gpupipe.support.origins import ANY_ROW, Origins, When, leave_groups, look_up, pick, reveal_choice, shift
+from gpupipe.support.origins import (
+    ANY_ROW,
+    Origins,
+    When,
+    leave_groups,
+    look_up,
+    pick,
+    reveal_choice,
+    shift,
+    treat_groups_as_rows,
+)
 from gpupipe.support.text import format_count
 from gpupipe.support.validation import (
     as_list,
@@ -200,14 +210,15 @@ class TableJoin(Transform):
             source = self.right_schema[name]
             start = replace(source, lineage=frozenset({f"{self.name}.{name}"}))
             item = Field.derived(out, source.dtype, [*keys, start], where, written_as=source.written_as)
-            origins = self._look_up(reveal_choice(source.origins, left_origins), left)
+            origins = self._look_up(reveal_choice(source.origins, left_origins), left, left_origins)
             origins = shift(origins, *ANY_ROW) if is_apart else origins
             fields.append(replace(item, origins=leave_groups(origins, by_own_key=by_own_key) | key_origins))
         return fields
 
-    def _look_up(self, origins: Origins, left: Schema) -> Origins:
-        """Return the origins of a right column in the rows that find it, if the right table is that of the left."""
-        return look_up(origins, [self.right_schema[key].origins for key in self.right_keys])
+    def _look_up(self, origins: Origins, left: Schema, left_origins: Origins) -> Origins:
+        """Return the origins of a right column in the rows that find it."""
+        keys = [self.right_schema[key].origins for key in self.right_keys]
+        return treat_groups_as_rows(look_up(origins, keys), left_origins)
 
     def _prepare_once(self, kind: str, prepare: Callable[[], Any]) -> Any:
         """Prepare the right table at the first call for a backend, or a backend and a type; return it."""
@@ -477,7 +488,8 @@ class JoinAsOf(TableJoin):
         BadConfig: as for `Join`; a tolerance or a lag below 0 or of another kind than `on`.
         BadData: the right table has no rows.
         LeakageError: at `fit`: a feature is made of a target's column in the learned table, without a `lag` or
-            `allow_exact_matches=False`, which leave the row's own time out.
+            `allow_exact_matches=False`, which leave the row's own time out; or with other columns of that table for
+            `left_on` and `right_on`, of which nobody knows which is earlier: see `Features(allow_leak=)`.
 
     Memory: the right table stays in memory, sorted; four arrays of n int64, and one new column per right column.
 
@@ -537,7 +549,7 @@ class JoinAsOf(TableJoin):
         lengths = {"tolerance": self.tolerance, "lag": self.lag}
         return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in lengths.items()]
 
-    def _look_up(self, origins: Origins, left: Schema) -> Origins:
+    def _look_up(self, origins: Origins, left: Schema, left_origins: Origins) -> Origins:
         lag = self._distances(self._order_dtype(left))[1]
         return shift(pick(origins), When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
 

@@ -333,6 +333,57 @@ def test_a_feature_computed_from_a_count_that_is_the_target_leaks() -> None:
     assert fit(SALES, "price", target="cumcount_by_store", task="regression", steps=steps).schema.numeric
 
 
+@pytest.mark.slow
+def test_what_does_not_know_all_keys_of_a_count_does_not_tell_it() -> None:
+    data = SALES.assign(item=[*"xyxxyy"] * 4)
+    steps: list[Any] = [
+        T.CumulativeCount(["store", "item"], order_by="date"),
+        T.Derive(again="cumcount_by_store_item > 0", day="day(date)"),
+        T.Lag(["price", "again"], **STORES),
+        T.Expanding("again", "mean", closed="left", **STORES),
+        T.Lag("sales", by=["store", "item"], order_by="date"),
+    ]
+    for name in ("price_lag_1_by_store", "again_lag_1_by_store", "again_expanding_mean_by_store", "day"):
+        assert fit(data, name, target="again", steps=steps).schema.numeric
+    for name in ("sales_lag_1_by_store_item", "cumcount_by_store_item"):  # which is missing at the first purchase
+        with pytest.raises(errors.LeakageError):
+            fit(data, name, target="again", steps=steps)
+
+
+@pytest.mark.slow
+def test_the_row_before_has_the_own_label_where_a_key_in_both_looks_it_up() -> None:
+    stores = gp.from_frame(pd.DataFrame({"store": ["a", "b"], "open": [True, False], "region": ["n", "s"]}))
+    regions = gp.from_frame(pd.DataFrame({"region": ["n", "s"], "rich": [True, False]}))
+    joined = sales().join(stores, on="store").join(regions, on="region")
+    steps = [T.Join(stores, on="store"), T.Join(regions, on="region")]
+    for data, before in ((joined, []), (sales(), steps)):
+        for target, lag in (
+            ("open", T.Lag("open", **STORES)),
+            ("open", T.Expanding("open", "mean", closed="left", by=["store", "region"], order_by="date")),
+            ("rich", T.Lag("rich", **STORES)),
+            ("rich", T.Lag("rich", by="region", order_by="date")),
+        ):
+            with pytest.raises(errors.LeakageError):
+                fit(data, *lag.makes, target=target, steps=[*before, lag])
+        week = [*before, T.Derive(week="floor(date, '7d')"), T.Lag("open", by="week", order_by="date")]
+        assert fit(data, "open_lag_1_by_week", target="open", steps=week).schema.numeric
+    labels = gp.from_frame(SALES[["store", "date", "sales"]].rename(columns={"sales": "label"}))
+    sums, keys = labels.group_by(["store", "date"]).agg(label=("label", "sum")), ["store", "date"]
+    lag: list[Any] = [T.Lag("label", **STORES)]
+    for table in (labels, sums):
+        data = sales().join(table, on=keys)
+        assert fit(data, "label_lag_1_by_store", target="label", steps=lag).schema.numeric
+        steps = [T.Join(table, on=keys), *lag]
+        assert fit(sales(), "label_lag_1_by_store", target="label", steps=steps).schema.numeric
+    for table in (labels.group_by("store").agg(label=("label", "sum")), labels.deduplicate("store")):
+        steps = [T.Join(table, on="store", columns="label"), *lag]
+        with pytest.raises(errors.LeakageError):
+            fit(sales(), "label_lag_1_by_store", target="label", steps=steps)
+    steps = [T.Lag("label_right", **STORES)]
+    with pytest.raises(errors.LeakageError):
+        fit(labels.join(sums, on=keys), "label_right_lag_1_by_store", target="label", steps=steps)
+
+
 def test_the_key_of_a_target_may_follow_from_earlier_rows() -> None:
     begins = [T.Difference("date", **STORES), T.Derive(begins="coalesce(date_diff_1_by_store > 86_400, True)")]
     numbers = [*begins, T.Expanding("begins", "sum", **STORES), T.Rename({"begins_expanding_sum_by_store": "session"})]

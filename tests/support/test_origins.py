@@ -87,6 +87,13 @@ def test_a_key_of_the_target_is_no_leak_beside_its_values(key: When) -> None:
     assert find_leaks(origins(NOW), origins(key) | {Origin("a", "y")}) == []
 
 
+def test_a_target_of_keys_alone_is_told_by_all_of_them() -> None:
+    target = frozenset({Origin("a", "user", KEY), Origin("a", "item", KEY), Origin("a", "day", KEY)})
+    assert find_leaks(target | origins(BEFORE), target) == ["day", "item", "user"]
+    assert find_leaks(target - {Origin("a", "item", KEY)} | origins(BEFORE), target) == []
+    assert find_leaks(frozenset({Origin("a", "day")}), target) == []
+
+
 def test_parts_are_related_unless_no_row_can_be_in_both() -> None:
     def are_apart(one: str, other: str) -> bool:
         assert are_related(f"a/{one}", "a") and are_related("a", f"a/{other}") and not are_related(f"a/{one}", "b")

@@ -45,6 +45,7 @@ from gpupipe.support.origins import (
     pick,
     reveal_choice,
     shift,
+    treat_groups_as_rows,
 )
 from gpupipe.support.validation import check_bool, check_choice, check_name
 
@@ -79,7 +80,8 @@ class _Sides:
         if any(left_key.is_key_apart(right_key) for left_key, right_key in self._pairs):
             whens = ANY_ROW
         for item in columns:
-            origins = shift(reveal_choice(item.origins, left), *(whens or (When.NOW,)))
+            origins = reveal_choice(item.origins, left)
+            origins = shift(origins, *whens) if whens else treat_groups_as_rows(origins, left)
             added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
         return added
 
