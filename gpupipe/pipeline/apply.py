@@ -255,6 +255,26 @@ class TransformPlan:
                     shorten_list(names),
                 )
 
+    def warn_of_no_past(self, data: Dataset) -> None:
+        """Warn of columns of windows that have no value in any row of `data`, to which a history was given."""
+        backend = select(get_executor().resolve(data.backend))
+        row_ids = []
+        for partition in data.partitions:
+            frame = data.read(partition, self.reads[:1], backend)
+            row_ids.append(partition.row_ids(backend.xp)[backend.positions(frame)])
+        for position, (step, _, names) in self.window_steps.items():
+            empty = list(names) if any(map(len, row_ids)) else []
+            for ids in filter(len, row_ids):
+                columns = self.side_columns[position].columns(empty, ids, backend) if empty else {}
+                empty = [name for name, column in columns.items() if _is_missing(column, backend)]
+            if empty:
+                _log.warning(
+                    "history= gives no row of the data a value of %s: the %s there are others, the times later, or the "
+                    "values missing",
+                    shorten_list(empty),
+                    shorten_list(step.keys) or "rows",
+                )
+
     def compute_schema(self, positions: AbstractSet[int], origins: Mapping[str, Origins] | None = None) -> Schema:
         """Compute the schema after all steps, given which window steps have `ties`, and the origins of the source."""
         steps = [
@@ -448,6 +468,7 @@ class BoundPipeline:
         self.plan.warn_of_overlap(parts[0], parts[1], (history, data))
         self.plan, whole = self.plan.attach_window_columns(concat(parts), backend, counts_ties=counts_ties)
         data = whole.of_partitions(whole.partitions[parts[0].num_partitions :])
+        self.plan.warn_of_no_past(data)
         return data if rows is None else data.filter(rows)
 
     def _conform(self, data: Dataset, schema: Schema) -> Dataset:

@@ -370,6 +370,22 @@ def test_a_history_that_holds_the_rows_themselves_is_told(caplog: pytest.LogCapt
     assert f"overlaps the data: {is_late.sum()} rows of it have the store, date of rows there" in caplog.text
 
 
+def test_a_history_in_which_no_row_has_a_past_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    past, tomorrow = make_sales()
+    tomorrow = tomorrow.assign(sales=np.nan)
+    pipeline = gp.Pipeline([T.Lag("sales", **BY_STORE)]).fit(past)
+    later = past.assign(date=past["date"] + pd.Timedelta("999D"))
+    warning = "history= gives no row of the data a value of sales_lag_1_by_store"
+    for history, warns in ((past, False), (past[:0], True), (past.assign(store="?"), True), (later, True)):
+        for data in (tomorrow, gp.from_frame(tomorrow, num_partitions=2).filter("date > '2000-01-01'")):
+            caplog.clear()
+            pipeline.transform(data, history=history)
+            assert (warning in caplog.text) == warns
+    caplog.clear()
+    pipeline.transform(tomorrow[:0], history=past)
+    assert warning not in caplog.text
+
+
 def test_a_forecast_refuses_what_it_cannot_compute() -> None:
     past, tomorrow = make_sales()
     pipeline = fit_forecast(past, rows=TRAIN)
