@@ -191,7 +191,7 @@ class ScratchFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove_scratch(self.path)
 
 
 def _remove_left(parent: Path) -> None:
@@ -246,6 +246,11 @@ def _remove_own(folder: Path, owner: int) -> None:
     if os.getpid() != owner:
         return
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_scratch(folder)
     finally:  # Ctrl-C may arrive here too
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_scratch(folder)
+
+
+def _remove_scratch(folder: Path) -> None:
+    with suppress(OSError):  # an engine's threads go on for a moment when its plan has failed, and add files
+        remove_folder(folder)

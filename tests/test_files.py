@@ -37,6 +37,22 @@ def test_a_folder_that_others_still_write_to_is_removed(
         files.remove_folder(folder)
 
 
+def test_scratch_that_an_engine_still_writes_to_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the threads of a plan that has failed do, for a moment."""
+    remove, pauses = shutil.rmtree, list[float]()
+
+    def remove_while_writing(path: Path, ignore_errors: bool = False) -> None:
+        if pauses:
+            remove(path)
+        elif not ignore_errors:
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+
+    monkeypatch.setattr(files.time, "sleep", pauses.append)
+    with files.ScratchFolder() as scratch:
+        monkeypatch.setattr(files.shutil, "rmtree", remove_while_writing)
+    assert not scratch.path.exists() and len(pauses) == 1
+
+
 def left_by(name: str, path: Path) -> Path:
     """A folder with a file at a path, as a process left it that has a name."""
     folder = path.with_name(path.name.replace("OWNER", name))
