@@ -37,6 +37,7 @@ IN_MEMORY = "memory "
 """What the names of tables in memory begin with."""
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
+_MOVED = frozenset({When.BEFORE, When.AFTER, When.EARLIER_GROUP, When.LATER_GROUP})
 _KEYS = frozenset({When.KEY, When.EARLIER_KEY})
 _CHOICES = frozenset({When.CHOICE, When.PART})
 _NO_VALUES = _CHOICES | {When.ORDER, When.POSITION}
@@ -261,6 +262,23 @@ def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
     columns = {(origin.table, origin.column) for key in keys for origin in key if origin.when == When.NOW}
     of_window = {(origin.table, origin.column) for origin in origins if origin.when == When.KEY}
     return shift(origins, *ANY_ROW) if columns and columns < of_window else origins
+
+
+def is_in_other_order(origins: Origins, order: Origins) -> bool:
+    """Whether values of rows before or after were not looked up by the column that rows are put in order by now.
+
+    A lag by time of a row that has a smaller id may be the value of any row.
+
+    Example:
+        >>> time, number = (frozenset({Origin("", name)}) for name in ("time", "number"))
+        >>> lag = frozenset({Origin("", "sales", When.BEFORE)}) | shift(time, When.KEY)
+        >>> is_in_other_order(lag, time), is_in_other_order(lag, number)
+        (False, True)
+    """
+    if not any(origin.when in _MOVED for origin in origins):
+        return False
+    keys = list(filter(is_key, origins))
+    return not any(key.column == o.column and are_related(key.table, o.table) for key in keys for o in order)
 
 
 def list_shared(origins: Origins, keys: Origins) -> Origins:

@@ -40,6 +40,7 @@ from gpupipe.support.origins import (
     ANY_ROW,
     Origins,
     When,
+    is_in_other_order,
     leave_groups,
     look_up,
     pick,
@@ -550,8 +551,10 @@ class JoinAsOf(TableJoin):
         return [convert_distance(value, dtype, f"JoinAsOf({name}=)") for name, value in lengths.items()]
 
     def _look_up(self, origins: Origins, left: Schema, left_origins: Origins) -> Origins:
-        lag = self._distances(self._order_dtype(left))[1]
-        return shift(pick(origins), When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
+        lag, origins = self._distances(self._order_dtype(left))[1], pick(origins)
+        if is_in_other_order(origins, self.right_schema[self.right_keys[0]].origins):
+            return shift(origins, *ANY_ROW)
+        return shift(origins, When.BEFORE if lag or not self.allow_exact_matches else When.NOW)
 
     def apply(self, frame: Frame, schema: Schema, outputs: AbstractSet[str], backend: Backend) -> Frame:
         names = {name: out for name, out in self._names_out(schema).items() if out in outputs}

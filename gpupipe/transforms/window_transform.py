@@ -18,7 +18,7 @@ from gpupipe.backend import Backend, Frame
 from gpupipe.backend.columns import columns_by_plan, require_comparable
 from gpupipe.errors import BadConfig, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, ROW, Field, Schema
-from gpupipe.support.origins import ANY_ROW, Origins, When, list_shared, shift
+from gpupipe.support.origins import ANY_ROW, Origins, When, is_in_other_order, list_shared, shift
 from gpupipe.support.validation import (
     as_list,
     check_choice,
@@ -122,7 +122,8 @@ class WholeTableTransform(Transform):
         added, groups = [], [schema[name] for name in self.keys if schema[name].is_unchanged]
         group_origins: Origins = frozenset().union(*(key.origins for key in groups))
         for item, of in zip(fields, sources, strict=True):
-            whens = self.get_whens(item.name) if self.order else {*ANY_ROW}
+            is_ordered = self.order and not is_in_other_order(item.origins, schema[self.order[0]].origins)
+            whens = self.get_whens(item.name) if is_ordered else {*ANY_ROW}
             whens |= {When.NOW} if self._has_ties else set()
             origins = shift(item.origins, *whens) | list_shared(item.origins, group_origins) | key_origins
             added.append(replace(item, lineage=of.lineage, origins=origins, role=of.role, step=where))

@@ -246,6 +246,26 @@ def test_a_lag_that_is_found_by_another_key_is_that_of_any_row() -> None:
 
 
 @pytest.mark.slow
+def test_an_earlier_row_in_another_order_is_any_row() -> None:
+    data = gp.from_frame(SALES.assign(code=range(len(SALES))[::-1]))
+    lag, mean = T.Lag("sales", **STORES), "sales_lag_1_by_store_expanding_mean"
+    days = gp.Pipeline([T.Rolling("sales", 2, order_by="code")]).fit_transform(data)
+    days = days.select(["date", "sales_rolling_mean_2"])
+    strict: dict[str, Any] = {"on": "date", "allow_exact_matches": False}
+    for steps, name in (
+        ([lag, T.Expanding(LAG, "mean", order_by="code")], mean),
+        ([T.JoinAsOf(data.select(["date", "sales"]), **strict), T.Rolling("sales_right", 2, order_by="code")], None),
+        ([T.JoinAsOf(days, **strict)], "sales_rolling_mean_2"),
+    ):
+        with pytest.raises(errors.LeakageError):
+            fit(data, name or "sales_right_rolling_mean_2", steps=steps)
+    with pytest.raises(errors.LeakageError):
+        fit(data.join_asof(days, **strict), "sales_rolling_mean_2")
+    for order in ("date", ["date", "code"]):
+        assert fit(data, mean, steps=[lag, T.Expanding(LAG, "mean", order_by=order)]).schema.numeric
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("joins_first", [False, True])
 def test_a_table_of_the_targets_of_the_rows_that_are_loaded_is_refused(joins_first: bool) -> None:
     history, train, valid = sales().split((0.4, 0.4, 0.2), seed=3)

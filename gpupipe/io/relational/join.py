@@ -39,6 +39,7 @@ from gpupipe.support.origins import (
     Origins,
     When,
     forget_order,
+    is_in_other_order,
     leave_groups,
     list_choices,
     look_up,
@@ -79,9 +80,11 @@ class _Sides:
         by_own_key = any(left_key.is_column_of(right_key) for left_key, right_key in self._ordering)
         if any(left_key.is_key_apart(right_key) for left_key, right_key in self._pairs):
             whens = ANY_ROW
+        order: Origins = frozenset().union(*(right_key.origins for _, right_key in self._ordering))
         for item in columns:
             origins = reveal_choice(item.origins, left)
-            origins = shift(origins, *whens) if whens else treat_groups_as_rows(origins, left)
+            item_whens = ANY_ROW if whens and is_in_other_order(origins, order) else whens
+            origins = shift(origins, *item_whens) if item_whens else treat_groups_as_rows(origins, left)
             added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
         return added
 
