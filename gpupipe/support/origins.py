@@ -24,10 +24,12 @@ class When(StrEnum):
     EARLIER_GROUP = "earlier group"
     LATER_GROUP = "later group"
     KEY = "key"
+    TIME = "time"  # a key, too: the first column by whose order a row before or after was found
     EARLIER_KEY = "earlier key"  # the value of a row before, as where sessions are numbered by the gaps between clicks
     ORDER = "order"  # no value: the table was sorted by the column, and its rows stand in that order
     CHOICE = "choice"  # no value: rows were kept or left out by the column, as those of a filter are
     PART = "part"  # no value: computed after such a choice, and so perhaps another in each part that was kept
+    PICKED = "picked"  # no value: of the rows with equal ones in the column all but one were left out
     POSITION = "position"  # no value: which rows are earlier was read from where they stand in the column's table
 
     __hash__ = str.__hash__  # in C, of the value that is compared
@@ -38,9 +40,9 @@ IN_MEMORY = "memory "
 _EARLIER = frozenset({When.BEFORE, When.EARLIER_GROUP, When.EARLIER_KEY})
 _LATER = frozenset({When.AFTER, When.LATER_GROUP})
 _MOVED = frozenset({When.BEFORE, When.AFTER, When.EARLIER_GROUP, When.LATER_GROUP})
-_KEYS = frozenset({When.KEY, When.EARLIER_KEY})
+_KEYS = frozenset({When.KEY, When.TIME, When.EARLIER_KEY})
 _CHOICES = frozenset({When.CHOICE, When.PART})
-_NO_VALUES = _CHOICES | {When.ORDER, When.POSITION}
+_NO_VALUES = _CHOICES | {When.ORDER, When.PICKED, When.POSITION}
 _RANK = {when: -1 if when in _EARLIER else 1 if when in _LATER else 0 for when in When}
 _ROWS = frozenset({When.BEFORE, When.NOW, When.AFTER})
 _GROUPS = frozenset({When.EARLIER_GROUP, When.GROUP, When.LATER_GROUP})
@@ -73,11 +75,12 @@ _STEPS: dict[When, dict[When, frozenset[When]]] = {
         **_STAY,
     },
     When.KEY: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.KEY}) for when in When} | _STAY,
+    When.TIME: {when: frozenset({When.EARLIER_KEY if when in _EARLIER else When.TIME}) for when in When} | _STAY,
     When.EARLIER_KEY: {when: frozenset({When.KEY if when in _LATER else When.EARLIER_KEY}) for when in When} | _STAY,
     # What rows were sorted by is what every window without an order of its own looks them up by.
     **{
         mark: {when: frozenset() if when in _EARLIER else frozenset({mark}) for when in When} | _VANISH
-        for mark in (When.ORDER, *_CHOICES)
+        for mark in (When.ORDER, When.PICKED, *_CHOICES)
     },
     When.POSITION: {when: frozenset({When.POSITION}) for when in When} | {When.ORDER: frozenset({When.KEY})},
     **{
@@ -148,6 +151,18 @@ def keep_one(origins: Origins) -> Origins:
         ['choice', 'order']
     """
     return origins | {origin._replace(when=When.CHOICE) for origin in origins if origin.when == When.ORDER}
+
+
+def mark_picked(origins: Origins, keys: Iterable[Origins]) -> Origins:
+    """Return the origins of values of rows of which each is one of several with equal keys.
+
+    Example:
+        >>> price, store = (frozenset({Origin("", name)}) for name in ("price", "store"))
+        >>> sorted((origin.column, origin.when.value) for origin in mark_picked(price, [store]))
+        [('price', 'now'), ('store', 'picked')]
+    """
+    columns = frozenset(origin for key in keys for origin in key if has_values(origin))
+    return origins | {origin._replace(when=When.PICKED) for origin in columns}
 
 
 def reveal_choice(origins: Origins, left: Origins) -> Origins:
@@ -260,25 +275,30 @@ def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
         (True, True)
     """
     columns = {(origin.table, origin.column) for key in keys for origin in key if origin.when == When.NOW}
-    of_window = {(origin.table, origin.column) for origin in origins if origin.when == When.KEY}
-    return shift(origins, *ANY_ROW) if columns and columns < of_window else origins
+    of_window = {(origin.table, origin.column) for origin in origins if origin.when in (When.KEY, When.TIME)}
+    is_picked = any(origin.when == When.PICKED for origin in origins) and any(o.when in _MOVED for o in origins)
+    is_another = columns < of_window or (is_picked and not of_window <= columns)
+    return shift(origins, *ANY_ROW) if columns and is_another else origins
 
 
 def is_in_other_order(origins: Origins, order: Origins) -> bool:
-    """Whether values of rows before or after were not looked up by the column that rows are put in order by now.
+    """Whether values of rows before or after were not found in the order of the column that orders rows now.
 
     A lag by time of a row that has a smaller id may be the value of any row.
 
     Example:
         >>> time, number = (frozenset({Origin("", name)}) for name in ("time", "number"))
-        >>> lag = frozenset({Origin("", "sales", When.BEFORE)}) | shift(time, When.KEY)
+        >>> lag = frozenset({Origin("", "sales", When.BEFORE)}) | shift(time, When.TIME)
         >>> is_in_other_order(lag, time), is_in_other_order(lag, number)
         (False, True)
     """
     if not any(origin.when in _MOVED for origin in origins):
         return False
-    keys = list(filter(is_key, origins))
-    return not any(key.column == o.column and are_related(key.table, o.table) for key in keys for o in order)
+    times, columns = [o for o in origins if o.when == When.TIME], list(filter(has_values, order))
+    return not times or not all(
+        any(time.column == column.column and are_related(time.table, column.table) for column in columns)
+        for time in times
+    )
 
 
 def list_shared(origins: Origins, keys: Origins) -> Origins:

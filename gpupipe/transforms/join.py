@@ -65,7 +65,7 @@ from gpupipe.transforms.transform import Names, Transform
 class TableJoin(Transform):
     """Base class of steps that add columns of a table, saved with the pipeline or named when it is loaded."""
 
-    _num_ordering: ClassVar[int | None] = None  # the first keys, which say what rows are earlier; None for all
+    _num_times: ClassVar[int] = 0  # the first keys, by whose order rows are found
 
     def __init__(self, right: Any, columns: Names | None, suffix: str, name: str | None) -> None:
         if len(self.keys) != len(self.right_keys):
@@ -203,9 +203,10 @@ class TableJoin(Transform):
             owners[out] = f"the right column {name!r}"
         fields = []
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        key_origins |= shift(frozenset().union(*(key.origins for key in keys[: self._num_times])), When.TIME)
         left_origins: Origins = frozenset().union(*(item.origins for item in left))
         pairs = [(key, self.right_schema[name]) for key, name in zip(keys, self.right_keys, strict=True)]
-        by_own_key = any(key.is_column_of(right_key) for key, right_key in pairs[: self._num_ordering])
+        by_own_key = any(key.is_column_of(right_key) for key, right_key in pairs[: self._num_times or None])
         is_apart = any(key.is_key_apart(right_key) for key, right_key in pairs)
         for name, out in names.items():
             source = self.right_schema[name]
@@ -501,7 +502,7 @@ class JoinAsOf(TableJoin):
         [39.0, 41.0, nan]
     """
 
-    _num_ordering = 1
+    _num_times = 1
 
     def __init__(
         self,

@@ -116,13 +116,15 @@ class WholeTableTransform(Transform):
         keys = [schema[name] for name in order]
         sources = [Field.derived(item.name, item.dtype, [item, *keys], where) for item in fields]
         key_origins = shift(frozenset().union(*(key.origins for key in keys)), When.KEY)
+        time_origins: Origins = schema[self.order[0]].origins if self.order else frozenset()
+        key_origins |= shift(time_origins, When.TIME)
         if not self.order or self._has_ties:  # which rows are earlier is what the table was sorted by
             rows = next((item.origins for item in schema if item.origins), frozenset())
             key_origins |= shift(rows, When.POSITION)
         added, groups = [], [schema[name] for name in self.keys if schema[name].is_unchanged]
         group_origins: Origins = frozenset().union(*(key.origins for key in groups))
         for item, of in zip(fields, sources, strict=True):
-            is_ordered = self.order and not is_in_other_order(item.origins, schema[self.order[0]].origins)
+            is_ordered = self.order and not is_in_other_order(item.origins, time_origins)
             whens = self.get_whens(item.name) if is_ordered else {*ANY_ROW}
             whens |= {When.NOW} if self._has_ties else set()
             origins = shift(item.origins, *whens) | list_shared(item.origins, group_origins) | key_origins

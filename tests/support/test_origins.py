@@ -18,7 +18,8 @@ from gpupipe.support.origins import (
 )
 
 X = Origin("a", "x")
-BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, EARLIER_KEY, ORDER, CHOICE, PART, POSITION = When
+BEFORE, NOW, AFTER, GROUP, EARLIER_GROUP, LATER_GROUP, KEY, TIME, EARLIER_KEY, *MARKS = When
+ORDER, CHOICE, PART, PICKED, POSITION = MARKS
 
 
 def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
@@ -36,6 +37,10 @@ def origins(*whens: When, table: str = "a") -> frozenset[Origin]:
         ([KEY], [NOW, BEFORE], [KEY, EARLIER_KEY]),
         ([BEFORE], [KEY], [EARLIER_KEY]),
         ([AFTER], [EARLIER_KEY], [KEY]),
+        ([TIME], [NOW, BEFORE], [TIME, EARLIER_KEY]),
+        ([BEFORE], [TIME], [EARLIER_KEY]),
+        ([BEFORE], [NOW, PICKED], [BEFORE, PICKED]),
+        ([GROUP], [NOW, TIME, PICKED], [GROUP, KEY]),
         ([GROUP], [NOW, KEY], [GROUP, KEY]),
         ([GROUP], [BEFORE], [BEFORE, NOW, AFTER]),  # lags that are summed up
         ([BEFORE], [GROUP], [EARLIER_GROUP]),
@@ -64,7 +69,7 @@ def test_a_value_looked_up_elsewhere(by: list[When], of: list[When], wanted: lis
         ([BEFORE, NOW], [NOW], True),
         ([AFTER], [NOW], True),
         ([KEY], [NOW], True),  # found by the target's own value
-        ([BEFORE, ORDER, CHOICE, PART, POSITION], [NOW, ORDER], False),
+        ([BEFORE, *MARKS], [NOW, ORDER], False),
         ([NOW], [KEY], True),  # the number of rows so far, and what is computed from it
         ([EARLIER_KEY], [NOW], False),
         ([GROUP], [GROUP], True),

@@ -75,15 +75,16 @@ class _Sides:
     def _add_keys(self, columns: Iterable[Field], *whens: When) -> list[Field]:
         """Return the right columns as new ones, found by the keys of the left, in right rows of these times."""
         keys = shift(frozenset().union(*(item.origins for item, _ in self._pairs)), When.KEY)
+        times: list[Origins] = [frozenset().union(*(both[side].origins for both in self._times)) for side in (0, 1)]
+        keys |= shift(times[0], When.TIME)
         left: Origins = frozenset().union(*(item.origins for item in self.left_columns))
         added = []
         by_own_key = any(left_key.is_column_of(right_key) for left_key, right_key in self._ordering)
         if any(left_key.is_key_apart(right_key) for left_key, right_key in self._pairs):
             whens = ANY_ROW
-        order: Origins = frozenset().union(*(right_key.origins for _, right_key in self._ordering))
         for item in columns:
             origins = reveal_choice(item.origins, left)
-            item_whens = ANY_ROW if whens and is_in_other_order(origins, order) else whens
+            item_whens = ANY_ROW if self._times and is_in_other_order(origins, times[1]) else whens
             origins = shift(origins, *item_whens) if item_whens else treat_groups_as_rows(origins, left)
             added.append(replace(item.as_source(), origins=leave_groups(origins, by_own_key=by_own_key) | keys))
         return added
@@ -94,9 +95,14 @@ class _Sides:
         return list(zip(self.left_keys, self.right_keys, strict=True))
 
     @property
+    def _times(self) -> list[tuple[Field, Field]]:
+        """Those by whose order right rows are found; none where equal keys find them."""
+        return []
+
+    @property
     def _ordering(self) -> list[tuple[Field, Field]]:
         """Those of which the keys of groups may say which groups are earlier."""
-        return self._pairs
+        return self._times or self._pairs
 
     def cast_keys(self, side: int) -> dict[str, pl.Expr]:
         """Cast the keys of the left (0) or the right (1) to the type they are compared in, by the names in `keys`."""
@@ -390,7 +396,7 @@ class AsOfSpec(_Sides):
         return [self.on, *super()._pairs]
 
     @property
-    def _ordering(self) -> list[tuple[Field, Field]]:
+    def _times(self) -> list[tuple[Field, Field]]:
         return [self.on]
 
     def select_side(self, frame: pl.LazyFrame, side: int) -> pl.LazyFrame:

@@ -23,7 +23,7 @@ from gpupipe.io.relational.engine import Plan, PlannedRun, assign_hashes, assign
 from gpupipe.io.relational.gathering import Gathered, cut_on_failure, identify_plan, plan_rows
 from gpupipe.io.relational.scan import Scan, random_bits, scan, scan_gathered
 from gpupipe.schema import ID, ROW, Field, Schema
-from gpupipe.support.origins import forget_order, keep_one
+from gpupipe.support.origins import forget_order, keep_one, mark_picked
 
 _BITS = "⟨bits⟩"
 
@@ -137,8 +137,11 @@ def deduplicate(table: AnyTable, on: Sequence[str], keep: str) -> AnyTable:
     inputs = sorted((table.source.inputs() or {}).items())
     made_by = identify_plan("deduplicate", [table], (on, keep, inputs))
     row_filter = RowIdFilter.of(TempParquet(GROUP_BYTES), row_ids.column(ROW), row_ids.num_rows, made_by)
-    columns = [item for item in table.schema if item.name not in on]
-    schema = table.schema.assign(replace(item, origins=keep_one(item.origins)) for item in columns)
+    columns, keys = [item for item in table.schema if item.name not in on], [table.schema[name].origins for name in on]
+    leaves_out = not table.keeps_rows or row_ids.num_rows < sum(part.num_rows for part in table.partitions)
+    schema = table.schema.assign(
+        replace(item, origins=mark_picked(keep_one(item.origins), keys if leaves_out else ())) for item in columns
+    )
     return replace(table, schema=schema, query=table.query.then(row_filter))
 
 
