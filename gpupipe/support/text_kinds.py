@@ -57,23 +57,25 @@ def recognise_texts(texts: Iterable[str]) -> str | None:
 
 
 def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
-    """Suggest the steps that parse a column whose texts stand for `kind`, or the argument of dates like `texts`.
+    """Suggest the steps that parse a column whose texts stand for `kind`, or the calls that read dates like `texts`.
 
     Example:
         >>> suggest_parsing("price", "numbers")
         "T.Cast({'price': 'float64'})"
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
-        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y'])"
+        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y']), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
     """
     if kind == "dates":
-        formats = " or ".join(f"[{each!r}]" for each in _find_formats(texts))
-        return f"gp.read_csv(..., timestamp_formats={formats or '...'})"
+        formats = find_formats(texts)
+        of_files, of_frames = (" or ".join(map(form.format, formats)) or "..." for form in ("[{!r}]", "{!r}"))
+        read = f"gp.read_csv(..., timestamp_formats={of_files})"
+        return f"{read}, or pd.to_datetime(frame[{name!r}], format={of_frames})"
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
     number = _NUMBERS.get(kind)
     return cast if number is None else f"T.{derive(name, number)}, then {cast}"
 
 
-def _find_formats(texts: Iterable[str]) -> list[str]:
+def find_formats(texts: Iterable[str]) -> list[str]:
     """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
     filled = [text.strip() for text in texts if text.strip()]
     clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
@@ -73,10 +74,17 @@ def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
 )
 def test_dates_are_offered_their_format(texts: list[str], formats: str, tmp_path: Path) -> None:
     kind = recognise_texts(texts)
-    assert kind == "dates" and suggest_parsing("x", kind, texts) == f"gp.read_csv(..., timestamp_formats={formats})"
+    assert kind == "dates"
+    of_files, of_frames = suggest_parsing("x", kind, texts).split(", or ")
+    assert of_files == f"gp.read_csv(..., timestamp_formats={formats})"
     if formats == "...":
         return
     pd.DataFrame({"x": texts, "y": 1}).to_csv(tmp_path / "a.csv", index=False)
     form = eval(formats.partition(" or ")[0])
     read = gp.read_csv(tmp_path / "a.csv", timestamp_formats=form, backend="cpu").compute()["x"]
     assert read.tolist() == [pd.to_datetime(text or None, format=form[0]) for text in texts]
+    frame = pd.DataFrame({"x": [text or None for text in texts]})
+    assert eval(of_frames, {"pd": pd, "frame": frame}).tolist() == read.tolist()
+    with pytest.raises(errors.BadData) as caught:
+        T.Cast({"x": "timestamp"}).transform(pd.DataFrame({"x": [*texts, "n/a"]}))
+    assert caught.value.remedy == f"{of_files}, or {of_frames}"
