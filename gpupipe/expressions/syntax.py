@@ -46,7 +46,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.NamedExpr: ("an assignment", "another column in Derive"),
     ast.Set: ("{...}", "x in [...]"),
     ast.Starred: ("a star", "the values one by one"),
-    ast.Subscript: ("[...] behind a value", "slice(text, start, stop), split(text, ',', 0), or pre.ListSlice of a list"),
+    ast.Subscript: ("[...] behind a value", "slice(text, start, stop), split(text, ',', 0), pre.ListSlice of a list"),
     ast.Tuple: ("a comma", "one expression per column"),
     ast.UnaryOp: ("unary +", ""),
 }

@@ -389,8 +389,7 @@ def test_types_that_do_not_go_together(text: str, problem: str, remedy: str) -> 
         ("hour > 3 and tags[1:3] == 'a'", " of text; of a list pre.ListSlice(1, 3) among the steps of Features"),
         (
             "user.home.town",
-            " for a column of that name; of a struct T.Map(fn, reads=['user'], adds=['user_home_town']), "
-            "whose function takes the field",
+            " for a column of that name; of a struct T.Map(fn, reads=['user'], adds=['user_home_town']), whose function takes the field",  # noqa: E501
         ),
         ("origin.str[0]", ""),
         ("upper(origin)[0]", ""),
