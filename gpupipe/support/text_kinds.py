@@ -74,9 +74,9 @@ def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
     if kind not in _NUMBERS:
         return cast
-    first, *others = (f"T.{derive(name, number)}" for number in _list_readings(kind, texts))
+    first, *alternatives = (f"T.{derive(name, number)}" for number in _list_readings(kind, texts))
     marks = "dots" if kind.startswith("amounts") else "commas"
-    return f"{first}, then {cast}" + "".join(f"; {other} instead where its {marks} are decimal" for other in others)
+    return f"{first}, then {cast}" + "".join(f"; {step} instead where its {marks} are decimal" for step in alternatives)
 
 
 def _list_readings(kind: str, texts: Iterable[str]) -> list[str]:
