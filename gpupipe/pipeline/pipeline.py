@@ -495,7 +495,7 @@ class Encoder:
     def unfitted(self, step: Step, /, **instead: Any) -> dict[str, Any]:
         """Describe a step's class and parameters, some of them by others in their place."""
         cls = type(step)
-        homes = (module for module, namespace in _OURS.items() if getattr(namespace, cls.__name__, None) is cls)
+        homes = (module for module, namespace in _OURS.items() if vars(namespace).get(cls.__name__) is cls)
         home = next(homes, None)
         path = f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
         return {"class": path, "params": self._plain_items(step, step.get_params() | instead)}
