@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpupipe.errors import BadConfig
 from gpupipe.schema import DTYPES, FLOATS, INTEGERS, LISTS, Field, Kind, Schema
+from gpupipe.support.attributes import answer_names
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_choice, check_name, is_sequence, refuse_argument
 
 __all__ = ["Selector", "boolean", "by_dtype", "by_kind", "by_name", "everything", "exclude", "floating", "glob"]
 __all__ += ["integer", "matches", "numeric", "string", "temporal"]
+
+if not TYPE_CHECKING:  # for which any name would be one
+    __getattr__ = answer_names(__name__, __all__)
 
 _DTYPES: dict[str, tuple[str, ...]] = {"everything": (*DTYPES, *LISTS), "numeric": (*INTEGERS, *FLOATS)}
 _DTYPES |= {"integer": INTEGERS, "floating": FLOATS}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from gpupipe.errors import BadConfig
+from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls, answer_constructor
 from gpupipe.support.text import arguments, format_count
 from gpupipe.support.validation import to_python
@@ -18,7 +19,7 @@ IN_STEP = "in step "  # what the note that `in_step` adds to an error begins wit
 _SHOWN_VALUES = 100  # a vocabulary of millions has no place in a message
 
 
-class Step:
+class Step(Answering):
     """Base class of all steps; parameters are the constructor's arguments, stored under their own names.
 
     The protocol is scikit-learn's: the constructor checks its arguments and stores them, learned state ends in an

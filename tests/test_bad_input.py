@@ -115,6 +115,17 @@ def test_text_in_place_of_times_or_numbers_has_a_remedy_that_works() -> None:
         pd.testing.assert_frame_equal(pipeline.transform(table), pipeline.transform(known))
 
 
+@pytest.mark.parametrize("convert", [pd.DataFrame, pl.from_pandas])
+def test_text_in_place_of_booleans_has_a_remedy_that_works(convert: Any) -> None:
+    known = pd.DataFrame({"b": [True, False, True]})
+    pipeline = gp.Pipeline([], gp.Features("b")).fit(known)
+    data = convert(known.astype(str))
+    with pytest.raises(errors.SchemaMismatch) as caught:
+        pipeline.transform(data)
+    cast = eval(caught.value.remedy, {"gp": gp, "T": T, "data": data})
+    assert list(pipeline.transform(cast)["b"]) == [1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize(("values", "got"), [([1.0, "n/a", 3.0], "object"), ([1, 2**70, 3], "object")])
 def test_a_column_that_a_fit_cannot_read_is_not_called_missing(values: list[Any], got: str) -> None:
     frame = pd.DataFrame({"x": pd.Series(values, dtype="object"), "y": [1.0, 2.0, 4.5]})

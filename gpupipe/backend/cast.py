@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial, reduce
@@ -19,6 +19,7 @@ from gpupipe.backend.columns import Array, Backend, Column, gather
 from gpupipe.errors import BadData, SchemaMismatch
 from gpupipe.schema import FLOATS, INTEGERS, Field, get_element_dtype, is_passenger, suggest_conversion, to_list_dtype
 from gpupipe.support.text import derive
+from gpupipe.support.text_kinds import find_formats, recognise_texts, suggest_parsing
 
 _Check: TypeAlias = Callable[[Array], None]
 _NOT_A_TIME = np.iinfo("int64").min
@@ -241,7 +242,8 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
     except pa.ArrowInvalid:
         if losses is None:
             first = next(position for position, text in enumerate(texts) if not _can_parse(pa.array([text]), dtype))
-            _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype)
+            remedy = _suggest_formats(name, texts.to_pylist(), first) if dtype == "timestamp" else None
+            _refuse(name, texts[first].as_py(), column.data == int(used[first]), "string", dtype, remedy)
         unread = _find_unread(texts, dtype)
         values = pc.if_else(pa.array(unread), None, texts).cast(arrow_type(dtype))
     values = values.cast(pa.int64()) if dtype == "timestamp" else values
@@ -259,6 +261,12 @@ def _parse_strings(column: Column, dtype: str, name: str, backend: Backend, loss
     data = gather(column, table, np.nan if dtype in FLOATS else 0, backend)
     is_present = column.data >= 0
     return Column(dtype, data, None if dtype in FLOATS or bool(is_present.all()) else is_present)
+
+
+def _suggest_formats(name: str, texts: Sequence[str], position: int) -> str | None:
+    """Suggest what reads dates that are not in ISO format, if the text there is one; else None."""
+    dates = [text for text in texts if recognise_texts([text]) == "dates"]
+    return suggest_parsing(name, "dates", dates) if texts[position] in dates and find_formats(dates) else None
 
 
 def _find_misread(texts: pa.Array, values: Any, dtype: str) -> Any:
@@ -325,14 +333,12 @@ def _exact_up_to(dtype: str) -> int:
     return int(2 ** (np.finfo(dtype).nmant + 1))
 
 
-def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str) -> NoReturn:
+def _refuse(name: str, value: Any, bad: Array, source: str, dtype: str, remedy: str | None = None) -> NoReturn:
     """Raise the error about the values that do not fit, with the first one and its row."""
     count = int(bad.sum())
     many = f"{count} values do" if count > 1 else "a value does"
-    expected, remedy = (
-        f"values that {dtype} can hold",
-        f"leave it {source}, a Filter before it, or T.Cast({{{name!r}: {dtype!r}}}, errors='coerce')",
-    )
+    expected = f"values that {dtype} can hold"
+    remedy = remedy or f"leave it {source}, a Filter before it, or T.Cast({{{name!r}: {dtype!r}}}, errors='coerce')"
     if dtype == "bool" and source != "string":
         remedy = f"{derive(name, '{} != 0')} in its place"
     elif source in FLOATS and np.isfinite(value) and value % 1:

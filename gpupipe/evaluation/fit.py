@@ -15,7 +15,7 @@ from gpupipe.pipeline.features import Features
 from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.pipeline.target import FEW
 from gpupipe.saving.scorer import Scorer
-from gpupipe.schema import FLOATS, INTEGERS, Schema
+from gpupipe.schema import DTYPES, FLOATS, INTEGERS, Schema
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_seed, refuse_argument
 from gpupipe.tensors import Loader
@@ -23,6 +23,7 @@ from gpupipe.training import Trainer
 from gpupipe.transforms import Transform, WholeTableTransform
 
 LEARNED = 0.9  # of the rows, where no others say when to stop
+_COUNTED = frozenset(DTYPES) - {*FLOATS}  # types of a target that may be classes
 _MOST_CLASSES = 1_000  # of text; more values, of which most are in few rows, say nothing when to stop
 
 
@@ -94,7 +95,7 @@ def fit(
 def _hold_out(dataset: Dataset, target: str | Sequence[str], seed: int) -> tuple[Dataset, Dataset | None]:
     """Draw nine tenths of the rows and the last one, if it has any; of what looks like classes the first has all."""
     stratify = None
-    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype not in FLOATS:
+    if isinstance(target, str) and target in dataset.schema and dataset.schema[target].dtype in _COUNTED:
         most = FEW if dataset.schema[target].dtype in INTEGERS else _MOST_CLASSES
         stratify = target if dataset.select(target).head(NUM_FIRST)[target].nunique() <= most else None
     parts = draw_parts(dataset, (LEARNED, 1 - LEARNED), seed, None, stratify, first_has_all=True)

@@ -46,10 +46,11 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.NamedExpr: ("an assignment", "another column in Derive"),
     ast.Set: ("{...}", "x in [...]"),
     ast.Starred: ("a star", "the values one by one"),
-    ast.Subscript: ("[...] behind a value", "slice(text, start, stop), split(text, ',', 0), or one column per value"),
+    ast.Subscript: ("[...] behind a value", "slice(text, start, stop), split(text, ',', 0), pre.ListSlice of a list"),
     ast.Tuple: ("a comma", "one expression per column"),
     ast.UnaryOp: ("unary +", ""),
 }
+_ELSEWHERE = MODULES | ACCESSORS
 
 
 def _is_python(text: str) -> bool:
@@ -156,7 +157,8 @@ class Reader:
                 return self._call(item, depth)
         self._refuse_bits(item)
         what, remedy = _REFUSED.get(type(item), (type(item).__name__, "Map(fn, reads=..., adds=...)"))
-        raise self._refuse(item, f"{what} is not allowed", ALLOWED, self._mend(item), remedy)
+        also = self._suggest_part(item)
+        raise self._refuse(item, f"{what} is not allowed", ALLOWED, self._mend(item), remedy, also=also)
 
     def _mend(self, item: ast.expr) -> str | None:
         """Write what a node of another language means; None where it means nothing here."""
@@ -173,12 +175,28 @@ class Reader:
                 return f"col({self._text(item)!r})"
             case ast.Subscript(ast.Name(module), ast.Constant(str() as name)) if module in MODULES:
                 return f"col({name!r})"
-            case ast.Subscript(value, ast.Constant(int() as start)) if start >= 0:
-                return f"slice({self._text(self._strip_accessor(value))}, {start}, {start + 1})"
-            case ast.Subscript(value, ast.Slice(start, ast.expr() as stop, None)):
-                first = "0" if start is None else self._text(start)
-                return f"slice({self._text(self._strip_accessor(value))}, {first}, {self._text(stop)})"
+            case ast.Subscript(value) if ends := self._find_ends(item):
+                return f"slice({self._text(self._strip_accessor(value))}, {ends})"
         return None
+
+    def _find_ends(self, item: ast.Subscript) -> str:
+        """Return the start and the end of what is taken; nothing where it has none, or is counted from the end."""
+        match item.slice:
+            case ast.Constant(int() as start) if start >= 0:
+                return f"{start}, {start + 1}"
+            case ast.Slice(start, ast.expr() as stop, None):
+                return f"{'0' if start is None else self._text(start)}, {self._text(stop)}"
+        return ""
+
+    def _suggest_part(self, item: ast.expr) -> str:
+        """Suggest what takes elements of a list, or a field of a struct, if the node may be meant for them."""
+        name, _, fields = self._text(item).partition(".")
+        if isinstance(item, ast.Subscript) and isinstance(item.value, ast.Name) and (ends := self._find_ends(item)):
+            return f" of text; of a list pre.ListSlice({ends}) among the steps of Features"
+        if isinstance(item, ast.Attribute) and name.isidentifier() and not {name, *fields.split(".")} & _ELSEWHERE:
+            step = f"T.Map(fn, reads=[{name!r}], adds=[{f'{name}.{fields}'.replace('.', '_')!r}])"
+            return f" for a column of that name; of a struct {step}, whose function takes the field"
+        return ""
 
     @staticmethod
     def _strip_accessor(item: ast.expr) -> ast.expr:
@@ -357,12 +375,13 @@ class Reader:
         mended: str | None,
         advice: str = "",
         *,
+        also: str = "",
         at: ast.expr | Span | None = None,
         **got: object,
     ) -> ExpressionError:
         """Build the error of a node; its remedy is the whole text with `mended` in the node's place, else the advice.
 
-        `at` is the part that the error marks, by default the node.
+        `also` is said behind the text; `at` is the part that the error marks, by default the node.
         """
         span, text = self._span(item), self._source.text
         if mended is not None:
@@ -373,7 +392,7 @@ class Reader:
             self._mended = mended if _is_python(mended) else None
         remedy = advice if self._mended is None else self._mended
         if self._mended is not None and not self._is_remedy:
-            remedy = self._mend_rest(self._mended)
+            remedy = self._mend_rest(self._mended) + also
         marked = span if at is None else at if isinstance(at, Span) else self._span(at)
         return self._source.error(marked, problem, expected, remedy, **got)
 

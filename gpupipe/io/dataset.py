@@ -128,6 +128,10 @@ class Dataset(Table):
             vars(self)["_num_rows"] = num_rows
         return int(vars(self)["_num_rows"])
 
+    def __contains__(self, name: object) -> bool:
+        """Return whether it has a column of that name, as a frame of pandas does."""
+        return name in self.schema
+
     def __getitem__(self, key: object) -> NoReturn:
         """Raise BadConfig with the method that selects columns or rows: a lazy table has no indexing."""
         if isinstance(key, str) or (isinstance(key, list) and all(isinstance(name, str) for name in key)):

@@ -691,6 +691,8 @@ def _another_type(name: str, got: str, expected: str) -> SchemaMismatch:
     elif got == "string" and expected in (*INTEGERS, *FLOATS):
         remedy = f"pd.to_numeric(data[{name!r}], errors='coerce'), of Polars "
         remedy += f"data[{name!r}].cast(pl.Float64, strict=False)"
+    elif got == "string" and expected == "bool":  # of which a cast of pandas makes True, whatever it says
+        remedy = f"gp.Pipeline([T.Cast({{{name!r}: 'bool'}})]).fit(data).transform(data)"
     return SchemaMismatch(f"column {name!r}", "another type than in fit", got=got, expected=expected, remedy=remedy)
 
 

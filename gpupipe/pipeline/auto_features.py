@@ -23,6 +23,7 @@ TEXTS_ARE = "its texts are "
 _FEW, _MANY_VALUES, _ROWS_EACH = 32, 256, 40  # distinct integers; rows of each where there are more than a few
 _MIN_FREQUENCY, _FEWEST_ROWS = 5, 1_000  # rows that an id should have, in tables of so many rows and more
 _LEAST_ROWS = 20  # rows that show whether values occur twice
+_LEAST_GAPS = 5  # rows without a value, and with one, that show whether gaps tell the target
 _LINEAR = 1 - 1e-9  # the correlation of a column with what is computed from it
 _MANY_TEXTS = 1_000  # distinct ones, of which most are in few rows
 _BETWEEN_WORDS = re.compile(r"[^\w.-]")
@@ -84,15 +85,23 @@ def look_at_rows(schema: Schema, dataset: Dataset | None, label: str | None = No
         if column.dtype in INTEGERS and (count <= _FEW or (count <= _MANY_VALUES and rows >= _ROWS_EACH * count)):
             first.ids.add(name)
         if count == 1 and first.num_rows > 1:
+            first.constants.add(name)
+        if telling := _tell_of_target(column, beside, count, backend):
+            where = f"in the first {first.num_rows:,} rows"
+            first.remarks[name] = f"{telling.format(repr(label))} {where}: is it known before that is?"
+        elif name in first.constants:
             same = "one value or missing" if name in first.incomplete else "the same value"
             first.remarks[name] = f"{same} in each of the first {first.num_rows:,} rows"
-            first.constants.add(name)
-        elif beside is not None and _decides(column, beside, count, backend):
-            where = f"in the first {first.num_rows:,} rows"
-            first.remarks[name] = f"it alone tells {label!r} {where}: is it known before that is?"
         elif remark := _remark(name, column, distinct, rows, backend):
             first.remarks[name] = remark
     return first
+
+
+def _tell_of_target(column: Column, target: Column | None, num_distinct: int, backend: Backend) -> str:
+    """Say how a column alone tells the target, {} in its name's place; else return nothing."""
+    if target is not None and _decides_by_gaps(column, target, backend):
+        return "it is missing, or there, exactly where {} has one certain value"
+    return "it alone tells {}" if target is not None and _decides(column, target, num_distinct, backend) else ""
 
 
 def _decides(column: Column, target: Column, num_distinct: int, backend: Backend) -> bool:
@@ -108,6 +117,21 @@ def _decides(column: Column, target: Column, num_distinct: int, backend: Backend
         return False
     pairs = xp.searchsorted(distinct, values) * len(classes) + xp.searchsorted(classes, labels)
     return len(sort_unique(pairs, xp)) == len(distinct)
+
+
+def _decides_by_gaps(column: Column, target: Column, backend: Backend) -> bool:
+    """Return whether the column is missing, or is there, in all rows with one value of the target and in no others."""
+    xp = backend.xp
+    missing, is_unknown = column.missing(xp), target.missing(xp)
+    if missing is None:
+        return False
+    labels = target.data
+    if is_unknown is not None:
+        missing, labels = missing[~is_unknown], labels[~is_unknown]
+    num_missing = int(missing.sum())
+    if len(missing) < _LEAST_ROWS or min(num_missing, len(missing) - num_missing) < _LEAST_GAPS:
+        return False
+    return any(bool(((labels == labels[side.argmax()]) == side).all()) for side in (missing, ~missing))
 
 
 def _is_linear(column: Column, target: Column, xp: ModuleType) -> bool:

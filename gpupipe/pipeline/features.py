@@ -122,8 +122,8 @@ class Features:
         name, or `__index_level_0__`), and what earlier pipelines computed from the target's columns. Said in the same
         places of columns that are taken: ids that no two rows share, one value in all rows, text that stands for
         numbers, money, percent or dates, with the steps that parse it, text of many values, with a step for its parts,
-        and what alone tells the target. It knows nothing of what the columns mean: look for those that are only known
-        after the target is.
+        and what alone tells the target, by its values or by where they are missing. It knows nothing of what the
+        columns mean: look for those that are only known after the target is.
 
         `data` may be a Schema too, and then all integers are amounts. The columns of `target`, `weight` and `keep`
         become no features. A target of whole numbers other than 0 and 1 has its task written down where there are less

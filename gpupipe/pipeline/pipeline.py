@@ -38,6 +38,7 @@ from gpupipe.pipeline.plan import explain_fit
 from gpupipe.pipeline.row_sets import RowSet, compute_lineage
 from gpupipe.schema import Schema, shorten_list
 from gpupipe.step import Step
+from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.collector import pause_collector
 from gpupipe.support.text import format_columns
@@ -54,7 +55,7 @@ _MOST_BOUND = 16
 
 
 @answer_calls
-class Pipeline:
+class Pipeline(Answering):
     """Pipeline of transforms from frame to frame, then one step from frame to tensors.
 
     It learns in copies of the steps it is given, `pipeline.steps` and `pipeline.features`.
@@ -72,6 +73,10 @@ class Pipeline:
         >>> Pipeline([], Features(["dep_delay"], target="arr_delay > 15")).fit_transform(flights)["target"].tolist()
         [1.0, 0.0, 1.0, nan]
     """
+
+    _ELSEWHERE = dict.fromkeys(
+        ("fit_predict", "predict", "predict_proba"), "gp.Scorer(pipeline, trainer.model).predict(data)"
+    )
 
     def __init__(
         self, steps: Sequence[Transform] | Transform | Features, features: Features | None = None, backend: str = "auto"
@@ -494,7 +499,7 @@ class Encoder:
     def unfitted(self, step: Step, /, **instead: Any) -> dict[str, Any]:
         """Describe a step's class and parameters, some of them by others in their place."""
         cls = type(step)
-        homes = (module for module, namespace in _OURS.items() if getattr(namespace, cls.__name__, None) is cls)
+        homes = (module for module, namespace in _OURS.items() if vars(namespace).get(cls.__name__) is cls)
         home = next(homes, None)
         path = f"{home}.{cls.__name__}" if home else _function_path(cls, f"step {cls.__name__}")
         return {"class": path, "params": self._plain_items(step, step.get_params() | instead)}

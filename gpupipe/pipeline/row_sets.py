@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from gpupipe.backend import select
 from gpupipe.backend.kernels import hash_column
 from gpupipe.io import Dataset
 from gpupipe.io.planning.partitions import ReadCounter
+from gpupipe.schema import DTYPES
 from gpupipe.support.origins import Origins, are_related
 
 
@@ -50,12 +53,23 @@ def compute_lineage(dataset: Dataset, names: Sequence[str]) -> str | None:
     inputs = source.inputs()
     if inputs is not None:
         return hashlib.sha256(repr(((source.made_by, sorted(inputs.items())), query)).encode()).hexdigest()
-    quiet, backend, read = copy(source), select("cpu"), sorted(dataset.query.reads(names))
+    quiet, backend, fields = copy(source), select("cpu"), source.schema.select(sorted(dataset.query.reads(names)))
     quiet.reads = ReadCounter()  # this is no pass over the data
-    digests = [hashlib.sha256(name.encode()) for name in read]
+    digests = [hashlib.sha256(item.name.encode()) for item in fields]
     for partition in quiet.partitions:
-        frame = quiet.read(partition, [source.schema[name] for name in read], backend)
-        for name, digest in zip(read, digests, strict=True):
-            digest.update(hash_column(backend.column(frame, name), 0, backend).tobytes())
+        frame = quiet.read(partition, [item for item in fields if item.dtype in DTYPES], backend)
+        for item, digest in zip(fields, digests, strict=True):
+            if item.dtype in DTYPES:
+                digest.update(hash_column(backend.column(frame, item.name), 0, backend).tobytes())
+            else:  # lists, and what is only carried, have no hash
+                digest.update(_serialize(quiet.table(partition, [item])))
     contents = [digest.hexdigest() for digest in digests]
     return hashlib.sha256(repr((contents, query)).encode()).hexdigest()
+
+
+def _serialize(table: pa.Table) -> pa.Buffer:
+    """Serialize a table to Arrow's stream format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue()

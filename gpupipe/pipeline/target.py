@@ -22,7 +22,7 @@ from gpupipe.pipeline.auto_features import NUM_FIRST
 from gpupipe.pipeline.feature_group import FeatureGroup, to_learned_step
 from gpupipe.pipeline.float32 import describe_coarse, note_lost_digits
 from gpupipe.pipeline.labels import Labels
-from gpupipe.schema import FLOATS, Field, Kind, Role, Schema, shorten_list
+from gpupipe.schema import FLOATS, LISTS, Field, Kind, Role, Schema, shorten_list
 
 FEW = 20  # distinct whole numbers up to which they are classes, where each is in two rows or more on average
 MAX_CLASSES = 10_000  # the same, where somebody says that they are classes
@@ -394,7 +394,7 @@ def decide_task(target: TargetSet, dataset: Dataset) -> str:
     if len(target.texts) > 1 or not target.is_in(schema):
         return "auto"
     (item,) = target._raw_schema(schema)
-    first = () if item.dtype in _NO_NUMBERS else dataset.select(target.reads(schema)).head(NUM_FIRST)
+    first = () if item.dtype in (*_NO_NUMBERS, *LISTS) else dataset.select(target.reads(schema)).head(NUM_FIRST)
     if not 0 < len(first) < NUM_FIRST:
         return "auto"
     backend = infer_backend(first)

@@ -1,5 +1,7 @@
 """Preprocessing: steps from a frame to feature columns, whose state is learned by merging summaries of partitions."""
 
+from typing import TYPE_CHECKING
+
 from gpupipe.preprocessing.learned_step import Columns, Invertible, LearnedStep, StatelessStep, Summary
 from gpupipe.preprocessing.steps.bins import Bucketize, KBinsDiscretizer
 from gpupipe.preprocessing.steps.distributions import PowerTransformer, QuantileTransformer
@@ -34,6 +36,7 @@ from gpupipe.preprocessing.steps.scalers import (
     StandardScaler,
 )
 from gpupipe.preprocessing.steps.target_encoder import CrossFittedStep, TargetEncoder
+from gpupipe.support.attributes import answer_names
 
 __all__ = [
     "PCA",
@@ -75,3 +78,6 @@ __all__ = [
     "TruncatedSVD",
     "VarianceThreshold",
 ]
+
+if not TYPE_CHECKING:  # for which any name would be one
+    __getattr__ = answer_names(__name__, __all__)

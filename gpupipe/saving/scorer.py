@@ -21,6 +21,7 @@ from gpupipe.pipeline.pipeline import Pipeline
 from gpupipe.saving.calibrator import CalibratedNetwork, Calibrator, Conformal, reach_beyond
 from gpupipe.saving.records import answer_records, is_records
 from gpupipe.schema import Field, Role, Schema, count_features
+from gpupipe.support.attributes import Answering
 from gpupipe.support.calls import answer_calls
 from gpupipe.support.validation import check_instance, check_integer, check_name
 from gpupipe.tensors import FeatureTable, Loader, require_device
@@ -30,7 +31,7 @@ from gpupipe.training.loop.scored_rows import Threshold, check_threshold, get_li
 
 
 @answer_calls
-class Scorer:
+class Scorer(Answering):
     """Scorer: a loaded pipeline and its model, which predict rows.
 
     Args:

@@ -42,6 +42,7 @@ _NUMBERS = {
     "amounts of money": "sub({}, '[^0-9.+-]', '')",
     "amounts of money, negative in parentheses": "sub(replace({}, '(', '-'), '[^0-9.+-]', '')",
 }
+_DECIMAL_COMMA = "replace({}, ',', '.')"
 
 
 def recognise_texts(texts: Iterable[str]) -> str | None:
@@ -57,23 +58,45 @@ def recognise_texts(texts: Iterable[str]) -> str | None:
 
 
 def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
-    """Suggest the steps that parse a column whose texts stand for `kind`, or the argument of dates like `texts`.
+    """Suggest the steps that parse a column whose texts stand for `kind`, or the calls that read dates like `texts`.
 
     Example:
         >>> suggest_parsing("price", "numbers")
         "T.Cast({'price': 'float64'})"
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
-        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y'])"
+        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y']), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
     """
     if kind == "dates":
-        formats = " or ".join(f"[{each!r}]" for each in _find_formats(texts))
-        return f"gp.read_csv(..., timestamp_formats={formats or '...'})"
+        formats = find_formats(texts)
+        of_files, of_frames = (" or ".join(map(form.format, formats)) or "..." for form in ("[{!r}]", "{!r}"))
+        read = f"gp.read_csv(..., timestamp_formats={of_files})"
+        return f"{read}, or pd.to_datetime(frame[{name!r}], format={of_frames})"
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
-    number = _NUMBERS.get(kind)
-    return cast if number is None else f"T.{derive(name, number)}, then {cast}"
+    if kind not in _NUMBERS:
+        return cast
+    first, *alternatives = (f"T.{derive(name, number)}" for number in _list_readings(kind, texts))
+    marks = "dots" if kind.startswith("amounts") else "commas"
+    return f"{first}, then {cast}" + "".join(f"; {step} instead where its {marks} are decimal" for step in alternatives)
 
 
-def _find_formats(texts: Iterable[str]) -> list[str]:
+def _list_readings(kind: str, texts: Iterable[str]) -> list[str]:
+    """List the expressions that take away all but a number: two where its commas or dots may stand for either mark.
+
+    Those before three digits each separate thousands, or decimals; a group of thousands does not begin with 0.
+    """
+    number, is_money = _NUMBERS[kind], kind.startswith("amounts")
+    marked = [digits for text in texts if re.search("[.,]", digits := re.sub("[^0-9.,]", "", text))]
+    decimal = _DECIMAL_COMMA if kind == "numbers with commas" else number.replace("{}", _DECIMAL_COMMA)
+    if is_money and marked and all(re.fullmatch(r"[1-9]\d{0,2}\.\d{3}", digits) for digits in marked):
+        return [number.replace("0-9.", "0-9"), number]
+    if not all(re.fullmatch(r"\d{1,3},\d{3}", digits) for digits in marked):
+        return [number]
+    if any(digits.startswith("0") for digits in marked):
+        return [decimal]
+    return [number] if is_money or not marked else [number, decimal]
+
+
+def find_formats(texts: Iterable[str]) -> list[str]:
     """List the formats that all texts may have: two where no day is beyond the 12th of its month."""
     filled = [text.strip() for text in texts if text.strip()]
     clock = re.search(f"{_CLOCK}$", filled[0]) if filled else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from gpupipe.support.attributes import answer_names
 from gpupipe.training.batch_size_finder import BatchSizes, tune_batch_size
 from gpupipe.training.callbacks.callback import Callback, CSVLogger, JSONLinesLogger, TensorBoardLogger
 from gpupipe.training.callbacks.history import EarlyStopping, History
@@ -17,3 +20,6 @@ from gpupipe.training.optim.optimizers import Plateau, scaled_rate
 __all__ = ["BatchSizes", "CSVLogger", "Callback", "Checkpoints", "EarlyStopping", "History", "JSONLinesLogger"]
 __all__ += ["LoadReport", "Metric", "PairwiseRanking", "PerTarget", "Plateau", "Report", "TensorBoardLogger"]
 __all__ += ["TrainState", "Trainer", "freeze", "load_weights", "scaled_rate", "tune_batch_size", "unfreeze"]
+
+if not TYPE_CHECKING:  # for which any name would be one
+    __getattr__ = answer_names(__name__, __all__)

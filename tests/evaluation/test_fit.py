@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 import gpupipe as gp
 from gpupipe import transforms as T
-from gpupipe.errors import BadCall, BadConfig, BadData
+from gpupipe.errors import BadCall, BadConfig, BadData, SchemaMismatch
 from tests.raising import raises
 
 
@@ -141,3 +142,18 @@ def test_errors_of_numbers_are_no_metrics_of_logits(metric: str) -> None:
     loader = scorer.pipeline.loader(frame)
     with raises(BadConfig, where="Trainer(metrics=)", got=metric, match="says nothing of a binary target"):
         gp.Trainer(scorer.model, metrics=[metric]).evaluate(loader)
+
+
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        (lambda number: Decimal(number) / 4, T.Cast({"y": "float64"})),
+        (lambda number: [number] * number or None, T.Derive(y="len(y) + 0.5")),
+    ],
+)
+def test_a_target_that_nothing_casts_is_refused_and_its_remedy_works(make: Any, step: Any) -> None:
+    frame = pd.DataFrame({"x": range(60), "y": [make(number % 7) for number in range(60)]})
+    for valid in (None, frame):
+        with raises(SchemaMismatch, where="target, column 'y'"):
+            gp.fit(frame, valid, target="y", model=gp.models.Linear)
+    assert list(gp.fit(frame, target="y", model=gp.models.Linear, steps=step).predict(frame.head(1))) == ["prediction"]

@@ -383,6 +383,28 @@ def test_types_that_do_not_go_together(text: str, problem: str, remedy: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("text", "also"),
+    [
+        ("tags[0]", " of text; of a list pre.ListSlice(0, 1) among the steps of Features"),
+        ("hour > 3 and tags[1:3] == 'a'", " of text; of a list pre.ListSlice(1, 3) among the steps of Features"),
+        (
+            "user.home.town",
+            " for a column of that name; of a struct T.Map(fn, reads=['user'], adds=['user_home_town']), whose function takes the field",  # noqa: E501
+        ),
+        ("origin.str[0]", ""),
+        ("upper(origin)[0]", ""),
+        ("upper(origin).x", ""),
+    ],
+)
+def test_a_part_of_a_list_or_a_struct_is_offered_what_takes_it(text: str, also: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    mended = caught.value.remedy.removesuffix(also)
+    assert caught.value.remedy.endswith(also) and " of a " not in mended
+    parse(mended)
+
+
+@pytest.mark.parametrize(
     ("text", "remedy", "followed"),
     [
         ("year('2020-01-01')", "timestamp('2020-01-01')", "year(timestamp('2020-01-01'))"),

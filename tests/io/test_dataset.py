@@ -35,6 +35,13 @@ def test_it_is_what_it_was_made_of(dataset: gp.Dataset) -> None:
     assert all(item.lineage == {item.name} for item in dataset.schema)
 
 
+@pytest.mark.parametrize("name", ["x", "y", "z", 1, None])
+def test_a_name_is_in_it_as_in_a_frame(name: object) -> None:
+    frame = pd.DataFrame({"x": [1, 2], "y": [1, 2]})
+    assert (name in gp.from_frame(frame)) == (name in frame)
+    assert (name in gp.from_frame(frame).select("y").filter("y > 5")) == (name == "y")
+
+
 @pytest.mark.slow
 @several
 @given(table=tables(), parts=st.sampled_from([1, 2, 7]))

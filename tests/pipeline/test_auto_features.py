@@ -23,7 +23,7 @@ FRAME = pd.DataFrame(
         "half": 0.5,
         "yes": True,
         "day": pd.Timestamp("2024-01-05"),
-        "gaps": [None if row % 2 else 3.0 for row in range(ROWS)],
+        "gaps": [None if row % 3 else 3.0 for row in range(ROWS)],
         "iso": [f"2024-01-{1 + row % 28:02}" for row in range(ROWS)],
         "money": [f"${row},234.50" for row in range(1, ROWS + 1)],
         "share": [f"{row}%" for row in range(ROWS)],
@@ -82,6 +82,30 @@ def test_few_rows_show_no_id() -> None:
     assert gp.Features.auto(FRAME[["application", "code", "note", "y"]][:19], target="y").remarks == []
     many = FRAME.assign(**{f"c{place}": 0.5 for place in range(20)})
     assert sum("the same value" in note for note in gp.Features.auto(many, target="y")._proposal_notes()) == 5
+
+
+@pytest.mark.parametrize("side", [False, True])
+@pytest.mark.parametrize("dtype", ["boolean", float, "str"])
+@pytest.mark.parametrize(
+    "values",
+    [pd.Series(pd.date_range("2020", periods=400)), pd.Series(np.arange(400) % 7), pd.Series(["closed"] * 400)],
+)
+def test_a_column_whose_gaps_tell_the_target_is_named(values: pd.Series, dtype: Any, side: bool) -> None:
+    draw = np.random.default_rng(0)
+    late = pd.Series(draw.random(400) < 0.3)
+    frame = pd.DataFrame({"x": draw.normal(size=400), "late": late.astype(dtype), "other": values.where(late == side)})
+    frame.loc[380:, "late"] = None
+    (said,) = gp.Features.auto(frame, target="late").remarks
+    assert said.startswith("other: it is missing, or there, exactly where 'late' has one certain value in the first")
+    frame.loc[0, "late"] = frame.loc[late.ne(late[0]).idxmax(), "late"]
+    assert not any("exactly" in remark for remark in gp.Features.auto(frame, target="late").remarks)
+
+
+@pytest.mark.parametrize("num_gaps", [1, 4, 396, 399])
+def test_few_gaps_tell_no_target(num_gaps: int) -> None:
+    frame = pd.DataFrame({"x": np.arange(400.0), "y": np.arange(400) < num_gaps})
+    frame["other"] = frame["x"].mask(frame["y"]) % 7
+    assert not any("exactly" in remark for remark in gp.Features.auto(frame, target="y").remarks)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import time, timedelta
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import gpupipe as gp
@@ -31,6 +35,10 @@ VERBS: dict[str, Callable[[gp.Dataset], gp.Dataset]] = {
     "pipeline": lambda data: gp.Pipeline([T.Derive(late="hour > 12")]).fit(data).transform(data),
     "join": lambda data: data.join(data.group_by("origin").agg(n=("hour", "count")), on="origin"),
 }
+
+
+def take_first(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(y=[value["n"][0] for value in frame["y"]])
 
 
 def read(kind: str, folder: Path) -> gp.Dataset:
@@ -89,3 +97,25 @@ def test_a_file_written_anew_holds_other_rows(tmp_path: Path) -> None:
     pipeline = fit(read("file", tmp_path))
     FLIGHTS.assign(delay=FLIGHTS["delay"] + 1).head(150).to_parquet(tmp_path / "flights.parquet")
     assert len(pipeline.loader(gp.read_parquet(tmp_path / "flights.parquet"))) > 0
+
+
+@pytest.mark.parametrize(
+    ("make", "step"),
+    [
+        (Decimal, T.Cast({"y": "int64"})),
+        (lambda number: timedelta(minutes=number), T.Cast({"y": "int64"})),
+        (lambda number: time(minute=number), T.Cast({"y": "int64"})),
+        (lambda number: b"%d" % number, T.Cast({"y": "string"})),
+        (lambda number: [number] * number or None, T.Derive(y="len(y)")),
+        (lambda number: {"n": [str(number)]}, T.Map(take_first, reads=["y"], adds=["y"])),
+    ],
+)
+def test_rows_of_the_fit_are_known_by_values_that_are_only_carried(make: Any, step: Any) -> None:
+    table = pa.table({"x": range(60), "y": [make(number % 7) for number in range(60)]})
+    pipeline = gp.Pipeline([step], gp.Features((["y"], pre.TargetEncoder()), target="x")).fit(table)
+    assert len(pipeline.loader(table, out_of_fold=True)) > 0
+    with pytest.raises(errors.LeakageError, match="the pipeline was fitted on"):
+        pipeline.loader(gp.from_frame(table))
+    other = table.set_column(1, "y", pa.concat_arrays([table["y"].chunk(0)[1:], table["y"].chunk(0)[:1]]))
+    with pytest.raises(errors.BadConfig, match="not the rows of the fit"):
+        pipeline.loader(other, out_of_fold=True)

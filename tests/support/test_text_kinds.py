@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import gpupipe as gp
+from gpupipe import errors
 from gpupipe import transforms as T
 from gpupipe.support.text_kinds import recognise_texts, suggest_parsing
 
@@ -58,6 +59,33 @@ def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("texts", "readings"),
+    [
+        (["€1.200", "€350", "-€12.000"], [[1200.0, 350.0, -12000.0], [1.2, 350.0, -12.0]]),
+        (["1.200 €", "3.400 €", ""], [[1200.0, 3400.0], [1.2, 3.4]]),
+        (["(€1.200)", "€3.400"], [[-1200.0, 3400.0], [-1.2, 3.4]]),
+        (["€0.500", "€1.200"], [[0.5, 1.2]]),
+        (["€1.20", "€1.200"], [[1.2, 1.2]]),
+        (["$1,200", "$3,400"], [[1200.0, 3400.0]]),
+        (["€0,500", "(€1,200)"], [[0.5, -1.2]]),
+        (["0,500", "1,234", "0,075"], [[0.5, 1.234, 0.075]]),
+        (["1,234", "-7"], [[1234.0, -7.0], [1.234, -7.0]]),
+        (["1,234", "1,234,567"], [[1234.0, 1234567.0]]),
+        (["1,234", "7.5"], [[1234.0, 7.5]]),
+    ],
+)
+def test_numbers_that_can_be_read_in_two_ways_are_offered_both(texts: list[str], readings: list[list[float]]) -> None:
+    kind = recognise_texts(texts)
+    assert kind is not None
+    note, *others = suggest_parsing("x", kind, texts).split("; ")
+    first, cast = note.split(", then ")
+    filled = pd.DataFrame({"x": [text for text in texts if text]})
+    steps = [first, *(other.partition(" instead where its ")[0] for other in others)]
+    values = [gp.Pipeline([eval(step), eval(cast)]).fit(filled).transform(filled)["x"].tolist() for step in steps]
+    assert values == readings
+
+
+@pytest.mark.parametrize(
     ("texts", "formats"),
     [
         (["27/01/2024", "3/2/2024", ""], "['%d/%m/%Y']"),
@@ -73,10 +101,17 @@ def test_the_suggested_steps_parse(texts: list[str], values: list[Any]) -> None:
 )
 def test_dates_are_offered_their_format(texts: list[str], formats: str, tmp_path: Path) -> None:
     kind = recognise_texts(texts)
-    assert kind == "dates" and suggest_parsing("x", kind, texts) == f"gp.read_csv(..., timestamp_formats={formats})"
+    assert kind == "dates"
+    of_files, of_frames = suggest_parsing("x", kind, texts).split(", or ")
+    assert of_files == f"gp.read_csv(..., timestamp_formats={formats})"
     if formats == "...":
         return
     pd.DataFrame({"x": texts, "y": 1}).to_csv(tmp_path / "a.csv", index=False)
     form = eval(formats.partition(" or ")[0])
     read = gp.read_csv(tmp_path / "a.csv", timestamp_formats=form, backend="cpu").compute()["x"]
     assert read.tolist() == [pd.to_datetime(text or None, format=form[0]) for text in texts]
+    frame = pd.DataFrame({"x": [text or None for text in texts]})
+    assert eval(of_frames, {"pd": pd, "frame": frame}).tolist() == read.tolist()
+    with pytest.raises(errors.BadData) as caught:
+        T.Cast({"x": "timestamp"}).transform(pd.DataFrame({"x": [*texts, "n/a"]}))
+    assert caught.value.remedy == f"{of_files}, or {of_frames}"

@@ -30,7 +30,7 @@ from gpupipe.preprocessing import learned_step as base
 from gpupipe.preprocessing.learned_state import require_state
 from gpupipe.preprocessing.learned_step import Columns
 from gpupipe.preprocessing.summaries import CategoryCounts, ValueCounts
-from gpupipe.schema import FLOATS, Field
+from gpupipe.schema import FLOATS, Field, Kind
 from gpupipe.support.validation import (
     as_list,
     check_bool,
@@ -748,6 +748,7 @@ class HashedNgrams(base.StatelessStep):
             if item.dtype != "string":
                 where, expected = f"HashedNgrams, column {item.name!r}", "strings"
                 remedy = f"Cast({{{item.name!r}: 'string'}}), or HashBucket for numbers"
+                remedy = "Categorify(), which takes lists of texts or integers" if item.kind == Kind.LIST else remedy
                 raise SchemaMismatch(where, "not a text", got=item.dtype, expected=expected, remedy=remedy)
         return [cats.make_number_field(item, name) for item in fields for name in self.output_names([item.name])]
 

@@ -14,7 +14,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 
 import gpupipe as gp
 from gpupipe import errors
-from gpupipe.preprocessing import HashedNgrams
+from gpupipe.preprocessing import Categorify, HashedNgrams
 from tests.preprocessing.steps.test_hashing import bits
 from tests.raising import raises
 
@@ -123,6 +123,14 @@ def test_what_is_refused() -> None:
         HashedNgrams(ngram_range=3).fit(frame[["x"]])
     with raises(errors.BadConfig, where="HashedNgrams(analyzer=)", got="words"):
         HashedNgrams(analyzer="words").fit(frame[["x"]])
+
+
+def test_lists_have_a_remedy_that_works() -> None:
+    frame = pd.DataFrame({"x": [["a", "b"], ["c"]], "y": [0, 1]})
+    with raises(errors.SchemaMismatch, where="HashedNgrams, column 'x'", got="list<string>") as caught:
+        gp.Pipeline([], gp.Features((["x"], HashedNgrams()), target="y")).fit(frame)
+    step = eval(caught.value.remedy.partition(", which takes lists")[0], {"Categorify": Categorify})
+    assert gp.Pipeline([], gp.Features((["x"], step), target="y")).fit(frame).schema.names == ["x", "y"]
 
 
 def test_a_vectorizer_is_answered_with_it() -> None:

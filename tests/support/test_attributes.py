@@ -1,0 +1,69 @@
+"""Misspelt names of modules, steps, pipelines and scorers: the name that was meant; probes stay Python's own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+import gpupipe as gp
+from gpupipe import models, preprocessing, selectors, transforms
+from gpupipe.errors import AttributeNotFound
+from tests.raising import raises
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "remedy"),
+    [
+        (preprocessing, "StandartScaler", "gp.preprocessing.StandardScaler"),
+        (transforms, "Lags", "gp.transforms.Lag"),
+        (transforms, "StandardScaler", "gp.preprocessing.StandardScaler"),
+        (models, "Xgb", "gp.models.XGB"),
+        (selectors, "numerics", "gp.selectors.numeric"),
+        (gp.training, "EarlyStoping", "gp.training.EarlyStopping"),
+        (gp.tensors, "Loaders", "gp.tensors.Loader"),
+        (gp.io, "read_parket", "gp.io.read_parquet"),
+        (preprocessing, "zzz", "help(gp.preprocessing)"),
+    ],
+)
+def test_a_name_of_a_module(module: Any, name: str, remedy: str) -> None:
+    with raises(AttributeNotFound, where=f"{module.__name__}.{name}", remedy=remedy):
+        getattr(module, name)
+    assert not hasattr(module, name)
+
+
+@pytest.mark.parametrize(
+    ("thing", "name", "remedy"),
+    [
+        (gp.Pipeline([]), "transfrom", "'transform' (the closest name)"),
+        (gp.Pipeline([]), "predict", "gp.Scorer(pipeline, trainer.model).predict(data)"),
+        (gp.Pipeline([]), "zzz", "help(Pipeline)"),
+        (object.__new__(gp.Scorer), "predict_probas", "'predict_proba' (the closest name)"),
+        (preprocessing.StandardScaler(), "fitt", "'fit' (the closest name)"),
+        (transforms.Cast({"x": "int8"}), "dtype", "'dtypes' (the closest name)"),
+    ],
+)
+def test_a_name_of_an_object(thing: Any, name: str, remedy: str) -> None:
+    with raises(AttributeNotFound, where=f"{type(thing).__name__}.{name}", remedy=remedy):
+        getattr(thing, name)
+    assert not hasattr(thing, name)
+
+
+@pytest.mark.parametrize("thing", [preprocessing, gp.Pipeline([]), preprocessing.StandardScaler()])
+def test_probes_are_answered_by_python_itself(thing: Any) -> None:
+    for name in ("_repr_html_x", "__wrapped__", "_x"):
+        with pytest.raises(AttributeError) as caught:
+            getattr(thing, name)
+        assert type(caught.value) is AttributeError
+
+
+def test_state_that_is_not_there_and_copies_are_pythons_own() -> None:
+    step = preprocessing.StandardScaler()
+    with pytest.raises(AttributeError, match="has no attribute 'mean_'"):
+        step.mean_  # noqa: B018
+    for twin in (copy.copy(step), copy.deepcopy(step), pickle.loads(pickle.dumps(step))):
+        assert repr(twin) == repr(step)
+    with pytest.raises(gp.errors.NotFitted):
+        gp.Pipeline([]).schema  # noqa: B018
