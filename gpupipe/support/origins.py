@@ -263,22 +263,28 @@ def is_key(origin: Origin) -> bool:
     return origin.when in _KEYS
 
 
-def look_up(origins: Origins, keys: Iterable[Origins]) -> Origins:
+def look_up(origins: Origins, keys: Iterable[Origins], left: Origins) -> Origins:
     """Return the origins of a value that is found by equal keys, given those of the keys in the table it is found in.
 
-    A lag by store and date that the store alone finds, as in a table of each store's last row, is of any row.
+    A lag by store and date that the store alone finds, as in a table of each store's last row, is of any row. So is a
+    value of one of the rows with equal keys, for rows of the same table, of which `left` are the origins.
 
     Example:
         >>> store, date = (frozenset({Origin("", name)}) for name in ("store", "date"))
         >>> lag = frozenset({Origin("", "sales", When.BEFORE)}) | shift(store | date, When.KEY)
-        >>> look_up(lag, [store, date]) == lag, Origin("", "sales", When.AFTER) in look_up(lag, [store])
-        (True, True)
+        >>> look_up(lag, [store, date], store) == lag
+        True
+        >>> Origin("", "sales", When.AFTER) in look_up(lag, [store], store)
+        True
     """
     columns = {(origin.table, origin.column) for key in keys for origin in key if origin.when == When.NOW}
     of_window = {(origin.table, origin.column) for origin in origins if origin.when in (When.KEY, When.TIME)}
-    is_picked = any(origin.when == When.PICKED for origin in origins) and any(o.when in _MOVED for o in origins)
-    is_another = columns < of_window or (is_picked and not of_window <= columns)
-    return shift(origins, *ANY_ROW) if columns and is_another else origins
+    is_any, is_moved = columns < of_window, any(origin.when in _MOVED for origin in origins)
+    if not is_any and any(origin.when == When.PICKED for origin in origins):
+        tables, own_tables = ({origin.table for origin in part} for part in (left, origins))
+        is_own = any(are_related(table, own) for table in tables for own in own_tables)
+        is_any = not of_window <= columns if is_moved else is_own
+    return shift(origins, *ANY_ROW) if columns and is_any else origins
 
 
 def is_in_other_order(origins: Origins, order: Origins) -> bool:

@@ -188,6 +188,7 @@ class JoinSpec(_Sides):
             by = shift(frozenset().union(*(item.origins for item in self.right_keys)), When.KEY)
             left = [keys.get(item.name, replace(item, nullable=True, origins=item.origins | by)) for item in left]
         by_keys = [key.origins for key in self.right_keys]
+        left_origins: Origins = frozenset().union(*(item.origins for item in self.left_columns))
         # The rows of a left row stand in the order of the right, where there can be several.
         sorts = self.left_keys + (self.right_keys if keeps_right or self.many else ())
         order: Origins = frozenset().union(*(key.origins - forget_order(key.origins) for key in sorts))
@@ -196,7 +197,7 @@ class JoinSpec(_Sides):
                 item,
                 name=name,
                 nullable=item.nullable or keeps_left,
-                origins=look_up(forget_order(item.origins), by_keys),
+                origins=look_up(forget_order(item.origins), by_keys, left_origins),
             )
             for item, name in self.right_columns
         )
