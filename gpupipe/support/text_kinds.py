@@ -63,11 +63,11 @@ def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
         >>> suggest_parsing("price", "numbers")
         "T.Cast({'price': 'float64'})"
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
-        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y'])"
+        "gp.read_csv(..., timestamp_formats={'day': '%d/%m/%Y'})"
     """
     if kind == "dates":
-        formats = " or ".join(f"[{each!r}]" for each in _find_formats(texts))
-        return f"gp.read_csv(..., timestamp_formats={formats or '...'})"
+        formats = " or ".join(f"{{{name!r}: {each!r}}}" for each in _find_formats(texts))
+        return f"gp.read_csv(..., timestamp_formats={formats or f'{{{name!r}: [...]}}'})"
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
     number = _NUMBERS.get(kind)
     return cast if number is None else f"T.{derive(name, number)}, then {cast}"

@@ -231,7 +231,11 @@ def _check_form(form: CsvForm, backend: str) -> None:
         raise refuse(f"timestamp_formats has a directive that {library} does not know", unknown[0], expected, remedy)
     for text in formats:
         if problem := explain_format(text):
-            raise refuse(f"timestamp_formats has {problem}", text, "formats of times, with their year", "'%d/%m/%Y'")
+            expected, remedy = (
+                "a format of times with their year, and %p beside %I",
+                "timestamp_formats='%d/%m/%Y %H:%M'",
+            )
+            raise refuse(f"timestamp_formats has {problem}", text, expected, remedy)
     if "" not in form.null_values and backend == "gpu":
         problem, remedy = "null_values leaves out '', which cuDF always takes for a missing value", "['', ...]"
         raise refuse(problem, list(form.null_values), "'' among them", f"backend='cpu', or null_values={remedy}")
@@ -347,6 +351,9 @@ class _CsvParser(_Parser):
         for name in (*(self._names or ()), *self._dtypes):
             if name not in all_names:
                 raise ColumnNotFound.among(input_file.path, name, all_names)
+        for name in self._form.column_formats:  # a folder's name is no text of the file
+            if name not in file.names:
+                raise ColumnNotFound.among(input_file.path, name, file.names)
         names = [name for name in file.names if self._names is None or name in self._names]
         return file.infer(self._dtypes, names or file.names[:1])
 

@@ -99,10 +99,13 @@ def infer_text(present: pl.Series, formats: TimeFormats = _ISO_ALONE) -> Column:
         return column
     frame = pl.DataFrame({"": present})
     no_iso = not formats.own and not _all_match(present.head(1), _ISO)  # to try all formats on it takes 20 ms
-    if no_iso or all(is_missing(frame.head(1), tried, kind).all() for kind, _, tried in formats.by_kind()):
+    if no_iso:
         return Column(arrow_type("string"))
     is_leap = has_leap(present, formats.own)
     remainder = present.filter(~is_leap)
+    first = pl.DataFrame({"": remainder.head(1)})
+    if len(first) and all(is_missing(first, tried, kind).all() for kind, _, tried in formats.by_kind()):
+        return Column(arrow_type("string"))
     if is_leap.any() and (remainder.is_empty() or infer_time(remainder, formats) is not None):
         return Column(arrow_type("string"), change=LEAP)
     without, with_offset = (~is_missing(frame, tried, kind) for kind, _, tried in formats.by_kind())

@@ -41,7 +41,7 @@ _PATTERNS = {
     "%y": "[0-9]{2}",
     "%f": "[0-9]{1,6}",
     **{f"%{width}f": f"[0-9]{{{width}}}" for width in "369"},
-    **dict.fromkeys(("%.f", "%.3f", "%.6f", "%.9f"), "(?:[.][0-9]+)?"),
+    **dict.fromkeys(("%.f", "%.3f", "%.6f", "%.9f"), "(?:[.][0-9]{1,6})?"),
     **dict.fromkeys(("%z", "%#z", "%:z", "%::z", "%:::z"), "[^0-9].*"),
     **dict.fromkeys(("%C", "%G", "%g", "%V", "%U", "%W", "%j", "%u", "%w", "%s"), "-?[0-9]+"),
     **dict.fromkeys(("%n", "%t"), r"\s*"),
@@ -83,8 +83,8 @@ class TimeFormats:
 def _contradicts_iso(form: str) -> bool:
     """Return whether a format parses a text in ISO 8601 as another time."""
     kind, formats = (UTC, (*_ZULU, *_ZONED)) if _has_offset(form) else (_NO_ZONE, NAIVE)
-    parse = partial(_parse_times, pl.col(""), own=(), kind=kind, strict=False)
-    return bool(pl.DataFrame({"": _ISO_TEXTS}).select((parse([form]) != parse(formats)).any()).item())
+    own, iso = _parse_time(pl.col(""), form, kind), _parse_any(pl.col(""), formats, formats, kind)
+    return bool(pl.DataFrame({"": _ISO_TEXTS}).select((own != iso).any()).item())
 
 
 def explain_format(form: str) -> str | None:
@@ -100,7 +100,8 @@ def explain_format(form: str) -> str | None:
 
 def is_missing(frame: pl.DataFrame, formats: Sequence[str], kind: pa.DataType) -> pl.Series:
     """Return where the texts of a frame's only column, named '', are in none of the formats."""
-    return frame.select(_parse_times(pl.col(""), formats, (), kind, strict=False).is_null()).to_series()
+    any_fraction = pa.timestamp("ns", kind.tz)
+    return frame.select(_parse_any(pl.col(""), formats, formats, any_fraction).is_null()).to_series()
 
 
 def choose_formats(texts: pl.Series, formats: Sequence[str], kind: pa.DataType) -> list[str]:
@@ -131,37 +132,34 @@ def parse_times(
 
     Where it is `on_gpu`, cudf-polars runs the plan, whose formats have no fractions but %f and no offsets.
     """
+    if len(formats) == 1 and len(own) < 2 and not on_gpu:
+        return _parse_time(text, formats[0], kind, strict=strict)
+    time = _parse_any(text, formats, own if on_gpu else formats, kind, on_gpu=on_gpu)
     if len(own) > 1:
         times = [_parse_time(text, form, kind, on_gpu=on_gpu) for form in own]
-        text = invalidate(text, pl.min_horizontal(times) != pl.max_horizontal(times))
-    if kind.unit == "us" and not on_gpu and any("%.f" in form for form in formats):
-        text = invalidate(text, text.str.contains(NANOSECONDS))
-    return _parse_times(text, formats, own, kind, strict=strict, on_gpu=on_gpu)
+        is_clear = (pl.min_horizontal(times) == pl.max_horizontal(times)).fill_null(True)
+        time = pl.when(is_clear).then(time)
+    if not strict:
+        return time
+    refused = pl.when(time.is_null()).then(pl.lit("no ") + text)
+    failing = refused.str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=True, cache=False)
+    return pl.coalesce(time, failing if kind.tz is None else failing.dt.replace_time_zone(kind.tz))
 
 
-def _parse_times(
-    text: pl.Expr,
-    formats: Sequence[str],
-    own: Sequence[str],
-    kind: pa.DataType,
-    *,
-    strict: bool,
-    on_gpu: bool = False,
+def _parse_any(
+    text: pl.Expr, formats: Sequence[str], by_format: Sequence[str], kind: pa.DataType, *, on_gpu: bool = False
 ) -> pl.Expr:
-    """Parse times in the first of the formats that takes them; those in none of them fail in the last one."""
-    own_formats = [form for form in formats if not on_gpu or form in own]
-    parsers: list[Callable[..., pl.Expr]] = [
-        partial(_parse_time, form=form, kind=kind, on_gpu=on_gpu) for form in own_formats
+    """Parse times in any of the formats, by arithmetic where they are of ISO 8601 and not to be parsed `by_format`."""
+    parsers: list[Callable[[pl.Expr], pl.Expr]] = [
+        partial(_parse_time, form=form, kind=kind, on_gpu=on_gpu) for form in formats if form in by_format
     ]
-    parsers += [partial(_parse_iso, kind=kind)] * (len(own_formats) < len(formats))
-    # No time is part of more than two others: nested, they would double with each format.
-    times: list[pl.Expr] = []
-    for parse in parsers:
-        is_last = parse is parsers[-1]
-        previous = times if is_last else times[:1]
-        remainder = pl.when(pl.all_horizontal(time.is_null() for time in previous)).then(text) if previous else text
-        times.append(parse(remainder, strict=strict and is_last))
-    return pl.coalesce(times)
+    if len(parsers) < len(formats):
+        parsers.append(partial(_parse_iso, kind=kind))
+    # What most texts have comes first. Nested any deeper, expressions would double with each format.
+    first, *others = parsers
+    time = first(text)
+    remainder = pl.when(time.is_null()).then(text)
+    return pl.coalesce(time, *(parse(remainder) for parse in others))
 
 
 def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False, on_gpu: bool = False) -> pl.Expr:
@@ -171,7 +169,8 @@ def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = F
     zone = kind.tz if _has_offset(form) else None
     is_1969: pl.Expr | None = None
     micros: pl.Expr | None = None
-    text = invalidate(text, ~text.str.contains(_build_pattern(form)))
+    fits = text.str.contains(_build_pattern(form, {} if kind.unit == "us" else {"%.f": "(?:[.][0-9]+)?"}))
+    text = invalidate(text, ~fits) if strict else pl.when(fits).then(text)
     if on_gpu:  # cuDF knows no %#z, and of %y and %f what strptime does
         form = form.replace("%f", "%6f")
     else:
@@ -193,13 +192,13 @@ def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = F
     return parsed if zone == kind.tz else parsed.dt.replace_time_zone(kind.tz)
 
 
-def _parse_iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
+def _parse_iso(text: pl.Expr, kind: pa.DataType) -> pl.Expr:
     """Parse times in any of the formats of ISO 8601, by arithmetic."""
     digits = "9" if kind.unit == "ns" else "6"
     clock = f"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{{1,{digits}}})?)?"
     time_pattern = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
     text = invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{time_pattern}$"))
-    day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=strict, cache=False)
+    day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=False, cache=False)
     minutes = _parse_number(text.str.slice(11, 2)) * 60 + _parse_number(text.str.slice(14, 2))
     seconds = _parse_number(text.str.extract("^.{16}:([0-9]{2})", 1))
     micros = _parse_number(text.str.extract("[.]([0-9]+)", 1).str.pad_end(6, "0").str.slice(0, 6))
@@ -235,7 +234,7 @@ def _build_pattern(form: str, exceptions: Mapping[str, str] | None = None) -> st
         is_cut = not re.fullmatch(_NUMBER, following)  # else only its width ends a number
         number = f"{tens}{'?' if is_cut else ''}[0-9]"
         other = number if re.fullmatch(_NUMBER, part) else "[^0-9]*" if part[0] == "%" else re.escape(part)
-        patterns.append(r"\s*" if part.isspace() else fixed.get(part, other))
+        patterns.append(r"\s+" if part.isspace() else fixed.get(part, other))
     return f"^({''.join(patterns)})$"
 
 
