@@ -135,7 +135,7 @@ def read_csv(
         names=None if names is None else as_list(names),
         null_values=as_list(null_values),
         timestamp_formats=TimeFormats(tuple(as_list(for_all))),
-        column_formats={name: TimeFormats(tuple(as_list(own)), with_iso=False) for name, own in by_column.items()},
+        column_formats={name: TimeFormats(tuple(as_list(each)), with_iso=False) for name, each in by_column.items()},
         encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
         comment=comment,
         skip_rows=skip_rows,
@@ -221,7 +221,8 @@ def _check_form(form: CsvForm, backend: str) -> None:
     if form.comment == "":
         raise refuse("comment is empty", "", "what comments begin with", "'#'")
     pattern, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
-    formats = [text for own in (form.timestamp_formats, *form.column_formats.values()) for text in own.own]
+    options = (form.timestamp_formats, *form.column_formats.values())
+    formats = [text for option in options for text in option.own_formats]
     if unknown := [text for text in formats if "%" in re.sub(pattern, "", text)]:
         expected, remedy = "%Y %m %d %H %I %M %S %f %y %j %p %z", "the column as text by dtypes="
         if backend == "gpu":
@@ -359,10 +360,10 @@ class _CsvParser(_Parser):
 
     def _log_formats(self, columns: Mapping[str, Column], path: str) -> None:
         """Log which columns the formats do not fit, and which numbers they would fit."""
-        own = self._form.timestamp_formats.own
+        own_formats = self._form.timestamp_formats.own_formats
         texts = [name for name, column in columns.items() if pa.types.is_large_string(column.kind)]
-        if own and texts and not any(column.formats for column in columns.values()):
-            formats = ", ".join(map(repr, own))
+        if own_formats and texts and not any(column.formats for column in columns.values()):
+            formats = ", ".join(map(repr, own_formats))
             _log.warning("%s: no column has times in timestamp_formats=%s; text are %s", path, formats, texts)
         for name, column in columns.items():
             if column.format and not pa.types.is_timestamp(column.kind):

@@ -232,15 +232,18 @@ class CsvFile(TextFile):
 
     def _suggest_formats(self, columns: Mapping[str, Column], name: str) -> str:
         """Suggest formats by column for all whose rows need the caller's; text for a column that needs two at odds."""
-        own = {each: column for each, column in columns.items() if column.own_formats}
-        texts = self._texts([*own]).head(_SUGGESTING).collect(engine="streaming")
-        chosen = {each: choose_formats(texts[each], column.formats, column.kind) for each, column in own.items()}
-        formats = tuple(chosen[name])
-        times = parse(pl.col(name), replace(own[name], formats=formats, own_formats=formats), strict=False)
+        columns = {each: column for each, column in columns.items() if column.own_formats}
+        texts = self._texts([*columns]).head(_SUGGESTING).collect(engine="streaming")
+        formats = {each: choose_formats(texts[each], column.formats, column.kind) for each, column in columns.items()}
+        times = parse(
+            pl.col(name), replace(columns[name], formats=(*formats[name],), own_formats=(*formats[name],)), strict=False
+        )
         if texts.select((pl.col(name).is_not_null() & times.is_null()).any()).item():
             return f"dtypes={{{name!r}: 'string'}} in place of its formats, as its rows are not in one of them"
-        needed = [each for each in own if each in self._form.column_formats or not set(chosen[each]) <= ISO_FORMATS]
-        mapping = {each: chosen[each][0] if len(chosen[each]) == 1 else chosen[each] for each in needed}
+        needed = [
+            each for each in columns if each in self._form.column_formats or not set(formats[each]) <= ISO_FORMATS
+        ]
+        mapping = {each: formats[each][0] if len(formats[each]) == 1 else formats[each] for each in needed}
         return f"timestamp_formats={mapping}, as the times of each column are written"
 
     def _rows(self, file: io.TextIOBase) -> Iterator[list[str]]:

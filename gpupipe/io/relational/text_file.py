@@ -76,17 +76,21 @@ def infer(texts: pl.Series, numbers: pl.Series, dtype: str | None, formats: Time
     if dtype is not None:
         # A column has times with an offset, or times without.
         naive, zoned = formats.by_kind()
-        kind, own, tried = zoned if zoned[1] and not naive[1] else naive
-        return replace(infer_time(present, formats) or Column(kind, None, tried, own), is_asked=True)
+        kind, own_formats, tried = zoned if zoned[1] and not naive[1] else naive
+        return replace(infer_time(present, formats) or Column(kind, None, tried, own_formats), is_asked=True)
     if present.is_empty():
         return Column(pa.null())
     # Without its dots 11.02.2024 would be a number, where they separate thousands.
-    if formats.own and not _fits(present.str.strip_chars(), pl.Float64) and (column := infer_time(present, formats)):
+    if (
+        formats.own_formats
+        and not _fits(present.str.strip_chars(), pl.Float64)
+        and (column := infer_time(present, formats))
+    ):
         return column
     is_integer = _all_match(numbers, r"^[-+]?[0-9]+$")
     if is_integer or _fits(numbers, pl.Float64):
         column = _infer_integer(numbers) if is_integer else Column(pa.float64())
-        like_times = infer_time(present, replace(formats, with_iso=False)) if formats.own else None
+        like_times = infer_time(present, replace(formats, with_iso=False)) if formats.own_formats else None
         return replace(column, format=like_times.format or like_times.formats[0]) if like_times else column
     if numbers.is_in([*_TRUE, *_FALSE]).all():
         return Column(pa.bool_())
@@ -98,10 +102,10 @@ def infer_text(present: pl.Series, formats: TimeFormats = _ISO_ALONE) -> Column:
     if column := infer_time(present, formats):
         return column
     frame = pl.DataFrame({"": present})
-    no_iso = not formats.own and not _all_match(present.head(1), _ISO)  # to try all formats on it takes 20 ms
+    no_iso = not formats.own_formats and not _all_match(present.head(1), _ISO)  # to try all formats on it takes 20 ms
     if no_iso:
         return Column(arrow_type("string"))
-    is_leap = has_leap(present, formats.own)
+    is_leap = has_leap(present, formats.own_formats)
     remainder = present.filter(~is_leap)
     first = pl.DataFrame({"": remainder.head(1)})
     if len(first) and all(is_missing(first, tried, kind).all() for kind, _, tried in formats.by_kind()):
@@ -127,10 +131,14 @@ def _infer_integer(numbers: pl.Series) -> Column:
 
 def infer_time(present: pl.Series, formats: TimeFormats = _ISO_ALONE) -> Column | None:
     """Infer the formats of texts that are all times, all with an offset from UTC or all without; else return None."""
-    if present.is_empty() or has_leap(present, formats.own).any() or not (formats.own or _all_match(present, _ISO)):
+    if (
+        present.is_empty()
+        or has_leap(present, formats.own_formats).any()
+        or not (formats.own_formats or _all_match(present, _ISO))
+    ):
         return None
     frame = pl.DataFrame({"": present})
-    for kind, own, tried in formats.by_kind():
+    for kind, own_formats, tried in formats.by_kind():
         fitting = [form for form in tried if not is_missing(frame.head(1), (form,), kind).item()]
         if not fitting:
             continue
@@ -138,7 +146,7 @@ def infer_time(present: pl.Series, formats: TimeFormats = _ISO_ALONE) -> Column 
         if whole is not None or not is_missing(frame, tried, kind).any():
             unit = "ns" if present.str.contains(NANOSECONDS).any() else "us"
             change = "" if kind.tz is None or _all_match(present, _OFFSET_OF_UTC) else OFFSETS
-            return Column(pa.timestamp(unit, kind.tz), whole, tried, own, change=change)
+            return Column(pa.timestamp(unit, kind.tz), whole, tried, own_formats, change=change)
     return None
 
 

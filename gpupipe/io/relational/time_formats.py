@@ -66,16 +66,16 @@ _CENTURY = timedelta(days=36_525)
 class TimeFormats:
     """Formats that the times of a column may have: the caller's own, and beside them those of ISO 8601."""
 
-    own: tuple[str, ...] = ()
+    own_formats: tuple[str, ...] = ()
     with_iso: bool = True
 
     def by_kind(self) -> list[tuple[pa.DataType, tuple[str, ...], tuple[str, ...]]]:
         """List the own formats and all formats of times without an offset from UTC, and of those with one."""
         kinds = []
         for kind, iso in ((_NO_ZONE, NAIVE), (UTC, (*_ZULU, *_ZONED))):
-            own = tuple(form for form in self.own if _has_offset(form) == (kind == UTC))
-            has_iso = self.with_iso and not any(map(_contradicts_iso, own))
-            kinds.append((kind, own, (*own, *iso) if has_iso else own))
+            own_formats = tuple(form for form in self.own_formats if _has_offset(form) == (kind == UTC))
+            has_iso = self.with_iso and not any(map(_contradicts_iso, own_formats))
+            kinds.append((kind, own_formats, (*own_formats, *iso) if has_iso else own_formats))
         return kinds
 
 
@@ -83,8 +83,8 @@ class TimeFormats:
 def _contradicts_iso(form: str) -> bool:
     """Return whether a format parses a text in ISO 8601 as another time."""
     kind, formats = (UTC, (*_ZULU, *_ZONED)) if _has_offset(form) else (_NO_ZONE, NAIVE)
-    own, iso = _parse_time(pl.col(""), form, kind), _parse_any(pl.col(""), formats, formats, kind)
-    return bool(pl.DataFrame({"": _ISO_TEXTS}).select((own != iso).any()).item())
+    time, iso_time = _parse_time(pl.col(""), form, kind), _parse_any(pl.col(""), formats, formats, kind)
+    return bool(pl.DataFrame({"": _ISO_TEXTS}).select((time != iso_time).any()).item())
 
 
 def explain_format(form: str) -> str | None:
@@ -106,16 +106,16 @@ def is_missing(frame: pl.DataFrame, formats: Sequence[str], kind: pa.DataType) -
 
 def choose_formats(texts: pl.Series, formats: Sequence[str], kind: pa.DataType) -> list[str]:
     """Choose as few formats as parse all of the texts that can be parsed: first the one that parses most."""
-    chosen: list[str] = []
+    fitting: list[str] = []
     remainder = pl.DataFrame({"": texts.drop_nulls().unique()})
     while len(remainder):
         missing = {form: is_missing(remainder, [form], kind) for form in formats}
         best = min(formats, key=lambda form: int(missing[form].sum()))
         if missing[best].all():
             break
-        chosen.append(best)
+        fitting.append(best)
         remainder = remainder.filter(missing[best])
-    return chosen
+    return fitting
 
 
 def list_times(text: str, formats: Sequence[str], kind: pa.DataType) -> dict[str, datetime]:
@@ -126,17 +126,17 @@ def list_times(text: str, formats: Sequence[str], kind: pa.DataType) -> dict[str
 
 
 def parse_times(
-    text: pl.Expr, formats: Sequence[str], own: Sequence[str], kind: pa.DataType, *, strict: bool, on_gpu: bool
+    text: pl.Expr, formats: Sequence[str], own_formats: Sequence[str], kind: pa.DataType, *, strict: bool, on_gpu: bool
 ) -> pl.Expr:
     """Parse times in any of the formats; what two of the caller's own read as different times is as invalid as others.
 
     Where it is `on_gpu`, cudf-polars runs the plan, whose formats have no fractions but %f and no offsets.
     """
-    if len(formats) == 1 and len(own) < 2 and not on_gpu:
+    if len(formats) == 1 and len(own_formats) < 2 and not on_gpu:
         return _parse_time(text, formats[0], kind, strict=strict)
-    time = _parse_any(text, formats, own if on_gpu else formats, kind, on_gpu=on_gpu)
-    if len(own) > 1:
-        times = [_parse_time(text, form, kind, on_gpu=on_gpu) for form in own]
+    time = _parse_any(text, formats, own_formats if on_gpu else formats, kind, on_gpu=on_gpu)
+    if len(own_formats) > 1:
+        times = [_parse_time(text, form, kind, on_gpu=on_gpu) for form in own_formats]
         is_clear = (pl.min_horizontal(times) == pl.max_horizontal(times)).fill_null(True)
         time = pl.when(is_clear).then(time)
     if not strict:
@@ -156,10 +156,10 @@ def _parse_any(
     if len(parsers) < len(formats):
         parsers.append(partial(_parse_iso, kind=kind))
     # What most texts have comes first. Nested any deeper, expressions would double with each format.
-    first, *others = parsers
+    first, *further = parsers
     time = first(text)
     remainder = pl.when(time.is_null()).then(text)
-    return pl.coalesce(time, *(parse(remainder) for parse in others))
+    return pl.coalesce(time, *(parse(remainder) for parse in further))
 
 
 def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False, on_gpu: bool = False) -> pl.Expr:
