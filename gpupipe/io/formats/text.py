@@ -122,9 +122,8 @@ def read_csv(
     dtypes = _check_dtypes("read_csv", dtypes, DTYPES)
     if other := [column for column in by_column if dtypes.setdefault(column, "timestamp") != "timestamp"]:
         got, remedy = dtypes[other[0]], f"dtypes={{{other[0]!r}: 'timestamp'}}, or no formats of it"
-        raise BadConfig(
-            "read_csv", f"column {other[0]!r} has formats of times", got=got, expected="a timestamp", remedy=remedy
-        )
+        problem = f"column {other[0]!r} has formats of times"
+        raise BadConfig("read_csv", problem, got=got, expected="a timestamp", remedy=remedy)
     try:
         codec = codecs.lookup(encoding).name
     except LookupError as cause:
@@ -232,10 +231,7 @@ def _check_form(form: CsvForm, backend: str) -> None:
         raise refuse(f"timestamp_formats has a directive that {library} does not know", unknown[0], expected, remedy)
     for text in formats:
         if problem := explain_format(text):
-            expected, remedy = (
-                "a format of times with their year, and %p beside %I",
-                "timestamp_formats='%d/%m/%Y %H:%M'",
-            )
+            expected, remedy = "a year, and %p beside %I", "timestamp_formats='%d/%m/%Y %H:%M'"
             raise refuse(f"timestamp_formats has {problem}", text, expected, remedy)
     if "" not in form.null_values and backend == "gpu":
         problem, remedy = "null_values leaves out '', which cuDF always takes for a missing value", "['', ...]"

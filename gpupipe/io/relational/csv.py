@@ -235,9 +235,8 @@ class CsvFile(TextFile):
         columns = {each: column for each, column in columns.items() if column.own_formats}
         texts = self._texts([*columns]).head(_SUGGESTING).collect(engine="streaming")
         formats = {each: choose_formats(texts[each], column.formats, column.kind) for each, column in columns.items()}
-        times = parse(
-            pl.col(name), replace(columns[name], formats=(*formats[name],), own_formats=(*formats[name],)), strict=False
-        )
+        fitting = tuple(formats[name])
+        times = parse(pl.col(name), replace(columns[name], formats=fitting, own_formats=fitting), strict=False)
         if texts.select((pl.col(name).is_not_null() & times.is_null()).any()).item():
             return f"dtypes={{{name!r}: 'string'}} in place of its formats, as its rows are not in one of them"
         needed = [
