@@ -64,13 +64,13 @@ def suggest_parsing(name: str, kind: str, texts: Iterable[str] = ()) -> str:
         >>> suggest_parsing("price", "numbers")
         "T.Cast({'price': 'float64'})"
         >>> suggest_parsing("day", "dates", ["27/01/2024", "03/02/2024"])
-        "gp.read_csv(..., timestamp_formats=['%d/%m/%Y']), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
+        "gp.read_csv(..., timestamp_formats={'day': '%d/%m/%Y'}), or pd.to_datetime(frame['day'], format='%d/%m/%Y')"
     """
     if kind == "dates":
-        formats = find_formats(texts)
-        of_files, of_frames = (" or ".join(map(form.format, formats)) or "..." for form in ("[{!r}]", "{!r}"))
+        formats = list(map(repr, find_formats(texts)))
+        of_files = " or ".join(f"{{{name!r}: {form}}}" for form in formats or ["[...]"])
         read = f"gp.read_csv(..., timestamp_formats={of_files})"
-        return f"{read}, or pd.to_datetime(frame[{name!r}], format={of_frames})"
+        return f"{read}, or pd.to_datetime(frame[{name!r}], format={' or '.join(formats) or '...'})"
     cast = f"T.Cast({{{name!r}: {'timestamp' if kind == 'times in ISO format' else 'float64'!r}}})"
     if kind not in _NUMBERS:
         return cast

@@ -60,6 +60,10 @@ CSV = {
             "dtypes": {"x": "float32", "n": "uint8", "at": "timestamp"},
         },
     ),
+    "formats": (
+        "d,t\n13/02/2020,31/12/69 10:00:00.500000\n",
+        {"timestamp_formats": {"d": ["%d/%m/%Y", "%m/%d/%Y"], "t": "%d/%m/%y %H:%M:%S.%f"}},
+    ),
     "asked": ("a,b,c\n1,0,2020-01-01 10:00\n", {"dtypes": {"a": "int16", "b": "bool", "c": "timestamp"}}),
 }
 

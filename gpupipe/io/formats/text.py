@@ -23,7 +23,8 @@ from gpupipe.io.formats.spill import TempParquet
 from gpupipe.io.planning.partitions import partition_limit
 from gpupipe.io.relational.csv import NULL_VALUES, CsvFile, CsvForm
 from gpupipe.io.relational.ndjson import JsonFile
-from gpupipe.io.relational.text_file import BLOCK_BYTES, DIRECTIVE, Column, TextFile, open_text
+from gpupipe.io.relational.text_file import BLOCK_BYTES, Column, TextFile, open_text
+from gpupipe.io.relational.time_formats import DIRECTIVE, TimeFormats, explain_format
 from gpupipe.io.stores import Input, PathLike, Paths, StorageOptions, find_files
 from gpupipe.progress import Progress
 from gpupipe.schema import DTYPES, LISTS
@@ -52,7 +53,7 @@ def read_csv(
     decimal: str = ".",
     thousands: str | None = None,
     null_values: str | Sequence[str] = NULL_VALUES,
-    timestamp_formats: str | Sequence[str] = (),
+    timestamp_formats: str | Sequence[str] | Mapping[str, str | Sequence[str]] = (),
     on_mismatch: str = "raise",
     on_bad: str = "raise",
     storage_options: StorageOptions | None = None,
@@ -80,8 +81,10 @@ def read_csv(
         decimal: the decimal point of numbers.
         thousands: the separator that is removed behind digits of numbers, before the decimal point.
         null_values: texts that mean a missing value, in columns of any type, quoted or not.
-        timestamp_formats: `strptime` formats tried in turn; ISO 8601 by default. Times with an offset become UTC, which
-            `Dataset.conversions` notes.
+        timestamp_formats: `strptime` formats that text in any column may have, beside ISO 8601; a text that two of them
+            read as different times is an error. Or, by column, `{"day": "%d/%m/%Y"}`: such a column has times in these
+            formats alone, in digits too, as `"%Y%m%d"`. Times with an offset become UTC, which `Dataset.conversions`
+            notes.
         on_mismatch: for a file that lacks a column of the first, or has a value that does not fit its column; with
             `"cast"` values still have to fit. Columns that the first file does not have are left out and noted.
         on_bad: for a file that cannot be read, in any row.
@@ -107,11 +110,20 @@ def read_csv(
         [4.5, nan]
     """
     check_names("read_csv", None, columns=columns, names=names)
-    check_names("read_csv", null_values=null_values, timestamp_formats=timestamp_formats)
+    by_column = timestamp_formats if isinstance(timestamp_formats, Mapping) else {}
+    for_all = () if isinstance(timestamp_formats, Mapping) else timestamp_formats
+    check_names("read_csv", null_values=null_values, timestamp_formats=for_all)
+    for column, formats in by_column.items():
+        check_name("read_csv", timestamp_formats=column)
+        check_names("read_csv", empty=False, timestamp_formats=formats)
     check_name("read_csv", sep=sep, encoding=encoding, decimal=decimal)
     check_name("read_csv", None, comment=comment, thousands=thousands)
     check_integer("read_csv", "[0, inf)", skip_rows=skip_rows)
     dtypes = _check_dtypes("read_csv", dtypes, DTYPES)
+    if other := [column for column in by_column if dtypes.setdefault(column, "timestamp") != "timestamp"]:
+        got, remedy = dtypes[other[0]], f"dtypes={{{other[0]!r}: 'timestamp'}}, or no formats of it"
+        problem = f"column {other[0]!r} has formats of times"
+        raise BadConfig("read_csv", problem, got=got, expected="a timestamp", remedy=remedy)
     try:
         codec = codecs.lookup(encoding).name
     except LookupError as cause:
@@ -121,7 +133,8 @@ def read_csv(
         delimiter=sep,
         names=None if names is None else as_list(names),
         null_values=as_list(null_values),
-        timestamp_formats=as_list(timestamp_formats),
+        timestamp_formats=TimeFormats(tuple(as_list(for_all))),
+        column_formats={name: TimeFormats(tuple(as_list(each)), with_iso=False) for name, each in by_column.items()},
         encoding="utf-8" if codec in ("utf-8", "utf-8-sig", "ascii") else codec,
         comment=comment,
         skip_rows=skip_rows,
@@ -207,13 +220,19 @@ def _check_form(form: CsvForm, backend: str) -> None:
     if form.comment == "":
         raise refuse("comment is empty", "", "what comments begin with", "'#'")
     pattern, library = ("%[YmdHIMSfyjpz%]", "cuDF") if backend == "gpu" else (DIRECTIVE, "Polars")
-    if unknown := [text for text in form.timestamp_formats if "%" in re.sub(pattern, "", text)]:
+    options = (form.timestamp_formats, *form.column_formats.values())
+    formats = [text for option in options for text in option.own_formats]
+    if unknown := [text for text in formats if "%" in re.sub(pattern, "", text)]:
         expected, remedy = "%Y %m %d %H %I %M %S %f %y %j %p %z", "the column as text by dtypes="
         if backend == "gpu":
             remedy = f"backend='cpu', or {remedy}"
         else:
             expected += " %b %B %a %A %e %k %l %.f %T %R %F %D and the others of strftime, but %Z"
         raise refuse(f"timestamp_formats has a directive that {library} does not know", unknown[0], expected, remedy)
+    for text in formats:
+        if problem := explain_format(text):
+            expected, remedy = "a year, and %p beside %I", "timestamp_formats='%d/%m/%Y %H:%M'"
+            raise refuse(f"timestamp_formats has {problem}", text, expected, remedy)
     if "" not in form.null_values and backend == "gpu":
         problem, remedy = "null_values leaves out '', which cuDF always takes for a missing value", "['', ...]"
         raise refuse(problem, list(form.null_values), "'' among them", f"backend='cpu', or null_values={remedy}")
@@ -319,6 +338,8 @@ class _CsvParser(_Parser):
             parquet_file, final_columns = self._write(
                 file, {name: columns[name] for name in columns if name in file.names}, input_file
             )
+        if not self._columns:
+            self._log_formats(final_columns, input_file.path)
         self._first, self._columns = first, columns | final_columns
         return parquet_file
 
@@ -327,15 +348,23 @@ class _CsvParser(_Parser):
         for name in (*(self._names or ()), *self._dtypes):
             if name not in all_names:
                 raise ColumnNotFound.among(input_file.path, name, all_names)
+        for name in self._form.column_formats:  # a folder's name is no text of the file
+            if name not in file.names:
+                raise ColumnNotFound.among(input_file.path, name, file.names)
         names = [name for name in file.names if self._names is None or name in self._names]
-        columns = file.infer(self._dtypes, names or file.names[:1])
+        return file.infer(self._dtypes, names or file.names[:1])
+
+    def _log_formats(self, columns: Mapping[str, Column], path: str) -> None:
+        """Log which columns the formats do not fit, and which numbers they would fit."""
+        own_formats = self._form.timestamp_formats.own_formats
         texts = [name for name, column in columns.items() if pa.types.is_large_string(column.kind)]
-        if self._form.timestamp_formats and texts and not any(column.formats for column in columns.values()):
-            formats = ", ".join(map(repr, self._form.timestamp_formats))
-            _log.warning(
-                "%s: no column has times in timestamp_formats=%s; text are %s", input_file.path, formats, texts
-            )
-        return columns
+        if own_formats and texts and not any(column.formats for column in columns.values()):
+            formats = ", ".join(map(repr, own_formats))
+            _log.warning("%s: no column has times in timestamp_formats=%s; text are %s", path, formats, texts)
+        for name, column in columns.items():
+            if column.format and not pa.types.is_timestamp(column.kind):
+                remedy = f"timestamp_formats={{{name!r}: {column.format!r}}}"
+                _log.warning("%s: column %r has numbers, which %s makes times of", path, name, remedy)
 
 
 class _JsonParser(_Parser):

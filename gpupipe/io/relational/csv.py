@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,10 +30,10 @@ from gpupipe.io.relational.text_file import (
     TextFile,
     cut_lines,
     infer,
-    invalidate,
     parse,
     read_lines,
 )
+from gpupipe.io.relational.time_formats import ISO_FORMATS, TimeFormats, choose_formats, invalidate, list_times
 from gpupipe.support.text import format_count
 
 NULL_VALUES = ("", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "<NA>", "#N/A", "#NA")
@@ -42,6 +42,7 @@ _COPIED = 1 << 20
 _NEWLINE, _RETURN, _QUOTE, _ZERO, _PLUS = b'\n\r"0+'
 _ROW = "⟨row⟩"
 _CONTENT = "a header row, or rows and names="
+_SUGGESTING = 1_000_000  # rows that show which formats a column has
 _SETTLING = 50_000  # values further down that show a type which the first rows do not
 
 
@@ -52,7 +53,8 @@ class CsvForm:
     delimiter: str
     names: Sequence[str] | None
     null_values: Sequence[str]
-    timestamp_formats: Sequence[str]
+    timestamp_formats: TimeFormats  # of columns that have none of their own
+    column_formats: Mapping[str, TimeFormats]
     encoding: str
     comment: str | None
     skip_rows: int
@@ -109,8 +111,8 @@ class CsvFile(TextFile):
 
     def _infer_columns(self, texts: pl.DataFrame, dtypes: Mapping[str, str]) -> dict[str, Column]:
         numbers = texts.select(self._form.number(pl.col(name)).alias(name) for name in texts.columns)
-        formats = self._form.timestamp_formats
-        return {name: infer(texts[name], numbers[name], dtypes.get(name), formats) for name in texts.columns}
+        formats = {name: self._form.column_formats.get(name, self._form.timestamp_formats) for name in texts.columns}
+        return {name: infer(texts[name], numbers[name], dtypes.get(name), formats[name]) for name in texts.columns}
 
     def _infer_from_first_value(self, name: str, names: Sequence[str]) -> dict[str, Column]:
         return self._infer_columns(self._texts([name]).drop_nulls().head(_SETTLING).collect(engine="streaming"), {})
@@ -206,8 +208,18 @@ class CsvFile(TextFile):
             value = texts.select(name).slice(rows[name], 1).collect().item()
         except pl.exceptions.PolarsError:
             return
-        kind = columns[name].kind
+        where = f"row {rows[name] + self._num_heads + 1}, column {name!r}"
+        kind, own_formats = columns[name].kind, columns[name].own_formats
+        times = list_times(value, own_formats, kind) if pa.types.is_timestamp(kind) else {}
+        if len({*times.values()}) > 1:
+            expected = f"one time, not {' and '.join(f'{time} by {form!r}' for form, time in times.items())}"
+            remedy = self._suggest_formats(columns, name)
+            raise SchemaMismatch(
+                self._path, f"{where}: two times in one text", got=value, expected=expected, remedy=remedy
+            )
         remedy = "timestamp_formats=['%d/%m/%Y'], as the times are written"
+        if name in self._form.column_formats:
+            remedy = f"its format beside {', '.join(own_formats)}, or dtypes={{{name!r}: 'string'}} in their place"
         if not pa.types.is_timestamp(kind):
             suggested = "float64" if re.fullmatch("[-+0-9.eE]*[.eE][-+0-9.eE]*", value) else "string"
             if re.fullmatch("-?(0|[1-9][0-9]*)", value) and -(2**63) <= int(value) < 2**64:
@@ -215,9 +227,23 @@ class CsvFile(TextFile):
             remedy = f"dtypes={{{name!r}: {suggested!r}}}"
             if re.fullmatch(r"-?\d{1,3}(,\d{3})+(\.\d+)?", value) and not self._form.thousands:
                 remedy = f"thousands=',', or {remedy}"
-        problem = f"row {rows[name] + self._num_heads + 1}, column {name!r}: invalid value"
         expected = f"{dtype_from_arrow(kind)}, as asked for or as the first values show"
-        raise SchemaMismatch(self._path, problem, got=value, expected=expected, remedy=remedy)
+        raise SchemaMismatch(self._path, f"{where}: invalid value", got=value, expected=expected, remedy=remedy)
+
+    def _suggest_formats(self, columns: Mapping[str, Column], name: str) -> str:
+        """Suggest formats by column for all whose rows need the caller's; text for a column that needs two at odds."""
+        columns = {each: column for each, column in columns.items() if column.own_formats}
+        texts = self._texts([*columns]).head(_SUGGESTING).collect(engine="streaming")
+        formats = {each: choose_formats(texts[each], column.formats, column.kind) for each, column in columns.items()}
+        fitting = tuple(formats[name])
+        times = parse(pl.col(name), replace(columns[name], formats=fitting, own_formats=fitting), strict=False)
+        if texts.select((pl.col(name).is_not_null() & times.is_null()).any()).item():
+            return f"dtypes={{{name!r}: 'string'}} in place of its formats, as its rows are not in one of them"
+        needed = [
+            each for each in columns if each in self._form.column_formats or not set(formats[each]) <= ISO_FORMATS
+        ]
+        mapping = {each: formats[each][0] if len(formats[each]) == 1 else formats[each] for each in needed}
+        return f"timestamp_formats={mapping}, as the times of each column are written"
 
     def _rows(self, file: io.TextIOBase) -> Iterator[list[str]]:
         """Yield the rows without comments; a blank line is an empty row."""

@@ -31,7 +31,6 @@ from gpupipe.expressions.translate import POLARS_TYPES
 from gpupipe.io.relational.text_file import (
     BLOCK_BYTES,
     MOST_FLOAT32,
-    NAIVE,
     Column,
     TextFile,
     cut_lines,
@@ -40,6 +39,7 @@ from gpupipe.io.relational.text_file import (
     parse,
     read_lines,
 )
+from gpupipe.io.relational.time_formats import NAIVE, TimeFormats
 from gpupipe.io.stores import one_line, refuse_packed
 
 _QUOTE, _COLON, _N, _U, _SPACE, _BACKSLASH = b'":nu \\'
@@ -83,7 +83,7 @@ class JsonFile(TextFile):
             dtype = frame.schema.get(name)
             texts = frame[name].drop_nulls().unique() if dtype == pl.String else pl.Series(dtype=pl.String)
             if name in dtypes:
-                columns[name] = infer(texts, texts, dtypes[name], ())
+                columns[name] = infer(texts, texts, dtypes[name], TimeFormats())
             elif dtype == pl.String:
                 columns[name] = infer_text(texts)
             elif dtype == pl.List(pl.String):

@@ -7,7 +7,6 @@ import csv
 import errno
 import io
 import lzma
-import re
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -15,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,31 +28,24 @@ from gpupipe.errors import BadFile, GpupipeError, PlanFailed
 from gpupipe.expressions.translate import POLARS_TYPES
 from gpupipe.files import writing_scratch
 from gpupipe.io.relational.engine import sink
+from gpupipe.io.relational.time_formats import (
+    NANOSECONDS,
+    UTC,
+    TimeFormats,
+    has_leap,
+    invalidate,
+    is_missing,
+    parse_times,
+)
 from gpupipe.io.stores import Input, is_packed, is_remote, one_line, open_decompressed, peek, refuse_packed
 
 BLOCK_BYTES = 8 << 20  # types that are not given are inferred from so much text at the beginning of the first file
-_UTC = pa.timestamp("us", "UTC")
-_CLOCKS = ("%H:%M:%S", "%H:%M:%S%.f", "%H:%M")
-NAIVE = ("%Y-%m-%d", *(f"%Y-%m-%d{gap}{clock}" for clock in _CLOCKS for gap in (" ", "T")))
-_ZULU = tuple(f"%Y-%m-%d{gap}%H:%M:%S{fraction}Z" for fraction in ("", "%.f") for gap in ("T", " "))
-_ZONED = tuple(f"%Y-%m-%d{gap}{clock}%#z" for clock in ("%H:%M:%S%.f", "%H:%M") for gap in ("T", " "))
-# Polars knows no hours without minutes, and no months without days.
-_PARTS = (
-    (("%H", "%I", "%k", "%l"), ("%M", "%T", "%R", "%X", "%c", "%r"), "%M", "00"),
-    (("%m", "%b", "%B", "%h"), ("%d", "%e", "%D", "%F", "%x", "%c"), "%d", "01"),
-)
-_ISO_FORMATS = (*NAIVE, *_ZULU, *_ZONED)
 _ISO = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}.*)?$"
 _OFFSET_OF_UTC = r"(Z|[+-]00(:?00)?)$"
-_NANOSECONDS = r"[.][0-9]{7}"
-_ISO_LEAP = "[ T][0-9]+:[0-9]+:60"
-DIRECTIVE = r"%(?:[-_0]?[YCymbBhdeaAwuUWGgVjDxFvHkIlPpMSfRTXrcstn+]|[.]?[369]f|[.]f|:{0,3}z|#z|%)"
-"""What Polars parses; a %Z it would leave out."""
-_DIGITS = "YmdHIMSyekl"
-_SHORT = {"%T": "%H:%M:%S", "%X": "%H:%M:%S", "%r": "%I:%M:%S %p", "%c": "%a %b %e %H:%M:%S %Y"}
 _TRUE, _FALSE = ["true", "True", "TRUE"], ["false", "False", "FALSE"]
 MOST_FLOAT32 = 3.4028235677973366e38  # what rounds to infinity from here on
 _EXACT = 2**53
+_ISO_ALONE = TimeFormats()
 
 BEYOND_64_BITS = "has integers that no type of 64 bits holds, read as string"
 LEADING_ZEROS = "has integers with leading zeros, read as string"
@@ -68,54 +59,62 @@ class Column:
     """Type and time formats that a text column is parsed with."""
 
     kind: pa.DataType  # null where no value has shown it
-    format: str | None = None  # of times, the one that all of the first rows have, if there is one
+    format: str | None = None  # of times, the one that all of the first rows have, if any; of numbers like times
     formats: tuple[str, ...] = ()  # of times, all that are tried in turn
+    own_formats: tuple[str, ...] = ()  # those of them that the caller named
     is_asked: bool = False  # the caller named the type
     change: str = ""  # what becomes of the values, for a note
     adapted: str = ""  # why numbers are text, for the log
 
 
-def infer(texts: pl.Series, numbers: pl.Series, dtype: str | None, formats: Sequence[str]) -> Column:
+def infer(texts: pl.Series, numbers: pl.Series, dtype: str | None, formats: TimeFormats) -> Column:
     """Infer the type of a text column from all texts of some rows, null where a value is missing.
 
-    `numbers` are the same with a decimal point and without separators of thousands; `formats` are those of times that
-    are tried before ISO 8601.
+    `numbers` are the same with a decimal point and without separators of thousands.
     """
     if dtype is not None and dtype != "timestamp":
         return Column(arrow_type(dtype), is_asked=True)
     present, numbers = texts.drop_nulls().unique(), numbers.drop_nulls().unique().str.strip_chars()
     if dtype is not None:
         # A column has times with an offset, or times without.
-        naive = tuple(form for form in formats if "z" not in form)
-        kind, tried = (_UTC, tuple(formats)) if formats and not naive else (pa.timestamp("us"), (*naive, *NAIVE))
-        return replace(infer_time(present, formats) or Column(kind, None, tried), is_asked=True)
+        naive, zoned = formats.by_kind()
+        kind, own_formats, tried = zoned if zoned[1] and not naive[1] else naive
+        return replace(infer_time(present, formats) or Column(kind, None, tried, own_formats), is_asked=True)
     if present.is_empty():
         return Column(pa.null())
     # Without its dots 11.02.2024 would be a number, where they separate thousands.
-    if formats and not _fits(present.str.strip_chars(), pl.Float64) and (column := infer_time(present, formats)):
+    if (
+        formats.own_formats
+        and not _fits(present.str.strip_chars(), pl.Float64)
+        and (column := infer_time(present, formats))
+    ):
         return column
-    if _all_match(numbers, r"^[-+]?[0-9]+$"):
-        return _infer_integer(numbers)
-    if _fits(numbers, pl.Float64):
-        return Column(pa.float64())
+    is_integer = _all_match(numbers, r"^[-+]?[0-9]+$")
+    if is_integer or _fits(numbers, pl.Float64):
+        column = _infer_integer(numbers) if is_integer else Column(pa.float64())
+        like_times = infer_time(present, replace(formats, with_iso=False)) if formats.own_formats else None
+        return replace(column, format=like_times.format or like_times.formats[0]) if like_times else column
     if numbers.is_in([*_TRUE, *_FALSE]).all():
         return Column(pa.bool_())
     return infer_text(present, formats)
 
 
-def infer_text(present: pl.Series, formats: Sequence[str] = ()) -> Column:
+def infer_text(present: pl.Series, formats: TimeFormats = _ISO_ALONE) -> Column:
     """Infer a column of times, or of text for texts that are not all times; note leap seconds and mixed offsets."""
     if column := infer_time(present, formats):
         return column
     frame = pl.DataFrame({"": present})
-    no_iso = not formats and not _all_match(present.head(1), _ISO)  # to try all formats on it takes 20 ms
-    if no_iso or all(_is_missing(frame.head(1), tried, kind).all() for kind, tried in _list_formats(formats)):
+    no_iso = not formats.own_formats and not _all_match(present.head(1), _ISO)  # to try all formats on it takes 20 ms
+    if no_iso:
         return Column(arrow_type("string"))
-    is_leap = _has_leap(present, formats)
+    is_leap = has_leap(present, formats.own_formats)
     remainder = present.filter(~is_leap)
+    first = pl.DataFrame({"": remainder.head(1)})
+    if len(first) and all(is_missing(first, tried, kind).all() for kind, _, tried in formats.by_kind()):
+        return Column(arrow_type("string"))
     if is_leap.any() and (remainder.is_empty() or infer_time(remainder, formats) is not None):
         return Column(arrow_type("string"), change=LEAP)
-    without, with_offset = (~_is_missing(frame, tried, kind) for kind, tried in _list_formats(formats))
+    without, with_offset = (~is_missing(frame, tried, kind) for kind, _, tried in formats.by_kind())
     is_mixed = without.any() and with_offset.any() and (without | with_offset).all()
     return Column(arrow_type("string"), change=MIXED if is_mixed else "")
 
@@ -132,53 +131,40 @@ def _infer_integer(numbers: pl.Series) -> Column:
     return Column(arrow_type("string"), adapted=BEYOND_64_BITS)
 
 
-def infer_time(present: pl.Series, formats: Sequence[str] = ()) -> Column | None:
+def infer_time(present: pl.Series, formats: TimeFormats = _ISO_ALONE) -> Column | None:
     """Infer the formats of texts that are all times, all with an offset from UTC or all without; else return None."""
-    if present.is_empty() or _has_leap(present, formats).any() or not (formats or _all_match(present, _ISO)):
+    if (
+        present.is_empty()
+        or has_leap(present, formats.own_formats).any()
+        or not (formats.own_formats or _all_match(present, _ISO))
+    ):
         return None
     frame = pl.DataFrame({"": present})
-    for kind, tried in _list_formats(formats):
-        fitting = [form for form in tried if not _is_missing(frame.head(1), (form,), kind).item()]
+    for kind, own_formats, tried in formats.by_kind():
+        fitting = [form for form in tried if not is_missing(frame.head(1), (form,), kind).item()]
         if not fitting:
             continue
-        whole = next((form for form in fitting if not _is_missing(frame, (form,), kind).any()), None)
-        if whole is not None or not _is_missing(frame, tried, kind).any():
-            unit = "ns" if present.str.contains(_NANOSECONDS).any() else "us"
+        whole = next((form for form in fitting if not is_missing(frame, (form,), kind).any()), None)
+        if whole is not None or not is_missing(frame, tried, kind).any():
+            unit = "ns" if present.str.contains(NANOSECONDS).any() else "us"
             change = "" if kind.tz is None or _all_match(present, _OFFSET_OF_UTC) else OFFSETS
-            return Column(pa.timestamp(unit, kind.tz), whole, tried, change=change)
+            return Column(pa.timestamp(unit, kind.tz), whole, tried, own_formats, change=change)
     return None
-
-
-def _list_formats(formats: Sequence[str]) -> list[tuple[pa.DataType, tuple[str, ...]]]:
-    """List the formats of times without an offset from UTC and of those with one, the caller's own first."""
-    naive = (*(form for form in formats if "z" not in form), *NAIVE)
-    return [(pa.timestamp("us"), naive), (_UTC, (*(form for form in formats if "z" in form), *_ZULU, *_ZONED))]
-
-
-def _is_missing(frame: pl.DataFrame, formats: Sequence[str], kind: pa.DataType) -> pl.Series:
-    return frame.select(_parse_times(pl.col(""), formats, kind, strict=False).is_null()).to_series()
 
 
 def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool = True, on_gpu: bool = False) -> pl.Expr:
     """Build the expression that parses a column of text as `column` says.
 
     Where it is not `careful`, times are in the one format of the first rows; where it is not `strict`, a text that does
-    not fit becomes missing; where it is `on_gpu`, cudf-polars runs the plan, whose formats of times have no fractions
-    and no offsets.
+    not fit becomes missing; where it is `on_gpu`, cudf-polars runs the plan.
     """
     kind = column.kind
     if pa.types.is_large_string(kind):
         return text
     if pa.types.is_timestamp(kind):
-        formats = column.formats if careful or column.format is None else (column.format,)
-        text = invalidate(text, _has_leap(text, formats))
-        if on_gpu:
-            times = [_parse_time(text, form, kind, on_gpu=True) for form in formats if form not in _ISO_FORMATS]
-            remainder = pl.when(pl.all_horizontal(time.is_null() for time in times)).then(text) if times else text
-            return pl.coalesce(*times, _parse_iso(remainder, kind, strict=strict))
-        if kind.unit == "us" and any("%.f" in form for form in formats):
-            text = invalidate(text, text.str.contains(_NANOSECONDS))
-        return _parse_times(text, formats, kind, strict=strict)
+        formats = sorted(column.formats, key=lambda form: form != column.format)
+        formats = formats if careful or column.format is None else formats[:1]
+        return parse_times(text, formats, column.own_formats, kind, strict=strict, on_gpu=on_gpu)
     if pa.types.is_null(kind):
         return invalidate(text, text.is_not_null()).cast(pl.Float64, strict=strict)
     text = text.str.strip_chars()
@@ -195,76 +181,6 @@ def parse(text: pl.Expr, column: Column, *, careful: bool = True, strict: bool =
             text = invalidate(text, text.str.contains("^([+]|-?0[0-9])"))
         return text.cast(POLARS_TYPES[str(kind)], strict=strict)
     return text.cast(pl.Float64, strict=strict)
-
-
-def _parse_times(text: pl.Expr, formats: Sequence[str], kind: pa.DataType, *, strict: bool) -> pl.Expr:
-    """Parse times in one of the formats; those in none of them fail in the last one."""
-    times, remainder = [], text
-    for form in formats[:-1]:
-        times.append(_parse_time(remainder, form, kind))
-        remainder = pl.when(times[-1].is_null()).then(remainder)
-    return pl.coalesce(*times, _parse_time(remainder, formats[-1], kind, strict=strict))
-
-
-def _parse_time(text: pl.Expr, form: str, kind: pa.DataType, *, strict: bool = False, on_gpu: bool = False) -> pl.Expr:
-    # The formats that are written with a Z say no zone to Polars, whose %z takes neither a Z nor hours alone.
-    zone = kind.tz if "z" in form else None
-    form = form if on_gpu else re.sub("%:{0,3}z", "%#z", form)  # cuDF knows no %#z
-    for part, needed, suffix, first in _PARTS:
-        if any(directive in form for directive in part) and not any(directive in form for directive in needed):
-            text, form = text + pl.lit(f" {first}"), f"{form} {suffix}"
-    parsed = text.str.strptime(pl.Datetime("us", zone), form, strict=strict, cache=False)
-    return parsed if zone == kind.tz else parsed.dt.replace_time_zone(kind.tz)
-
-
-def _parse_iso(text: pl.Expr, kind: pa.DataType, *, strict: bool) -> pl.Expr:
-    """Parse times in any of the formats of ISO 8601, by arithmetic."""
-    digits = "9" if kind.unit == "ns" else "6"
-    clock = f"[ T]([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9]([.][0-9]{{1,{digits}}})?)?"
-    time_pattern = f"{clock}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)" if kind.tz else f"({clock})?"
-    text = invalidate(text, ~text.str.contains(f"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{time_pattern}$"))
-    day = text.str.slice(0, 10).str.strptime(pl.Datetime("us"), "%Y-%m-%d", strict=strict, cache=False)
-    minutes = _parse_number(text.str.slice(11, 2)) * 60 + _parse_number(text.str.slice(14, 2))
-    seconds = _parse_number(text.str.extract("^.{16}:([0-9]{2})", 1))
-    micros = _parse_number(text.str.extract("[.]([0-9]+)", 1).str.pad_end(6, "0").str.slice(0, 6))
-    if kind.tz:
-        end = "([+-])([0-9]{2}):?([0-9]{2})?$"
-        offset = _parse_number(text.str.extract(end, 2)) * 60 + _parse_number(text.str.extract(end, 3))
-        minutes += pl.when(text.str.extract(end, 1) == "-").then(offset).otherwise(-offset)
-    time = (day.cast(pl.Int64) + (minutes * 60 + seconds) * 1_000_000 + micros).cast(pl.Datetime("us"))
-    return time.dt.replace_time_zone(kind.tz) if kind.tz else time
-
-
-def _has_leap(texts: Any, formats: Sequence[str]) -> Any:
-    """Return where a time has the second 60, which Polars parses as second 0 of the next minute."""
-    patterns = {
-        _build_leap_pattern(form) for form in formats if form not in _ISO_FORMATS and re.search("%[STXrc]", form)
-    }
-    return texts.str.contains("|".join([_ISO_LEAP, *sorted(patterns)]))
-
-
-def _build_leap_pattern(form: str) -> str:
-    """Build a pattern of the texts in this format whose second is 60."""
-    for short, long in _SHORT.items():
-        form = form.replace(short, long)
-    parts = re.findall(r"%[-_0#:.]*[0-9]?.|.", form, re.DOTALL)
-    patterns = []
-    for part, following in pairwise([*parts, ""]):
-        most = 4 if part == "%Y" else 2
-        is_cut = following[:1] != "%" or following[-1] not in _DIGITS  # else only its width ends a number
-        digits = f"[0-9 ]{{1,{most}}}" if is_cut else f"[0-9]{{{most}}}"
-        pattern = {"%S": "60", " ": r"\s*"}.get(part, digits if part[-1] in _DIGITS else ".*?")
-        patterns.append(pattern if part[0] == "%" or part == " " else re.escape(part))
-    return f"^{''.join(patterns)}"
-
-
-def _parse_number(digits: pl.Expr) -> pl.Expr:
-    return digits.cast(pl.Int64, strict=False).fill_null(0)
-
-
-def invalidate(text: pl.Expr, where: pl.Expr) -> pl.Expr:
-    """Prefix some texts so that they parse as neither numbers nor times."""
-    return pl.when(where).then(pl.lit("no ") + text).otherwise(text)
 
 
 def _all_match(texts: pl.Series, pattern: str) -> bool:
@@ -416,7 +332,7 @@ class TextFile(ABC):
                     careful = True
                 elif not self._repair(columns):
                     raise
-        times = {name: column for name, column in columns.items() if column.kind == _UTC and not column.change}
+        times = {name: column for name, column in columns.items() if column.kind == UTC and not column.change}
         # A format that ends in Z parses no other offset.
         zoned = [name for name, column in times.items() if careful or not (column.format or "").endswith("Z")]
         if zoned:

@@ -14,6 +14,7 @@ import gpupipe as gp
 from gpupipe.errors import SchemaMismatch
 from gpupipe.io.relational import csv, ndjson, text_file
 from gpupipe.io.relational.text_file import LEAP, Column, cut_lines, infer, infer_time, parse, read_lines
+from gpupipe.io.relational.time_formats import TimeFormats
 from tests.raising import raises
 
 TIMES = [
@@ -57,7 +58,7 @@ def parsed(texts: list[str], column: Column, *, strict: bool, on_gpu: bool) -> l
 @pytest.mark.parametrize(("times", "others"), [(TIMES, ZONED), (ZONED, TIMES)])
 def test_times_are_the_same_by_formats_and_by_arithmetic(times: list[str], others: list[str]) -> None:
     texts = pl.Series(times)
-    column = infer(texts, texts, None, ())
+    column = infer(texts, texts, None, TimeFormats())
     assert pa.types.is_timestamp(column.kind)
     by_formats, by_arithmetic = (parsed(times, column, strict=True, on_gpu=on_gpu) for on_gpu in (False, True))
     assert by_formats == by_arithmetic
@@ -71,7 +72,7 @@ def test_times_are_the_same_by_formats_and_by_arithmetic(times: list[str], other
 
 def test_formats_of_the_caller_come_first() -> None:
     texts = pl.Series(["03/04/2020", "2020-04-05 12:00:00.5"])
-    column = infer(texts, texts, "timestamp", ["%d/%m/%Y"])
+    column = infer(texts, texts, "timestamp", TimeFormats(("%d/%m/%Y",)))
     for on_gpu in (False, True):
         found = parsed(texts.to_list(), column, strict=True, on_gpu=on_gpu)
         assert [str(time) for time in found] == ["2020-04-03 00:00:00", "2020-04-05 12:00:00.500000"]
@@ -79,7 +80,7 @@ def test_formats_of_the_caller_come_first() -> None:
 
 def test_hours_without_minutes_and_months_without_days() -> None:
     texts = pl.Series(["2020/03 05h"])
-    column = infer(texts, texts, "timestamp", ["%Y/%m %Hh"])
+    column = infer(texts, texts, "timestamp", TimeFormats(("%Y/%m %Hh",)))
     (found,) = parsed(texts.to_list(), column, strict=True, on_gpu=False)
     assert str(found) == "2020-03-01 05:00:00"
 
@@ -99,11 +100,11 @@ def test_hours_without_minutes_and_months_without_days() -> None:
 )
 def test_a_leap_second_in_any_format_is_no_time(form: str, leap: str, times: list[str]) -> None:
     texts = pl.Series(times)
-    column = infer(texts, texts, "timestamp", [form])
+    column = infer(texts, texts, "timestamp", TimeFormats((form,)))
     assert None not in parsed(times, column, strict=True, on_gpu=False)
     assert parsed([leap], column, strict=False, on_gpu=False) == [None]
     for others in (times, []):
-        with_leap = infer_time(pl.Series([*others, leap]), [form])
+        with_leap = infer_time(pl.Series([*others, leap]), TimeFormats((form,)))
         assert with_leap is None
 
 
