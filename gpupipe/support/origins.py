@@ -281,8 +281,8 @@ def look_up(origins: Origins, keys: Iterable[Origins], left: Origins) -> Origins
     of_window = {(origin.table, origin.column) for origin in origins if origin.when in (When.KEY, When.TIME)}
     is_any, is_moved = columns < of_window, any(origin.when in _MOVED for origin in origins)
     if not is_any and any(origin.when == When.PICKED for origin in origins):
-        tables, own_tables = ({origin.table for origin in part} for part in (left, origins))
-        is_own = any(are_related(table, own) for table in tables for own in own_tables)
+        left_tables, tables = ({origin.table for origin in part} for part in (left, origins))
+        is_own = any(are_related(left_table, table) for left_table in left_tables for table in tables)
         is_any = not of_window <= columns if is_moved else is_own
     return shift(origins, *ANY_ROW) if columns and is_any else origins
 
