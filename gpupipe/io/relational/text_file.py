@@ -264,7 +264,9 @@ def _unreadable(file: Input, kind: str, encoding: str, cause: Exception, head: b
     elif is_packed(file.path) and not isinstance(cause, (UnicodeError, csv.Error)):
         problem, expected = f"cannot be unpacked ({one_line(cause)})", "a whole packed file"
         remedy = "the file copied or packed again"
-    elif reader := next((reader for magic, reader in _READERS.items() if head.startswith(magic)), None):
+    elif not is_packed(file.path) and (
+        reader := next((reader for magic, reader in _READERS.items() if head.startswith(magic)), None)
+    ):
         remedy = f"{reader.format(file.path)}, by the file's first bytes"
     elif kind == "CSV":
         is_utf_16 = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))

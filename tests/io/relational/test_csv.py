@@ -363,6 +363,12 @@ def test_an_archive_of_one_file_is_read_and_no_other(tmp_path: Path) -> None:
         with pytest.raises(BadFile, match="the archive holds") as caught:
             gp.read_csv(pack(tmp_path / "a.zip", **members))
         assert caught.value.got == list(members)
+    with zipfile.ZipFile(tmp_path / "a.csv.zip", "w") as archive:
+        archive.writestr("a.csv", "a\nJosé\n".encode("latin1"))
+    with pytest.raises(BadFile, match="cannot be read as CSV") as caught:
+        gp.read_csv(path)
+    assert (caught.value.remedy or "").startswith("encoding=")
+    assert values(gp.read_csv(path, encoding="latin1"), "a") == ["José"]
     with pytest.raises(BadFile, match="the archive holds 2 files"):
         gp.read_json(pack(tmp_path / "a.jsonl.zip", **{"a.jsonl": '{"x": 1}', "b.jsonl": '{"x": 1}'}))
     whole = pack(tmp_path / "a.zip", a=text).read_bytes()
