@@ -112,9 +112,9 @@ class Scorer(Answering):
         where there is a `target_transform`. Of several targets each has a column `prediction_<target>`, of a model with
         quantiles each of them: `prediction_q05`, `prediction_q50`, `prediction_q975` for 0.05, 0.5 and 0.975, ascending
         in each row.
-        The model gets `batch_size` rows at a time. The result is of the kind of `data`, and bit-identical for the same
-        backend, batch size and number of threads. Of a dict, one row by column name, it is a dict of plain values; of a
-        list of them a list.
+        The model gets `batch_size` rows at a time. The result is bit-identical for the same backend, batch size and
+        number of threads: of a Dataset a Dataset, of a dict, one row by column name, a dict of plain values, of a list
+        of them a list, and of any other table, Polars' and Arrow's too, a frame of pandas or cuDF.
 
         `history` is a Dataset or a frame of earlier rows, which come before those of `data` in every window (`T.Lag`,
         `T.Rolling`) and are not predicted. What such windows alone read, and only of rows before (the target in a
